@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 import numpy as np
 from msgspec.structs import astuple
-from tests.engines.simulator.runs import FITTED, RUNS, Run, calibrated, log
+from tests.simulation.runs import FITTED, RUNS, Run, calibrated, log
 
 from dragoman.engines.simulator.config import SimulatedSchedulerConfig
 from dragoman.engines.simulator.engine_core import EngineCore

@@ -25,7 +25,7 @@ from dragoman.commands.options import list_explained_flags
 from dragoman.core.engine import Capabilities, Feature
 from dragoman.core.errors import ContextTooLong, DragomanError, MethodNotAllowed, RequestError
 from dragoman.core.request import GenerationLimits, SamplingOptions
-from dragoman.dialects.all_dialects import ALL_PARAMETERS
+from dragoman.dialects.all_dialects import list_parameters
 from dragoman.dialects.base import Profile, ReaderOptions
 from dragoman.dialects.parameter_table import ParameterSupport, SupportStatus
 from dragoman.engines import batching
@@ -65,7 +65,7 @@ def parameters(dialect: str) -> Iterable[str]:
     columns = {name: _capabilities(name) for name in ENGINES} if dialect in DIALECTS else {}
     yield f"| parameter | status |{''.join(f' {name} |' for name in columns)} notes |"
     yield f"| --- | --- |{' --- |' * len(columns)} --- |"
-    for row in ALL_PARAMETERS:
+    for row in list_parameters():
         if row.dialect == dialect:
             cells = "".join(f" {_on(can, row)} |" for can in columns.values())
             yield f"| `{row.name}` | {row.status} |{cells} {_cell(row.note)} |"

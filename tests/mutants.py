@@ -359,14 +359,14 @@ MUTANTS = (
     Mutant(
         "an answer that was closed at its limit looks complete",
         "pipeline/token_run.py",
-        "if end.reason is FinishReason.STOP and (choice.was_closed or end.was_closed):",
+        "if reason is FinishReason.STOP and (choice.was_closed or output.was_closed):",
         "if False:",
         ("tests/serving/test_closing.py",),
     ),
     Mutant(
         "the same where the engine is in another process",
         "pipeline/token_run.py",
-        "(choice.was_closed or end.was_closed)",
+        "(choice.was_closed or output.was_closed)",
         "choice.was_closed",
         (REMOTE,),
     ),
@@ -735,8 +735,8 @@ MUTANTS = (
     Mutant(
         "what an edit saves is counted though less than `clear_at_least` is saved",
         "pipeline/prompt_encoding.py",
-        "if saved_tokens < (edit.at_least",
-        "if saved_tokens <= 0 * (edit.at_least",
+        "if saved_tokens >= least_saved:",
+        "if saved_tokens > 0:",
         ("tests/pipeline/test_context_edits.py",),
     ),
     Mutant(
@@ -770,7 +770,7 @@ MUTANTS = (
     Mutant(
         "the rank that a router names is not asked",
         "engines/simulator/rank.py",
-        "            return ranks[number]\n",
+        "            return ranks[requested]\n",
         "",
         (f"{SIMULATOR}/test_steering.py",),
     ),
@@ -849,8 +849,8 @@ MUTANTS = (
     Mutant(
         "a shortened vector is not normalised again",
         "engines/arrays.py",
-        "_normalize(vector[:dimensions], normalize)",
-        "_normalize(vector, normalize)[:dimensions]",
+        "length = np.sqrt(doubles @ doubles)",
+        "length = np.linalg.norm(vector.astype(np.float64))",
         ("tests/engines/encoder",),
     ),
     Mutant(
@@ -922,7 +922,7 @@ MUTANTS = (
         "simulation/calibrate.py",
         "held_out = [timing for timing in measured if timing.id not in excluded]",
         "held_out = [timing for timing in measured if timing.id in excluded]",
-        (f"{SIMULATOR}/test_accuracy.py::test_the_fit_does_not_see_how_the_others_fared",),
+        ("tests/simulation/test_accuracy.py::test_the_fit_does_not_see_how_the_others_fared",),
     ),
     # The upstream engine.
     Mutant(
@@ -1460,10 +1460,10 @@ MUTANTS = (
     ),
     Mutant(
         "a stream that is resumed begins with the event that the client has already",
-        "dialects/responses/stored.py",
-        "for event in split_events(log) if read_sequence_number(event) > last)",
-        "for event in split_events(log) if read_sequence_number(event) >= last)",
-        ("tests/serving/responses/test_background.py", RESPONSES),
+        "serving/routes/responses/background.py",
+        "event.number > starting_after",
+        "event.number >= starting_after",
+        ("tests/serving/responses/test_background.py",),
     ),
     Mutant(
         "what a dead process left behind is in progress for ever",

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
         Health,
         Matcher,
         OutputCallback,
+        PromptLogprobs,
         Rejected,
         Sampled,
         Scheduled,
@@ -59,13 +60,26 @@ if TYPE_CHECKING:
         ToolResult,
     )
     from .core.reply import Choice, Reply, ReplyBuilder
-    from .core.request import Conversation, GenerateRequest, GenerationLimits, Sampling, SamplingOptions
+    from .core.request import (
+        Conversation,
+        Extras,
+        GenerateRequest,
+        GenerationLimits,
+        JsonSchema,
+        ReasoningOptions,
+        Regex,
+        Sampling,
+        SamplingOptions,
+    )
+    from .core.syntax import ReasoningFormat, ToolFormat
     from .dialects.all_dialects import Dialect, create_writer, read_request
     from .dialects.base import GenerationCall, Writer
     from .engines.base import CONSTRAINED_TOKEN_CAPABILITIES, TOKEN_CAPABILITIES, BaseEngine, BaseTokenEngine
+    from .engines.tiny import find_bundled_model
     from .launch.embedding import create_app
     from .serving.app import Application
     from .settings import Settings, SettingsError
+    from .store import Bounds, Store
 
 __version__ = "0.1.0"
 
@@ -87,6 +101,7 @@ _MODULES = {
     "TokenLogprob": "core.engine",
     "TokenOutput": "core.engine",
     "TokenRequest": "core.engine",
+    "PromptLogprobs": "core.engine",
     "ContextTooLong": "core.errors",
     "DragomanError": "core.errors",
     "EngineError": "core.errors",
@@ -128,19 +143,28 @@ _MODULES = {
     "GenerationLimits": "core.request",
     "Sampling": "core.request",
     "SamplingOptions": "core.request",
+    "Extras": "core.request",
+    "JsonSchema": "core.request",
+    "ReasoningOptions": "core.request",
+    "Regex": "core.request",
+    "ReasoningFormat": "core.syntax",
+    "ToolFormat": "core.syntax",
+    "Dialect": "dialects.all_dialects",
+    "create_writer": "dialects.all_dialects",
+    "read_request": "dialects.all_dialects",
     "GenerationCall": "dialects.base",
     "Writer": "dialects.base",
-    "Dialect": "dialects.translation",
-    "create_writer": "dialects.translation",
-    "read_request": "dialects.translation",
     "CONSTRAINED_TOKEN_CAPABILITIES": "engines.base",
     "TOKEN_CAPABILITIES": "engines.base",
     "BaseEngine": "engines.base",
     "BaseTokenEngine": "engines.base",
+    "find_bundled_model": "engines.tiny",
     "create_app": "launch.embedding",
     "Application": "serving.app",
     "Settings": "settings",
     "SettingsError": "settings",
+    "Bounds": "store",
+    "Store": "store",
 }
 """Where each public name is defined."""
 
@@ -153,6 +177,7 @@ __all__ = [
     "Audio",
     "BaseEngine",
     "BaseTokenEngine",
+    "Bounds",
     "Capabilities",
     "Choice",
     "ChoiceFinished",
@@ -165,6 +190,7 @@ __all__ = [
     "Engine",
     "EngineError",
     "Event",
+    "Extras",
     "Failed",
     "Feature",
     "File",
@@ -176,15 +202,20 @@ __all__ = [
     "GenerationLimits",
     "Health",
     "Image",
+    "JsonSchema",
     "Matcher",
     "Message",
     "OutputCallback",
     "Overloaded",
+    "PromptLogprobs",
     "PromptTokens",
     "Reasoning",
     "ReasoningDelta",
+    "ReasoningFormat",
+    "ReasoningOptions",
     "Refusal",
     "RefusalDelta",
+    "Regex",
     "Rejected",
     "Reply",
     "ReplyBuilder",
@@ -197,6 +228,7 @@ __all__ = [
     "Settings",
     "SettingsError",
     "Started",
+    "Store",
     "Text",
     "TextDelta",
     "Token",
@@ -208,6 +240,7 @@ __all__ = [
     "ToolCallDelta",
     "ToolCallStart",
     "ToolChoice",
+    "ToolFormat",
     "ToolResult",
     "Unsupported",
     "Usage",
@@ -215,6 +248,7 @@ __all__ = [
     "__version__",
     "create_app",
     "create_writer",
+    "find_bundled_model",
     "read_request",
     "serve",
 ]

@@ -28,7 +28,7 @@ from .commands.record import record, replay
 from .commands.run import run as run_prompt
 from .commands.serve import run_server
 from .commands.simulate import profiles, simulate
-from .settings import FIELDS, FORMER_NAMES, SettingField, Settings, SettingsError, flag_of, load_settings
+from .settings import FIELDS, FORMER_NAMES, SettingField, Settings, SettingsError, format_flag, load_settings
 
 RunServer = Callable[[Settings, Callable[[str], None], Callable[[], Settings]], int]
 """Serves until it is stopped: takes the settings, a function that prints a line, and one that reads the settings again;
@@ -166,7 +166,7 @@ def _build_serve_command(run: RunServer, environment: Mapping[str, str]) -> Call
 
     parameters = [parameter for field in FIELDS for parameter in _build_parameters(field)]
     parameters += [
-        _build_parameter(name, str | None, typer.Option(None, flag_of(name), hidden=True)) for name in FORMER_NAMES
+        _build_parameter(name, str | None, typer.Option(None, format_flag(name), hidden=True)) for name in FORMER_NAMES
     ]
     # What typer looks at to find the options.
     vars(serve)["__signature__"] = inspect.Signature(parameters)

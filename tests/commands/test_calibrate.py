@@ -18,8 +18,8 @@ from dragoman.simulation.logs.tools import read_any
 from dragoman.simulation.workload import WorkloadRequest
 from dragoman.simulation.workload_sources import FixedLength, generate_poisson
 
-from ..engines.simulator.logs import examples
 from ..loopback import served
+from ..simulation.logs import examples
 from .cli_runner import call, fault, get_output
 
 LIKE = ("--like", "rtx4090-llama-3.1-8b", "--no-spread")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dragoman.core.errors import Unsupported
-from dragoman.dialects.all_dialects import ALL_PARAMETERS
+from dragoman.dialects.all_dialects import list_parameters
 from dragoman.dialects.chat.wire import CHAT, ChatBody, ChatPromptFields
 from dragoman.dialects.completions import COMPLETIONS, CompletionsBody
 from dragoman.dialects.parameter_table import ParameterSupport, SupportStatus
@@ -24,7 +24,7 @@ def test_what_the_structs_have_is_what_is_honoured():
 
 
 def test_no_parameter_has_two_rows():
-    names = [(row.dialect, row.name) for row in ALL_PARAMETERS]
+    names = [(row.dialect, row.name) for row in list_parameters()]
     assert len(names) == len(set(names))
 
 
@@ -83,7 +83,7 @@ stream_interval"""
 
 
 def test_every_field_of_openai_and_vllm_is_known():
-    known = {(row.dialect, row.name) for row in ALL_PARAMETERS}
+    known = {(row.dialect, row.name) for row in list_parameters()}
     wanted = {("chat", name) for name in (OPENAI_CHAT + " " + VLLM_CHAT).split()}
     wanted |= {("completions", name) for name in (OPENAI_COMPLETIONS + " " + VLLM_COMPLETIONS).split()}
     assert wanted - known == set()

@@ -27,7 +27,7 @@ from dragoman.core.events import (
     Usage,
 )
 from dragoman.core.reply import ReplyBuilder
-from dragoman.dialects.all_dialects import ALL_PARAMETERS
+from dragoman.dialects.all_dialects import list_parameters
 from dragoman.dialects.base import GenerationCall, Header, Profile, ReaderOptions
 from dragoman.dialects.parameter_table import ParameterSupport, SupportStatus
 
@@ -49,7 +49,7 @@ EVENTS: tuple[Event, ...] = (
 )
 GENERATING = [
     row
-    for row in ALL_PARAMETERS
+    for row in list_parameters()
     if row.dialect in examples.DIALECTS
     and row.status is SupportStatus.HONOURED
     and row.name not in examples.REFUSES.get(row.dialect, ())
@@ -95,6 +95,8 @@ def test_what_is_honoured_shows(row: ParameterSupport):
 
 def test_no_example_is_of_something_else():
     for name, dialect in examples.DIALECTS.items():
-        honoured = {row.name for row in ALL_PARAMETERS if row.dialect == name and row.status is SupportStatus.HONOURED}
+        honoured = {
+            row.name for row in list_parameters() if row.dialect == name and row.status is SupportStatus.HONOURED
+        }
         assert dialect.examples.keys() | examples.REFUSES.get(name, frozenset()) == honoured
         assert examples.READ_ONLY[name] <= honoured

@@ -26,7 +26,7 @@ async def cached(client: httpx2.AsyncClient, key: str, **fields: Any) -> int:
 async def test_the_prefix_cache_reveals_nothing_across_keys():
     models = build_models(Settings(), SystemClock())
     await models.start()
-    transport = httpx2.ASGITransport(create_app(models, options=ServingOptions(api_keys=("a", "b"))))
+    transport = httpx2.ASGITransport(create_app(models, options=ServingOptions(api_key=("a", "b"))))
     async with httpx2.AsyncClient(transport=transport, base_url="http://localhost") as client:
         assert await cached(client, "a") == 0
         assert await cached(client, "a") > 0

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 from starlette.types import Receive, Scope, Send
 
-from dragoman.http.context import HttpLimits, ServerContext, has_left
+from dragoman.http.context import HttpLimits, ServerContext, has_disconnected
 from tests.http.wire import GET, HEAD, answers, echo, serving, stream
 
 SOON = 0.05
@@ -151,14 +151,14 @@ async def test_a_client_that_leaves_after_a_while_is_seen_too(monkeypatch: pytes
 
     def look(transport: asyncio.BaseTransport) -> bool:
         looked.release()
-        return has_left(transport)
+        return has_disconnected(transport)
 
     async def app(_: Scope, receive: Receive, send: Send) -> None:
         while (await receive())["type"] != "http.disconnect":
             pass
         gone.set()
 
-    monkeypatch.setattr("dragoman.http.connection.has_left", look)
+    monkeypatch.setattr("dragoman.http.connection.has_disconnected", look)
     async with serving(app, HttpLimits(peek=SOON)) as wire:
         _, writer = await wire.connect()
         writer.write(GET + b"x" * 100_000)

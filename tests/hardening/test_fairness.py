@@ -119,7 +119,7 @@ async def serving(kind: str, keys: tuple[str, ...] = (GREEDY, MODEST)) -> AsyncG
         case _:
             engine, path = SteppedEmbedder(), "/v1/embeddings"
             model = ServedModel("e", EmbedderBackend(engine, tiny.backend.tokenizer), 64, 0, encoding_queue=queue)
-    app = create_app(Models([model]), options=ServingOptions(api_keys=keys))
+    app = create_app(Models([model]), options=ServingOptions(api_key=keys))
     async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app), base_url="http://localhost") as client:
         yield Server(engine, path, client)
 

@@ -15,7 +15,7 @@ from dragoman.serving.service import ServingOptions
 from tests.serving.harness import ServerHarness, build_server, scope
 
 SECRET, KEY = "the-secret-prompt", "sk-the-key"
-LOGGED = ServingOptions(access_log=True, api_keys=(KEY,))
+LOGGED = ServingOptions(access_log=True, api_key=(KEY,))
 
 
 async def raw(server: ServerHarness, path: str, **headers: str) -> list[tuple[bytes, bytes]]:

@@ -31,7 +31,7 @@ PUBLIC = {
     "/ui/{file}",
 }
 """What tells strangers that the server is there, and how it is. Anything else needs a key."""
-KEYS = ServingOptions(api_keys=("user",), admin_keys=("root",), ui=True)
+KEYS = ServingOptions(api_key=("user",), admin_api_key=("root",), ui=True)
 
 
 KINDS = {

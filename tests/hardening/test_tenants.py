@@ -15,7 +15,7 @@ from dragoman.serving.service import ServingOptions
 from dragoman.store import SqliteStore
 from tests.serving.background_server import working
 
-KEYS = ServingOptions(api_keys=("a", "b"))
+KEYS = ServingOptions(api_key=("a", "b"))
 HI: Any = [{"role": "user", "content": "hi"}]
 LINE: Any = {"custom_id": "1", "params": {"model": "m", "max_tokens": 5, "messages": HI}}
 BODIES: dict[str, tuple[str, dict[str, Any]]] = {

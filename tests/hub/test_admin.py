@@ -43,7 +43,7 @@ class AdminClient(httpx2.AsyncClient):
 async def serve() -> AsyncGenerator[AdminClient]:
     settings = load_settings({"models": ENTRIES}, {})
     models = build_models(settings, SystemClock())
-    options = ServingOptions(api_keys=("user",), admin_keys=("admin",))
+    options = ServingOptions(api_key=("user",), admin_api_key=("admin",))
     app = create_app(models, options=options, puller=HubPuller(settings))
     await models.start()
     try:
@@ -264,7 +264,7 @@ async def test_a_puller_reports_errors_and_can_be_closed(hub: HubStub):
 async def watch() -> AsyncGenerator[tuple[Models, Connection]]:
     entries = '{"a": "tiny", "b": {"model": "tiny", "ttl": 600}}'
     models = build_models(load_settings({"models": entries}, {}), SystemClock())
-    app = create_app(models, options=ServingOptions(api_keys=("user",), admin_keys=("admin",)))
+    app = create_app(models, options=ServingOptions(api_key=("user",), admin_api_key=("admin",)))
     await models.start()
     try:
         yield models, Connection(app)

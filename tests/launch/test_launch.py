@@ -15,7 +15,7 @@ from dragoman.launch.storage import load_secret_key
 from dragoman.parsers.delimited_calls import DelimitedCallFormat
 from dragoman.parsers.response_template import ResponseTemplateFormat
 from dragoman.serving.clock import SystemClock
-from dragoman.settings import Secret, Settings, SettingsError
+from dragoman.settings import Settings, SettingsError
 
 from ..engines.encoder.directories import PLAIN, SCORER, Shape, write_encoder
 
@@ -94,7 +94,7 @@ def test_the_line_for_an_encoder_is_one_that_it_can_answer(tmp_path: Path, shape
 
 def test_the_secret_key_is_the_configured_else_the_stored_one(tmp_path: Path) -> None:
     environment = {"XDG_STATE_HOME": str(tmp_path)}
-    assert load_secret_key(Settings(secret_key=Secret("open sesame")), environment) == b"open sesame"
+    assert load_secret_key(Settings(secret_key="open sesame"), environment) == b"open sesame"
     key = load_secret_key(Settings(), environment)
     assert key is not None
     assert load_secret_key(Settings(), environment) == key

@@ -106,7 +106,7 @@ def test_the_memory_of_a_model_counts_its_keys_and_values(tmp_path: Path) -> Non
 
 async def test_readiness_ends_with_the_shutdown_and_liveness_does_not() -> None:
     models = build_models(Settings(model="scripted"), SystemClock())
-    transport = httpx2.ASGITransport(create_app(models, options=ServingOptions(api_keys=("secret",))))
+    transport = httpx2.ASGITransport(create_app(models, options=ServingOptions(api_key=("secret",))))
     routes = ("/livez", "/readyz", "/healthz", "/health")
     async with httpx2.AsyncClient(transport=transport, base_url="http://localhost") as client:
         await models.start()

@@ -27,10 +27,10 @@ from dragoman.pipeline.models import EventBackend, ServedModel
 from dragoman.prompts.tokenizer import load_tokenizer
 from dragoman.store import MemoryStore
 
-calls = []
+told = []
 
 def create(argument, settings):
-    calls.append((argument, settings.max_model_len))
+    told.append((argument, settings.max_model_len))
     return ScriptedEngine(tokenizer=load_tokenizer(tiny.find_bundled_model()))
 
 def whole(argument, settings):
@@ -80,11 +80,11 @@ def store(argument, bounds):
 """
 ENTRIES = """
 [dragoman.engines]
-acme = acme_engine:create
-fixed = acme_engine:tokens
+house = house_engine:create
+fixed = house_engine:tokens
 
 [dragoman.stores]
-acme = acme_engine:store
+house = house_engine:store
 """
 
 
@@ -94,7 +94,7 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "acme_engine.py").write_text(MODULE)
     info = tmp_path / "acme_engine-1.0.dist-info"
     info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: acme-engine\nVersion: 1.0\n")
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: house-engine\nVersion: 1.0\n")
     (info / "entry_points.txt").write_text(ENTRIES)
     monkeypatch.syspath_prepend(str(tmp_path))  # pyright: ignore[reportUnknownMemberType]
     monkeypatch.delitem(sys.modules, "acme_engine", raising=False)
@@ -128,12 +128,18 @@ def test_a_factory_may_give_a_whole_model() -> None:
         ("python:nothing_here:create", "nothing_here cannot be imported"),
         ("python:acme_engine:nothing", "acme_engine has no nothing"),
         ("python:acme_engine", "python:MODULE:FACTORY"),
-        ("python:acme_engine:wrong", "returned a object; it must be an Engine, a TokenEngine with a `tokenizer`"),
+        (
+            "python:acme_engine:wrong",
+            "returned an object of type object; it must be an Engine, a TokenEngine with a",
+        ),
         ("python:acme_engine:uncalled", "returned the class Limited instead of an instance"),
-        ("python:acme_engine:bare", "a Fixed lacks `tokenizer`"),
+        ("python:acme_engine:bare", "Fixed lacks `tokenizer`"),
         ("fixed:/nowhere", "`tokenizer` must be a directory with a tokenizer.json, not /nowhere"),
         ("python:acme_engine:awaited", "the factory is a coroutine function; a factory must be a function that takes"),
-        ("python:acme_engine:constant", "the factory is a int; a factory must be a function that takes"),
+        (
+            "python:acme_engine:constant",
+            "the factory is an object of type int; a factory must be a function that takes",
+        ),
         (
             "python:acme_engine:one_argument",
             r"one_argument\(argument\) cannot be called: too many positional arguments; a factory must be a function "

@@ -128,7 +128,7 @@ def test_a_socket_that_does_not_listen_is_refused() -> None:
         "inherit_sockets({'LISTEN_PID': str(os.getpid()), 'LISTEN_FDS': '1'})\n"
     )
     result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
-    assert "SettingsError: LISTEN_FDS: descriptor 3 is no listening stream socket" in result.stderr
+    assert "SettingsError: LISTEN_FDS: descriptor 3 is not a listening stream socket" in result.stderr
 
 
 def test_notifications_without_a_service_manager_do_nothing(tmp_path: Path) -> None:

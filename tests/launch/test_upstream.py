@@ -8,7 +8,7 @@ import pytest
 from dragoman.engines.upstream import UpstreamEngine
 from dragoman.launch import build_models
 from dragoman.serving.clock import SystemClock
-from dragoman.settings import Secret, Settings, SettingsError
+from dragoman.settings import Settings, SettingsError
 
 SETTINGS = Settings(model="http://a/v1,http://b/v1/", upstream_kind="vllm", upstream_model="m", max_model_len=99)
 
@@ -51,7 +51,7 @@ def test_the_host_alone_is_an_address_of_anthropics_api(url: str, kind: str, exp
         ({"upstream_weight": ("1",)}, "2 upstreams and 1 upstream weights"),
         ({"upstream_weight": ("1", "-1")}, "above 0"),
         ({"upstream_weight": ("1", "many")}, "many"),
-        ({"upstream_api_key": (Secret("a"), Secret("b"), Secret("c"))}, "2 upstreams and 3 upstream keys"),
+        ({"upstream_api_key": ("a", "b", "c")}, "2 upstreams and 3 upstream keys"),
         ({"model": "http://127.0.0.1:1/v1", "upstream_kind": "auto"}, "cannot be reached"),
         ({"tool_call_parser": "hermse"}, "hermes"),
     ],

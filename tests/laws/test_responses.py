@@ -21,7 +21,7 @@ from dragoman.dialects.base import Header
 from dragoman.dialects.json_encoding import clamp_logprob, replace_surrogates
 from dragoman.dialects.logprobs import content_tokens
 from dragoman.dialects.responses import Echo, ResponsesRenderOptions, ResponsesWriter, stored
-from dragoman.dialects.responses.stored import StoredResponse, finalize
+from dragoman.dialects.responses.stored import StoredEvent, StoredResponse, finalize
 from dragoman.dialects.responses.tools import ToolName
 
 from .responses_sdk import ResponsesSdk
@@ -192,16 +192,30 @@ def test_every_write_is_whole_events(case: Case):
 # What is kept.
 
 
-def queued(case: Case, view: ResponsesRenderOptions) -> tuple[ResponsesWriter, list[bytes]]:
+def queued(case: Case, view: ResponsesRenderOptions) -> tuple[ResponsesWriter, list[list[StoredEvent]]]:
     """All events of a response in the background, those of each canonical event together."""
     writer = ResponsesWriter(HEADER, view, ECHO)
-    return writer, [writer.render_queued_events(), *(output for event in case.events if (output := writer.feed(event)))]
+    writer.start_recording()
+    writer.render_queued_events()
+    batches = [writer.take_events()]
+    for event in case.events:
+        writer.feed(event)
+        batches.append(writer.take_events())
+    return writer, [batch for batch in batches if batch]
+
+
+def join(batches: list[list[StoredEvent]]) -> list[StoredEvent]:
+    return [event for batch in batches for event in batch]
+
+
+def rendered(events: list[StoredEvent]) -> bytes:
+    return b"".join(event.render() for event in events)
 
 
 @given(one_answer, views)
 def test_a_response_in_the_background_waits_in_the_queue_first(case: Case, view: ResponsesRenderOptions):
-    writer, writes = queued(case, view)
-    events = grammar.check_stream(b"".join(writes) + writer.end)
+    writer, batches = queued(case, view)
+    events = grammar.check_stream(rendered(join(batches)) + writer.end)
     assert [event["response"]["status"] for event in events[:3]] == ["queued", "queued", "in_progress"]
     assert events[-1]["response"] == json.loads(writer.render_full(case.reply))
 
@@ -226,32 +240,27 @@ def test_the_object_has_the_same_bytes_every_time(case: Case, view: ResponsesRen
     assert lone.render_full(case.reply) == lone.render_full(case.reply)
 
 
-@given(one_answer, views, st.data())
-def test_a_log_can_be_cut_anywhere(case: Case, view: ResponsesRenderOptions, data: st.DataObject):
-    whole = b"".join(queued(case, view)[1])
-    events = list(stored.split_events(whole))
-    assert b"".join(events) == whole
-    assert [stored.read_sequence_number(event) for event in events] == list(range(len(events)))
-    last = data.draw(st.integers(-1, len(events)))
-    assert stored.skip_through(whole, last) == b"".join(events[last + 1 :])
-    assert stored.get_last_event(whole) == events[-1]
-    assert [stored.has_ended(event) for event in events] == [False] * (len(events) - 1) + [True]
+@given(one_answer, views)
+def test_recorded_events_are_the_bytes_of_a_stream(case: Case, view: ResponsesRenderOptions):
+    writer = ResponsesWriter(HEADER, view, ECHO)
+    streamed = writer.render_queued_events() + b"".join(writer.feed(event) for event in case.events)
+    events = join(queued(case, view)[1])
+    assert rendered(events) == streamed
+    assert [event.number for event in events] == list(range(len(events)))
+    assert [event.is_terminal for event in events] == [False] * (len(events) - 1) + [True]
+    assert stored.read_events(stored.encode_events(events)) == events
+    assert stored.read_events(streamed) == events, "as entries were stored before 0.2"
 
 
 @given(one_answer, views, st.none() | st.just(EngineError("The server stopped.")), st.data())
 def test_a_response_may_be_ended_from_outside_at_any_point(
     case: Case, view: ResponsesRenderOptions, error: EngineError | None, data: st.DataObject
 ):
-    writer, writes = queued(case, view)
-    prefix = b"".join(writes[: data.draw(st.integers(1, len(writes) - 1))])
-    end = finalize(
-        StoredResponse(object=msgspec.Raw(ResponsesWriter(HEADER, view, ECHO).render_queued())), prefix, error
-    )
-    assert (
-        end.first_number
-        == stored.read_sequence_number(stored.get_last_event(prefix)) + 1
-        == stored.read_sequence_number(end.events)
-    )
-    last = grammar.check_stream(prefix + end.events + writer.end)[-1]["response"]
+    writer, batches = queued(case, view)
+    events = join(batches[: data.draw(st.integers(1, len(batches) - 1))])
+    queued_object = msgspec.Raw(ResponsesWriter(HEADER, view, ECHO).render_queued())
+    end = finalize(StoredResponse(object=queued_object), events, error)
+    assert end.events[0].number == events[-1].number + 1
+    last = grammar.check_stream(rendered([*events, *end.events]) + writer.end)[-1]["response"]
     assert last == json.loads(end.response)
     assert last["status"] == end.status == ("cancelled" if error is None else "failed")

@@ -182,7 +182,7 @@ class Awaited(public_api_example.Shouter):
         ({"model": "tiny", "engines": {"a": Half()}}, "set either engines or the settings"),
         ({"engines": {}}, "at least one engine"),
         ({"engines": {"a": public_api_example.Shouter}}, "engines: a: the class Shouter instead of an instance"),
-        ({"engines": {"a": Half()}}, "a Half lacks `capabilities`, `start`, `stop`, `health`, `tokenizer`"),
+        ({"engines": {"a": Half()}}, "Half lacks `capabilities`, `start`, `stop`, `health`, `tokenizer`"),
         ({"engines": {"a": Awaited()}}, "must be an async generator"),
         ({"engines": {"a": public_api_example.Dice("/nothing", 9)}}, "a directory with a tokenizer.json"),
         ({"engines": {"a": object()}}, "it must be an Engine, a TokenEngine with a `tokenizer`"),

@@ -272,7 +272,7 @@ async def test_the_requests_of_a_batch_come_after_all_others():
 
 
 async def test_a_batch_is_its_owners_own():
-    async with working(options=ServingOptions(api_keys=("a", "b"))) as server:
+    async with working(options=ServingOptions(api_key=("a", "b"))) as server:
         batch = await begin(server.openai("a"), line("x"))
         batch = await until(server.openai("a"), batch.id, *ENDED)
         other = server.openai("b")

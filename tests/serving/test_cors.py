@@ -12,7 +12,7 @@ from dragoman.launch.server import build_serving_options
 from dragoman.serving.app import create_app
 from dragoman.serving.clock import SystemClock
 from dragoman.serving.cors import CorsPolicy
-from dragoman.settings import Secret, Settings, SettingsError
+from dragoman.settings import Settings, SettingsError
 
 HERE, APP, OTHER = "http://localhost:8000", "https://app.example", "https://evil.example"
 ASKS = {"access-control-request-method": "POST"}
@@ -115,9 +115,7 @@ def test_what_no_browser_sends_is_a_mistake(origin: str):
 
 
 def client(*allowed: str) -> httpx2.AsyncClient:
-    settings = Settings(
-        model="scripted", allowed_origins=allowed, api_key=(Secret("mine"),), admin_api_key=(Secret("boss"),)
-    )
+    settings = Settings(model="scripted", allowed_origins=allowed, api_key=("mine",), admin_api_key=("boss",))
     app = create_app(build_models(settings, SystemClock()), options=build_serving_options(settings))
     return httpx2.AsyncClient(transport=httpx2.ASGITransport(app), base_url="http://localhost:8000")
 

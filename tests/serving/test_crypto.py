@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
-from typing import Any
+from typing import Any, Literal
 
 import anthropic
 import httpx2
@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dragoman.dialects.base import Purpose, VerificationMode
+from dragoman.dialects.base import Purpose
 from dragoman.engines.scripted import Say, ScriptEntry, Think
 from dragoman.serving.crypto import Sealer
 from dragoman.serving.service import ServingOptions
@@ -61,8 +61,8 @@ THOUGHT = ScriptEntry((Think("Hm."), Say("Well.")), repeat=True)
 INCLUDE: Any = ["reasoning.encrypted_content"]
 
 
-def two_keys(check: VerificationMode = VerificationMode.LENIENT) -> ServerHarness:
-    return build_server(THOUGHT, options=ServingOptions(api_keys=("mine", "yours"), reasoning_verification=check))
+def two_keys(check: Literal["lenient", "strict"] = "lenient") -> ServerHarness:
+    return build_server(THOUGHT, options=ServingOptions(api_key=("mine", "yours"), reasoning_verification=check))
 
 
 def headers(key: str) -> dict[str, str]:
@@ -79,7 +79,7 @@ async def test_encrypted_reasoning_round_trips_only_for_its_owner():
     replayed = [{"role": "user", "content": "hi"}, reasoning, {"role": "user", "content": "and?"}]
     assert "x-dragoman-warnings" not in (await respond(it, "mine", replayed)).headers
     assert "input[1]" in (await respond(it, "yours", replayed)).headers["x-dragoman-warnings"]
-    refused = await respond(two_keys(VerificationMode.STRICT), "mine", replayed)
+    refused = await respond(two_keys("strict"), "mine", replayed)
     assert (refused.status_code, refused.json()["error"]["param"]) == (400, "input[1].encrypted_content")
 
 
@@ -97,7 +97,7 @@ async def test_a_sealed_thought_is_not_to_be_read_in_its_blob():
 @pytest.mark.parametrize("display", ["omitted", "summarized"])
 @pytest.mark.parametrize("streamed", [False, True])
 async def test_a_thinking_block_round_trips_only_for_its_owner(display: str, streamed: bool):
-    it = two_keys(VerificationMode.STRICT)
+    it = two_keys("strict")
     ask: dict[str, Any] = {"model": "m", "max_tokens": 20, "thinking": {"type": "adaptive", "display": display}}
     hello: Any = {"role": "user", "content": "hi"}
 

@@ -119,7 +119,7 @@ async def test_a_body_over_the_cap_is_a_413() -> None:
 
 @pytest.mark.parametrize("path", ["/v1/models", "/v1/models/m", "/nope", CHAT])
 async def test_without_its_key_a_route_is_a_401(path: str) -> None:
-    it = build_server(HELLO, options=ServingOptions(api_keys=("secret",)))
+    it = build_server(HELLO, options=ServingOptions(api_key=("secret",)))
     error = checked(await it.get(path), 401)
     assert error["code"] == "invalid_api_key"
     assert (await it.get("/v1/models", {"authorization": "Bearer secret"})).status_code == 200
@@ -143,7 +143,7 @@ async def test_trap_29_a_responses_body_is_rejected_with_the_right_route() -> No
 
 
 async def test_health_is_public_and_head_is_get() -> None:
-    it = build_server(HELLO, options=ServingOptions(api_keys=("secret",)))
+    it = build_server(HELLO, options=ServingOptions(api_key=("secret",)))
     assert (await it.get("/health")).status_code == 200
     async with it.http() as client:
         assert (await client.head("/health")).status_code == 200

@@ -54,7 +54,7 @@ async def test_a_deleted_file_is_gone():
 
 
 async def test_a_file_is_its_owners_own():
-    async with working(options=ServingOptions(api_keys=("a", "b"))) as server:
+    async with working(options=ServingOptions(api_key=("a", "b"))) as server:
         file = await server.openai("a").files.create(file=b"x", purpose="user_data")
         other = server.openai("b")
         assert (await other.files.list()).data == []

@@ -32,7 +32,7 @@ class Prefilling:
         self.capabilities = Capabilities(features, frozenset({"max_tokens", "stop", *parameters}))
 
     def add(self, request: TokenRequest, deliver: OutputCallback) -> None:
-        transfer = dict(request.extras).get("kv_transfer_params")
+        transfer = request.extras.kv_transfer_params
         answer = None if transfer is None else json.dumps({"asked": json.loads(transfer), "remote_block_ids": [1, 2]})
         deliver(Scheduled(request.id, 0))
         deliver(Sampled(request.id, 65))

@@ -173,7 +173,7 @@ async def test_files_that_were_uploaded_are_read_where_they_are_named():
 
 
 async def test_a_file_of_another_owner_or_kind_is_refused():
-    async with sight(options=ServingOptions(api_keys=("a", "b"))) as server:
+    async with sight(options=ServingOptions(api_key=("a", "b"))) as server:
         theirs = await server.openai("a").files.create(file=("a.png", RED), purpose="vision")
         text = await server.openai("b").files.create(file=("a.png", b"text"), purpose="vision")
         for id, code in (

@@ -148,7 +148,7 @@ async def test_a_batch_is_deleted_once_it_has_ended():
 
 
 async def test_a_batch_is_its_owners_own():
-    async with working(options=ServingOptions(api_keys=("a", "b"))) as server:
+    async with working(options=ServingOptions(api_key=("a", "b"))) as server:
         batch = await sdk(server, "a").messages.batches.create(requests=[request("a")])
         other = sdk(server, "b").messages.batches
         assert (await other.list()).data == []

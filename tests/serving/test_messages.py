@@ -62,7 +62,7 @@ async def test_errors_beneath_messages_are_anthropics(path: str, method: str, st
 
 
 async def test_without_a_key_the_error_is_anthropics_too() -> None:
-    answer = await build_server(options=ServingOptions(api_keys=("k",))).post("/v1/messages", ASK)
+    answer = await build_server(options=ServingOptions(api_key=("k",))).post("/v1/messages", ASK)
     assert answer.status_code == 401
     assert answer.json()["error"]["type"] == "authentication_error"
 

@@ -453,7 +453,7 @@ async def test_a_model_is_unloaded_after_an_answer_that_asks_for_it():
 
 
 async def test_only_administrators_control_how_long_a_model_stays():
-    server = OnDemand(api_keys=("user",), admin_keys=("root",))
+    server = OnDemand(api_key=("user",), admin_api_key=("root",))
     warned = await server.post("/api/chat", "user", messages=HELLO, keep_alive=0)
     assert "needs an administrator's key" in warned.headers["x-dragoman-warnings"]
     assert await server.poll_after(59) is ModelState.LOADED
@@ -520,7 +520,7 @@ async def test_other_models_are_pulled_by_the_downloader():
         assert (refused.status_code, refused.json()) == (404, {"error": "There is no such model on the hub."})
     broken = await server.client.post("/api/pull", json={"model": "broken"})
     assert json.loads(broken.content.splitlines()[-1]) == {"error": "The disk is full."}
-    guarded = OnDemand(hub, api_keys=("user",), admin_keys=("root",))
+    guarded = OnDemand(hub, api_key=("user",), admin_api_key=("root",))
     assert (await guarded.post("/api/pull", "user", model="org/name")).status_code == 403
     assert (await guarded.post("/api/pull", "root", model="org/name")).status_code == 200
 

@@ -14,7 +14,7 @@ import jsonschema
 import pytest
 
 from dragoman.core.errors import RequestError
-from dragoman.dialects.all_dialects import ALL_PARAMETERS
+from dragoman.dialects.all_dialects import list_parameters
 from dragoman.dialects.base import ReaderOptions
 from dragoman.serving.routes.openapi import generation
 from dragoman.serving.routes.openapi.document import CATALOGUE, to_path_template
@@ -65,9 +65,9 @@ TABLES: dict[str, Body | tuple[Body, ...]] = {
     "sglang_params": (generation.SGLANG_REQUEST.inner or {})["sampling_params"],
     "tgi": generation.TGI_REQUEST,
     "tgi_params": (generation.TGI_REQUEST.inner or {})["parameters"],
-    "ollama_chat": generation._OLLAMA_CHAT_REQUEST,  # pyright: ignore[reportPrivateUsage]
-    "ollama_generate": generation._OLLAMA_GENERATE_REQUEST,  # pyright: ignore[reportPrivateUsage]
-    "ollama_options": (generation._OLLAMA_CHAT_REQUEST.inner or {})["options"],  # pyright: ignore[reportPrivateUsage]
+    "ollama_chat": BODIES["OllamaChatRequest"],
+    "ollama_generate": BODIES["OllamaGenerateRequest"],
+    "ollama_options": (BODIES["OllamaChatRequest"].inner or {})["options"],
     "ollama_embed": generation.EMBED_REQUEST,
     "ollama_embeddings": generation.EMBEDDINGS_REQUEST,
     "ollama_model": generation.MODEL_REQUEST,
@@ -110,9 +110,9 @@ def test_the_document_is_valid() -> None:
     assert len(set(names)) == len(names)
 
 
-@pytest.mark.parametrize("dialect", sorted({row.dialect for row in ALL_PARAMETERS}))
+@pytest.mark.parametrize("dialect", sorted({row.dialect for row in list_parameters()}))
 def test_every_parameter_is_a_property_and_vice_versa(dialect: str) -> None:
-    rows = {row.name for row in ALL_PARAMETERS if row.dialect == dialect}
+    rows = {row.name for row in list_parameters() if row.dialect == dialect}
     assert rows == {name for body in bodies_of(dialect) for name in schema_of(body.name)["properties"]}
 
 
@@ -294,7 +294,7 @@ async def test_the_examples_work_as_they_are(tmp_path: Path) -> None:
             assert check_response("POST", path, 200, dict(response.headers), response.body) == []
 
 
-KEYS = ServingOptions(api_keys=("user",), admin_keys=("root",))
+KEYS = ServingOptions(api_key=("user",), admin_api_key=("root",))
 
 
 async def test_a_key_sees_the_routes_that_it_may_use() -> None:

@@ -35,7 +35,7 @@ ADMIN = {"authorization": "Bearer root"}
 
 @pytest.fixture(scope="module")
 def server() -> ServerHarness:
-    return build_server(options=ServingOptions(api_keys=("user",), admin_keys=("root",)))
+    return build_server(options=ServingOptions(api_key=("user",), admin_api_key=("root",)))
 
 
 async def send(server: ServerHarness, method: str, path: str, *headers: dict[str, str]) -> httpx2.Response:

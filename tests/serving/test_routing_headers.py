@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from dragoman.core.engine import TokenRequest
-from dragoman.core.request import CURRENT_SPAN
+from dragoman.core.request import CURRENT_SPAN, Extras
 from dragoman.engines import tiny
 from dragoman.engines.base import TOKEN_CAPABILITIES, BaseTokenEngine
 from dragoman.launch.plugin import build_served_model
@@ -31,11 +31,11 @@ class Recorder(BaseTokenEngine):
 
     def __init__(self) -> None:
         super().__init__(tiny.find_bundled_model(), max_model_len=4096)
-        self.extras: list[dict[str, str]] = []
+        self.extras: list[Extras] = []
         self.traces: list[dict[str, str] | None] = []
 
     async def generate(self, request: TokenRequest) -> AsyncGenerator[int]:
-        self.extras.append(dict(request.extras))
+        self.extras.append(request.extras)
         span = CURRENT_SPAN.get()
         self.traces.append(None if span is None else span.build_headers())
         yield 300
@@ -62,15 +62,15 @@ async def send(engine: Recorder, headers: dict[str, str], **body: Any) -> httpx2
 @pytest.mark.parametrize(
     ("headers", "body", "extras"),
     [
-        ({}, {}, {}),
-        ({"X-Session-ID": 'a"b'}, {}, {"session_id": '"a\\"b"'}),
-        ({}, {"session_id": "mine"}, {"session_id": '"mine"'}),
-        ({"x-session-id": "other"}, {"session_id": "mine"}, {"session_id": '"mine"'}),
-        ({"X-data-parallel-rank": "3"}, {"session_id": ""}, {"data_parallel_rank": "3"}),
+        ({}, {}, Extras()),
+        ({"X-Session-ID": 'a"b'}, {}, Extras(session_id='a"b')),
+        ({}, {"session_id": "mine"}, Extras(session_id="mine")),
+        ({"x-session-id": "other"}, {"session_id": "mine"}, Extras(session_id="mine")),
+        ({"X-data-parallel-rank": "03"}, {"session_id": ""}, Extras(data_parallel_rank=3)),
     ],
 )
 async def test_a_session_and_a_rank_reach_the_engine(
-    headers: dict[str, str], body: dict[str, Any], extras: dict[str, str]
+    headers: dict[str, str], body: dict[str, Any], extras: Extras
 ) -> None:
     engine = Recorder()
     answer = await send(engine, headers, **body)
@@ -83,7 +83,7 @@ async def test_a_session_is_a_hint_and_no_reason_for_a_warning() -> None:
     answer = await send(engine, {"x-session-id": "a"}, session_id="b")
     assert answer.status_code == 200
     assert "session_id" not in answer.headers.get("x-dragoman-warnings", "")
-    assert engine.extras == [{}]
+    assert engine.extras == [Extras()]
 
 
 async def test_a_trace_of_the_client_is_passed_on() -> None:

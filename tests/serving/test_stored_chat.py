@@ -93,7 +93,7 @@ async def test_its_messages_are_listed() -> None:
 
 
 async def test_what_is_anothers_looks_as_what_is_not_there() -> None:
-    it = remembering(ANSWER, options=ServingOptions(api_keys=("a", "b")))
+    it = remembering(ANSWER, options=ServingOptions(api_key=("a", "b")))
     completion = await it.openai("a").chat.completions.create(model="m", messages=HI, store=True)
     other = it.openai("b").chat.completions
     uses: tuple[Any, ...] = (other.retrieve, other.delete, other.messages.list)

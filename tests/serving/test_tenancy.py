@@ -480,9 +480,7 @@ async def test_a_batch_obeys_its_keys_models_and_is_counted() -> None:
 
 
 async def test_metrics_have_usage_by_the_names_of_keys() -> None:
-    async with serving(
-        {"a": tenant("a", requests_per_minute=1)}, options=ServingOptions(api_keys=("plain",))
-    ) as server:
+    async with serving({"a": tenant("a", requests_per_minute=1)}, options=ServingOptions(api_key=("plain",))) as server:
         for key in ("a", "a", "plain"):
             await server.post(key)
         text = (await server.get("a", "/metrics")).text
@@ -493,9 +491,7 @@ async def test_metrics_have_usage_by_the_names_of_keys() -> None:
 
 
 async def test_unnamed_keys_have_no_limits_and_no_headers() -> None:
-    async with serving(
-        {"a": tenant("a", requests_per_minute=1)}, options=ServingOptions(api_keys=("plain",))
-    ) as server:
+    async with serving({"a": tenant("a", requests_per_minute=1)}, options=ServingOptions(api_key=("plain",))) as server:
         for _ in range(5):
             answer = await server.post("plain")
             assert answer.status_code == 200

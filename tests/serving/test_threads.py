@@ -114,7 +114,7 @@ async def test_a_thread_can_be_continued_twice():
 
 
 async def test_a_thread_is_its_owners_own():
-    async with working(options=ServingOptions(api_keys=("a", "b"))) as server:
+    async with working(options=ServingOptions(api_key=("a", "b"))) as server:
         keys = [{"x-api-key": key} for key in "ab"]
         first = (await server.post("/v1/messages", body(thread={"type": "create"}), keys[0])).json()["id"]
         assert (await server.post("/v1/messages", continuing(first), keys[1])).status_code == 404

@@ -24,7 +24,7 @@ from dragoman.settings import Settings, load_settings
 from .harness import ServerHarness, build_server
 
 UI = ServingOptions(ui=True)
-PROTECTED = ServingOptions(ui=True, api_keys=("user",), admin_keys=("root",))
+PROTECTED = ServingOptions(ui=True, api_key=("user",), admin_api_key=("root",))
 BROWSER = {"accept": "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8"}
 ROOT = {"authorization": "Bearer root"}
 ASK: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "A secret question."}]}
@@ -122,7 +122,7 @@ async def test_a_server_without_the_page_has_none_of_its_files():
         answer = await build_server().get(path, BROWSER)
         assert answer.status_code == 404
         assert "--ui" in answer.json()["error"]["message"]
-        closed = build_server(options=ServingOptions(api_keys=("user",)))
+        closed = build_server(options=ServingOptions(api_key=("user",)))
         assert (await closed.get(path, BROWSER)).status_code == 401
     assert (await build_server().get("/", BROWSER)).status_code == 200
 

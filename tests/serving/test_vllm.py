@@ -74,7 +74,7 @@ async def test_load_world_size_and_the_cache_answer(http: httpx2.AsyncClient):
 
 
 async def test_what_tells_of_the_whole_server_is_for_administrators_and_shows_no_key():
-    async with serving(api_keys=("user-secret",), admin_keys=("admin-secret",)) as http:
+    async with serving(api_key=("user-secret",), admin_api_key=("admin-secret",)) as http:
         for key, status in (("user-secret", 403), ("admin-secret", 200), ("none", 401)):
             headers = {"Authorization": f"Bearer {key}"}
             response = await http.get("/server_info?config_format=json", headers=headers)
@@ -226,7 +226,7 @@ async def test_it_tells_where_the_prompt_parts_from_the_turn_before(http: httpx2
 
 
 async def test_explanations_reveal_nothing_across_keys():
-    async with serving(explain=True, api_keys=("one", "two")) as http:
+    async with serving(explain=True, api_key=("one", "two")) as http:
         first, second = ({"Authorization": f"Bearer {key}"} for key in ("one", "two"))
         body = {"messages": CHAT, "max_tokens": 1}
         await http.post("/v1/chat/completions", json=body, headers=first)

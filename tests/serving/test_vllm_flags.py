@@ -50,7 +50,7 @@ async def ask(client: httpx2.AsyncClient, path: str, **fields: Any) -> httpx2.Re
 
 @pytest.mark.parametrize(("path", "fields"), PATHS)
 async def test_answers_with_one_choice_have_their_metrics(path: str, fields: dict[str, Any]):
-    async with serving(per_request_metrics=True) as client:
+    async with serving(enable_per_request_metrics=True) as client:
         metrics = (await ask(client, path, **fields)).json()["metrics"]
         usage = {"stream": True, "stream_options": {"include_usage": True}}
         streamed = await ask(client, path, **fields, **usage)
@@ -85,7 +85,7 @@ async def test_tokens_may_be_ids_by_default(path: str, fields: dict[str, Any]):
         found: Any = choice["logprobs"]
         return found["tokens"] if "tokens" in found else [token["token"] for token in found["content"]]
 
-    async with serving(tokens_as_ids=True) as client:
+    async with serving(return_tokens_as_token_ids=True) as client:
         assert all(token.startswith("token_id:") for token in await tokens(client))
         assert not any(
             token.startswith("token_id:") for token in await tokens(client, return_tokens_as_token_ids=False)

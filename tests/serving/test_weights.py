@@ -237,7 +237,7 @@ async def test_sleep_levels_and_tags(http: httpx2.AsyncClient):
 
 
 async def test_only_administrators_change_weights():
-    async with serving(api_keys=("user",), admin_keys=("boss",)) as http:
+    async with serving(api_key=("user",), admin_api_key=("boss",)) as http:
         for path in ("/update_weights", "/start_weight_update", "/abort_requests", "/update_weight_version"):
             answer = await http.post(path, headers={"Authorization": "Bearer user"})
             assert answer.status_code == 403

@@ -27,7 +27,6 @@ EXAMPLES: dict[object, str] = {
     int: "512",
     float: "1.0",
     str: "text",
-    Secret: "text",
     GenerationConfig: '{"top_k": 4}',
     ModelEntries: '{"a": "tiny"}',
     Instances: "2",

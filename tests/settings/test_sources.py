@@ -84,7 +84,7 @@ def test_a_file_says_the_same_in_every_format(tmp_path: Path, text: str, name: s
         model="scripted:demo.yaml",
         served_model_name=("a", "b"),
         max_model_len=8192,
-        api_key=("one",),  # pyright: ignore[reportArgumentType] - equal to the Secret it becomes
+        api_key=("one",),
         access_log=False,
         keepalive_interval=2.0,
         override_generation_config=GenerationConfig(temperature=0.5, top_p=0.9),
@@ -234,7 +234,7 @@ def test_a_former_name_sets_its_successor_and_warns(
     for old, environment, warning in (
         ({former: text}, {}, f"{old_flag} is deprecated; use {flag}"),
         ({}, {old_variable: text}, f"{old_variable} is deprecated; use {variable}"),
-        ({"config": file}, {}, f"{file}: {former} is deprecated; use {file}: {name}"),
+        ({"config": file}, {}, f"{file}: {former} is deprecated; use {name}"),
     ):
         caplog.clear()
         assert getattr(load_settings(old, environment), name) == value

@@ -26,7 +26,7 @@ from .embeddings import (
 from .errors import ContextTooLong, DragomanError, RequestError, Unsupported
 from .events import Event, FinishReason
 from .images import PromptImage
-from .request import Conversation, GenerateRequest, Sampling
+from .request import NO_EXTRAS, Conversation, Extras, GenerateRequest, Sampling
 
 MAX_LISTED_IDS = 10
 """Maximum wrong token ids that an error names."""
@@ -261,7 +261,7 @@ class TokenRequest(Struct, frozen=True):
     grammar: the matcher's grammar in llguidance's format, for an engine with an llguidance of its own (vLLM) or in
     another process.
     closes_at_limit: the matcher ends the answer within max_tokens, as the parameter `close_at_limit` demands.
-    extras: JSON text by name.
+    extras: only those that the engine supports.
     images: in prompt order; only for an engine with Feature.IMAGES.
     arrival_time: of the client's request, on the event loop's clock; None is now.
     origin, choice: the client's request and the index of its choice, for engines that read text and tools (the
@@ -283,7 +283,7 @@ class TokenRequest(Struct, frozen=True):
     reasoning_budget: ReasoningBudget | None = None
     priority: int = 0
     cache_salt: str = ""
-    extras: tuple[tuple[str, str], ...] = ()
+    extras: Extras = NO_EXTRAS
     origin: GenerateRequest | None = None
     choice: int = 0
     images: tuple[PromptImage, ...] = ()

@@ -153,6 +153,11 @@ class Sampling(Struct, frozen=True):
     bad_words: tuple[tuple[int, ...], ...] = ()
 
 
+def _list_set_fields(options: Struct) -> tuple[str, ...]:
+    values = msgspec.structs.astuple(options)
+    return tuple(name for name, value in zip(options.__struct_fields__, values, strict=True) if value is not None)
+
+
 class SamplingOptions(Struct, frozen=True):
     """The sampling parameters that the client set; see `Sampling` for the meanings. bad_words are texts here."""
 
@@ -171,10 +176,7 @@ class SamplingOptions(Struct, frozen=True):
     def list_set_fields(self) -> tuple[str, ...]:
         """Names of the fields that the client set."""
         # The common case costs one comparison in C, and no tuple.
-        if self == NO_SAMPLING_OPTIONS:
-            return ()
-        values = msgspec.structs.astuple(self)
-        return tuple(name for name, value in zip(self.__struct_fields__, values, strict=True) if value is not None)
+        return () if self == NO_SAMPLING_OPTIONS else _list_set_fields(self)
 
     def resolve(self, defaults: Sampling, bad_words: tuple[tuple[int, ...], ...] = ()) -> Sampling:
         """Resolve the effective values: the client's, else the default. bad_words arrive tokenized."""
@@ -207,12 +209,14 @@ class GenerationLimits(Struct, frozen=True):
     close_at_limit: bool | None = None
 
 
-class Extras(Struct, frozen=True):
-    """Engine-specific fields, passed through unchanged as JSON text.
+class Extras(Struct, frozen=True, omit_defaults=True):
+    """Fields that only some engines have.
 
     An engine lists those it supports in its capabilities; others are rejected or cause a warning.
 
-    reply, fault: the scripted reply or injected fault of a Scriptable engine.
+    kv_transfer_params, vllm_xargs: JSON text of an object, passed through unchanged.
+    lora: name of the adapter.
+    reply, fault: the scripted reply or injected fault of a Scriptable engine, JSON text.
     data_parallel_rank: index of the engine replica that must run the request.
     session_id: requests of one session, which a scheduler may treat alike. Only a hint: ignored without a warning.
     """
@@ -222,15 +226,12 @@ class Extras(Struct, frozen=True):
     lora: str | None = None
     reply: str | None = None
     fault: str | None = None
-    data_parallel_rank: str | None = None
+    data_parallel_rank: int | None = None
     session_id: str | None = None
 
-    def list_items(self) -> tuple[tuple[str, str], ...]:
-        """(name, JSON text) of what the client set."""
-        if self == NO_EXTRAS:
-            return ()
-        items = zip(self.__struct_fields__, msgspec.structs.astuple(self), strict=True)
-        return tuple((name, value) for name, value in items if value is not None)
+    def list_set_fields(self) -> tuple[str, ...]:
+        """Names of the fields that the client set."""
+        return () if self == NO_EXTRAS else _list_set_fields(self)
 
 
 NO_EXTRAS = Extras()

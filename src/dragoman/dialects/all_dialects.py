@@ -62,30 +62,33 @@ def _find(table: Mapping[str, _Item], dialect: str) -> _Item:
     return table[dialect]
 
 
-# The table of all parameters of all dialects, for the docs.
-
-ALL_PARAMETERS: tuple[ParameterSupport, ...] = (
-    *CHAT.rows,
-    *COMPLETIONS.rows,
-    *RESPONSES.rows,
-    *MESSAGES.rows,
-    *COUNT_TOKENS.rows,
-    *EMBEDDINGS.rows,
-    *COHERE_EMBED.rows,
-    *RERANK.rows,
-    *SCORE.rows,
-    *GENERATE.rows,
-    *SAMPLING_PARAMS.rows,
-    *SGLANG.rows,
-    *SGLANG_PARAMS.rows,
-    *TGI.rows,
-    *TGI_PARAMS.rows,
-    *OLLAMA_CHAT.rows,
-    *OLLAMA_GENERATE.rows,
-    *OLLAMA_OPTIONS.rows,
-    *OLLAMA_EMBED.rows,
-    *OLLAMA_EMBEDDINGS.rows,
-    *OLLAMA_MODEL.rows,
-    *TOKENIZE.rows,
-    *DETOKENIZE.rows,
+_TABLES = (
+    CHAT,
+    COMPLETIONS,
+    RESPONSES,
+    MESSAGES,
+    COUNT_TOKENS,
+    EMBEDDINGS,
+    COHERE_EMBED,
+    RERANK,
+    SCORE,
+    GENERATE,
+    SAMPLING_PARAMS,
+    SGLANG,
+    SGLANG_PARAMS,
+    TGI,
+    TGI_PARAMS,
+    OLLAMA_CHAT,
+    OLLAMA_GENERATE,
+    OLLAMA_OPTIONS,
+    OLLAMA_EMBED,
+    OLLAMA_EMBEDDINGS,
+    OLLAMA_MODEL,
+    TOKENIZE,
+    DETOKENIZE,
 )
+
+
+def list_parameters() -> tuple[ParameterSupport, ...]:
+    """The support of every parameter of every dialect, for the docs."""
+    return tuple(row for table in _TABLES for row in table.rows)

@@ -65,7 +65,7 @@ from .logprobs import (
     render_prompt_logprobs,
     render_token_ids,
 )
-from .parameter_table import SHARED_HONOURED, ParameterTable, build_shared_rows, honour, reject
+from .parameter_table import SHARED_ROWS, Note, ParameterTable, reject
 
 
 class CompletionsBody(GenerationFields, frozen=True, kw_only=True):
@@ -74,33 +74,30 @@ class CompletionsBody(GenerationFields, frozen=True, kw_only=True):
     prompt: a text, texts, one prompt's token ids, or several prompts' token ids.
     """
 
-    prompt: str | list[str | TokenId | list[TokenId]] | None = None
-    best_of: Annotated[int, Meta(ge=0, le=20)] | None = None
-    echo: bool | None = None
-    logprobs: Logprobs | None = None
+    prompt: Annotated[
+        str | list[str | TokenId | list[TokenId]] | None,
+        Note("a string, strings, token ids, or several lists of token ids; at most 2048 prompts"),
+    ] = None
+    best_of: Annotated[Annotated[int, Meta(ge=0, le=20)] | None, Note("at least n; no streaming if greater than n")] = (
+        None
+    )
+    echo: Annotated[bool | None, Note("with max_tokens 0 only the prompt is returned")] = None
+    logprobs: Annotated[Logprobs | None, Note("0 to 5, up to 20 in the vllm profile; -1 is refused")] = None
 
-
-DIALECT = "completions"
-
-_HONOURED = (
-    ("prompt", "a string, strings, token ids, or several lists of token ids; at most 2048 prompts"),
-    ("best_of", "at least n; no streaming if greater than n"),
-    ("echo", "with max_tokens 0 only the prompt is returned"),
-    ("logprobs", "0 to 5, up to 20 in the vllm profile; -1 is refused"),
-)
 
 _UNSUPPORTED = (
-    *reject(DIALECT, "suffix", "fill-in-the-middle is not supported", ""),
-    *reject(DIALECT, "prompt_embeds", "prompts must be text or token ids"),
-    *reject(DIALECT, "thinking_token_budget", "completions do not separate reasoning from text", -1),
+    *reject("suffix", "fill-in-the-middle is not supported", ""),
+    *reject("prompt_embeds", "prompts must be text or token ids"),
+    *reject("thinking_token_budget", "completions do not separate reasoning from text", -1),
 )
 
 COMPLETIONS = ParameterTable(
+    "completions",
+    (CompletionsBody,),
     (
-        *(row for name, note in (*_HONOURED, *SHARED_HONOURED) for row in honour(DIALECT, name, note=note)),
-        *build_shared_rows(DIALECT),
+        *SHARED_ROWS,
         *_UNSUPPORTED,
-    )
+    ),
 )
 
 

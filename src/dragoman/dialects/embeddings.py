@@ -15,7 +15,7 @@ from .base import Header, Profile, ReaderOptions
 from .body import BodySchema, ParsedBody, check_one_of, invalid_value, missing_parameter
 from .fields import AtLeastOne, CountOrUnlimited, TokenId, resolve_model
 from .json_encoding import replace_surrogates
-from .parameter_table import ParameterSupport, ParameterTable, accept, honour, reject
+from .parameter_table import Note, ParameterTable, accept, reject
 
 MAX_INPUTS = 2048
 """OpenAI's limit."""
@@ -26,10 +26,15 @@ InputList = Annotated[list[str | TokenId | list[TokenId]], Meta(min_length=1)]
 class TextInputFields(Struct, frozen=True, kw_only=True):
     """The tokenization fields of all routes with text input. None: the client sent null or nothing."""
 
-    model: str | None = None
-    user: str | None = None
-    truncate_prompt_tokens: CountOrUnlimited | None = None
-    truncation_side: Literal["left", "right"] | None = None
+    model: Annotated[str | None, Note("optional if the server has a default model")] = None
+    user: Annotated[str | None, Note("identifies the end user; has no effect")] = None
+    truncate_prompt_tokens: Annotated[
+        CountOrUnlimited | None,
+        Note("maximum tokens after truncation, including special tokens; -1 is the model's limit"),
+    ] = None
+    truncation_side: Annotated[
+        Literal["left", "right"] | None, Note("right, the default, keeps the beginning; left keeps the end")
+    ] = None
 
 
 class EmbeddingsBody(TextInputFields, frozen=True, kw_only=True):
@@ -38,52 +43,38 @@ class EmbeddingsBody(TextInputFields, frozen=True, kw_only=True):
     input: a text, texts, one text's token ids, or several texts' token ids.
     """
 
-    input: str | InputList
-    dimensions: AtLeastOne | None = None
-    encoding_format: Literal["float", "base64"] | None = None
-    add_special_tokens: bool | None = None
-    normalize: bool | None = None
-    use_activation: bool | None = None
+    input: Annotated[
+        str | InputList, Note("a string, 1 to 2048 strings, token ids, or lists of token ids; ids are used unchanged")
+    ]
+    dimensions: Annotated[
+        AtLeastOne | None, Note("shortens and renormalises the vector, if the model supports it; otherwise a 400")
+    ] = None
+    encoding_format: Annotated[
+        Literal["float", "base64"] | None, Note("float, or base64 of little-endian float32 with identical bits")
+    ] = None
+    add_special_tokens: Annotated[bool | None, Note("true by default; applies to texts, never to token ids")] = None
+    normalize: Annotated[bool | None, Note("vectors of length 1; the default is in the model's directory")] = None
+    use_activation: Annotated[bool | None, Note("vLLM's current name for normalize")] = None
 
 
-DIALECT = "embeddings"
-
-_SHARED = (
-    ("model", "optional if the server has a default model"),
-    ("user", "identifies the end user; has no effect"),
-    ("truncate_prompt_tokens", "maximum tokens after truncation, including special tokens; -1 is the model's limit"),
-    ("truncation_side", "right, the default, keeps the beginning; left keeps the end"),
+TEXT_INPUT_ROWS = (
+    *accept("request_id", note="the server generates the id"),
+    *accept("priority", note="requests are processed in turn, input by input"),
+    *accept("cache_salt", note="vectors are not cached"),
+    *reject("padding", "padding is not supported", "do_not_pad"),
+    *reject("mm_processor_kwargs", "only text input is supported", {}),
 )
-_HONOURED = (
-    ("input", "a string, 1 to 2048 strings, token ids, or lists of token ids; ids are used unchanged"),
-    ("dimensions", "shortens and renormalises the vector, if the model supports it; otherwise a 400"),
-    ("encoding_format", "float, or base64 of little-endian float32 with identical bits"),
-    ("add_special_tokens", "true by default; applies to texts, never to token ids"),
-    ("normalize", "vectors of length 1; the default is in the model's directory"),
-    ("use_activation", "vLLM's current name for normalize"),
-)
-
-
-def build_text_input_rows(dialect: str) -> tuple[ParameterSupport, ...]:
-    """The rows of fields that all routes with text input share."""
-    return (
-        *(row for name, note in _SHARED for row in honour(dialect, name, note=note)),
-        *accept(dialect, "request_id", note="the server generates the id"),
-        *accept(dialect, "priority", note="requests are processed in turn, input by input"),
-        *accept(dialect, "cache_salt", note="vectors are not cached"),
-        *reject(dialect, "padding", "padding is not supported", "do_not_pad"),
-        *reject(dialect, "mm_processor_kwargs", "only text input is supported", {}),
-    )
 
 
 EMBEDDINGS = ParameterTable(
+    "embeddings",
+    (EmbeddingsBody,),
     (
-        *(row for name, note in _HONOURED for row in honour(DIALECT, name, note=note)),
-        *build_text_input_rows(DIALECT),
-        *reject(DIALECT, "messages", "send the text as `input`"),
-        *reject(DIALECT, "embed_dtype", "only float32 is supported", "float32"),
-        *reject(DIALECT, "endianness", "only little-endian is supported", "little", "native"),
-    )
+        *TEXT_INPUT_ROWS,
+        *reject("messages", "send the text as `input`"),
+        *reject("embed_dtype", "only float32 is supported", "float32"),
+        *reject("endianness", "only little-endian is supported", "little", "native"),
+    ),
 )
 
 
@@ -224,31 +215,9 @@ def _encode_base64(vector: bytes) -> str:
 
 # Cohere's `/v2/embed`: vectors in several types at once. Texts only.
 
-_COHERE = "cohere_embed"
 MAX_TEXTS = 2048
 """As of `/v1/embeddings`; Cohere's own limit is 96."""
 EMBEDDING_TYPES = ("float", "binary", "ubinary", "base64")
-_COHERE_HONOURED = (
-    ("model", "optional if the server has a default model"),
-    ("texts", "1 to 2048 strings, or inputs"),
-    ("inputs", "objects with content of text parts, instead of texts"),
-    (
-        "embedding_types",
-        "float (the default), binary, ubinary, base64 of little-endian float32; int8 and uint8 are a 400",
-    ),
-    ("output_dimension", "shortens and renormalises the vector, if the model supports it; otherwise a 400"),
-    ("truncate", "END (the default) and START cut long texts; with NONE they are a 400"),
-    ("max_tokens", "maximum tokens of a text after truncation"),
-)
-
-COHERE_EMBED = ParameterTable(
-    (
-        *(row for name, note in _COHERE_HONOURED for row in honour(_COHERE, name, note=note)),
-        *accept(_COHERE, "input_type", note="no prefix is added: put one into the texts if the model needs it"),
-        *accept(_COHERE, "priority", note="requests are processed in turn, input by input"),
-        *reject(_COHERE, "images", "only text input is supported", []),
-    )
-)
 
 
 class CohereContent(Struct, frozen=True):
@@ -261,13 +230,37 @@ class CohereInput(Struct, frozen=True):
 
 
 class CohereEmbedBody(Struct, frozen=True, kw_only=True):
-    model: str | None = None
-    texts: Annotated[list[str], Meta(max_length=MAX_TEXTS)] | None = None
-    inputs: Annotated[list[CohereInput], Meta(max_length=MAX_TEXTS)] | None = None
-    embedding_types: list[str] | None = None
-    output_dimension: AtLeastOne | None = None
-    truncate: Literal["NONE", "START", "END"] | None = None
-    max_tokens: AtLeastOne | None = None
+    model: Annotated[str | None, Note("optional if the server has a default model")] = None
+    texts: Annotated[Annotated[list[str], Meta(max_length=MAX_TEXTS)] | None, Note("1 to 2048 strings, or inputs")] = (
+        None
+    )
+    inputs: Annotated[
+        Annotated[list[CohereInput], Meta(max_length=MAX_TEXTS)] | None,
+        Note("objects with content of text parts, instead of texts"),
+    ] = None
+    embedding_types: Annotated[
+        list[str] | None,
+        Note("float (the default), binary, ubinary, base64 of little-endian float32; int8 and uint8 are a 400"),
+    ] = None
+    output_dimension: Annotated[
+        AtLeastOne | None, Note("shortens and renormalises the vector, if the model supports it; otherwise a 400")
+    ] = None
+    truncate: Annotated[
+        Literal["NONE", "START", "END"] | None,
+        Note("END (the default) and START cut long texts; with NONE they are a 400"),
+    ] = None
+    max_tokens: Annotated[AtLeastOne | None, Note("maximum tokens of a text after truncation")] = None
+
+
+COHERE_EMBED = ParameterTable(
+    "cohere_embed",
+    (CohereEmbedBody,),
+    (
+        *accept("input_type", note="no prefix is added: put one into the texts if the model needs it"),
+        *accept("priority", note="requests are processed in turn, input by input"),
+        *reject("images", "only text input is supported", []),
+    ),
+)
 
 
 class CohereEmbedCall(Struct, frozen=True):

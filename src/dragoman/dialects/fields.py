@@ -5,7 +5,8 @@ The fields of a struct here are supported. Fields that are only accepted or reje
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from operator import attrgetter, itemgetter
 from typing import Annotated, Any, cast
 
 import msgspec
@@ -13,6 +14,7 @@ from msgspec import Meta, Raw, Struct
 
 from ..core.errors import RequestError, Unsupported
 from ..core.request import (
+    NO_SAMPLING_OPTIONS,
     Constraint,
     ContextFreeGrammar,
     Extras,
@@ -25,6 +27,7 @@ from ..core.request import (
 )
 from .base import Profile, ReaderOptions
 from .body import abbreviate, check_one_of, invalid_value, missing_parameter, read_json_object, read_json_value
+from .parameter_table import Note
 
 INT32 = 2**31 - 1
 # The limit of OpenAI's `top_logprobs`, and the default of vLLM's `max_logprobs`.
@@ -90,15 +93,17 @@ class DecodingFields(Struct, frozen=True, kw_only=True):
     None: the client sent null or nothing.
     """
 
-    temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
+    temperature: Annotated[Annotated[float, Meta(ge=0, le=2)] | None, Note("0 to 2; 0 is greedy")] = None
     top_p: Probability | None = None
-    top_k: CountOrUnlimited | None = None
+    top_k: Annotated[CountOrUnlimited | None, Note("0 and -1 disable it")] = None
     min_p: Probability | None = None
     presence_penalty: Penalty | None = None
     frequency_penalty: Penalty | None = None
     repetition_penalty: Annotated[float, Meta(gt=0, le=100)] | None = None
-    seed: Int64 | None = None
-    logit_bias: dict[str, Annotated[float, Meta(ge=-100, le=100)]] | None = None
+    seed: Annotated[Int64 | None, Note("a signed 64-bit integer")] = None
+    logit_bias: Annotated[
+        dict[str, Annotated[float, Meta(ge=-100, le=100)]] | None, Note("keys are token ids, values -100 to 100")
+    ] = None
     allowed_token_ids: Annotated[list[TokenId], Meta(min_length=1)] | None = None
     bad_words: list[Annotated[str, Meta(min_length=1)]] | None = None
 
@@ -106,37 +111,36 @@ class DecodingFields(Struct, frozen=True, kw_only=True):
     stop_token_ids: list[TokenId] | None = None
     include_stop_str_in_output: bool | None = None
     ignore_eos: bool | None = None
-    truncate_prompt_tokens: CountOrUnlimited | None = None
+    truncate_prompt_tokens: Annotated[
+        CountOrUnlimited | None, Note("keeps only the last N tokens; -1 is the model's limit")
+    ] = None
 
-    structured_outputs: StructuredOutputs | None = None
-    guided_json: Raw = Raw()
-    guided_regex: str | None = None
-    guided_choice: list[str] | None = None
-    guided_grammar: str | None = None
+    structured_outputs: Annotated[
+        StructuredOutputs | None,
+        Note(
+            "json, regex, choice, grammar, json_object; structural_tag is refused. With close_at_limit (ours; may "
+            "stand alone), the last tokens within the limit end the answer legally"
+        ),
+    ] = None
+    guided_json: Annotated[Raw, Note("as structured_outputs.json")] = Raw()
+    guided_regex: Annotated[str | None, Note("as structured_outputs.regex")] = None
+    guided_choice: Annotated[list[str] | None, Note("as structured_outputs.choice")] = None
+    guided_grammar: Annotated[str | None, Note("as structured_outputs.grammar")] = None
 
     skip_special_tokens: bool | None = None
-    add_special_tokens: bool | None = None
-    priority: Int64 | None = None
-    request_id: RequestId | None = None
+    add_special_tokens: Annotated[
+        bool | None, Note("special tokens that the tokenizer adds to a text, in addition to the chat template's")
+    ] = None
+    priority: Annotated[Int64 | None, Note("lower runs first")] = None
+    request_id: Annotated[RequestId | None, Note("becomes the suffix of the response id")] = None
     cache_salt: Annotated[str, Meta(min_length=1, max_length=1_024)] | None = None
-    kv_transfer_params: Raw = Raw()
-    vllm_xargs: Raw = Raw()
+    kv_transfer_params: Annotated[
+        Raw, Note("for engines that support it; prompt_token_ids are used as the ids of a conversation")
+    ] = Raw()
+    vllm_xargs: Annotated[Raw, Note("for engines that support it")] = Raw()
 
     def build_sampling(self) -> SamplingOptions:
-        return SamplingOptions(
-            temperature=self.temperature,
-            top_p=self.top_p,
-            # vLLM's -1 and 0 both mean no limit.
-            top_k=None if self.top_k is None else max(self.top_k, 0),
-            min_p=self.min_p,
-            presence_penalty=self.presence_penalty,
-            frequency_penalty=self.frequency_penalty,
-            repetition_penalty=self.repetition_penalty,
-            seed=self.seed,
-            logit_bias=read_logit_bias(self.logit_bias),
-            allowed_token_ids=_to_tuple(self.allowed_token_ids),
-            bad_words=_to_tuple(self.bad_words),
-        )
+        return _DECODING_SAMPLING.read(self)
 
     def build_limits(
         self, max_tokens: int | None, stop: tuple[str, ...], max_tokens_name: str = "max_tokens"
@@ -165,28 +169,107 @@ class DecodingFields(Struct, frozen=True, kw_only=True):
         )
 
 
+def _read_logit_bias(bias: dict[str, float]) -> tuple[tuple[int, float], ...]:
+    # `int` raises a ValueError for more than 4300 digits, so the length of a key is checked before.
+    wrong_keys = [key for key in bias if not (key.isascii() and key.isdigit() and len(key) <= 10 and int(key) <= INT32)]
+    if wrong_keys:
+        listed = ", ".join(abbreviate(key) for key in wrong_keys[:_MAX_LISTED_KEYS])
+        more = f" and {len(wrong_keys) - _MAX_LISTED_KEYS} more" if len(wrong_keys) > _MAX_LISTED_KEYS else ""
+        raise invalid_value("logit_bias", f"its keys are token ids, not {listed}{more}")
+    return tuple((int(key), value) for key, value in bias.items())
+
+
+_SAMPLING_CONVERTERS: Mapping[str, Callable[[Any], object]] = {
+    # vLLM's and SGLang's -1 is no limit, as 0 is in the core.
+    "top_k": lambda top_k: max(top_k, 0),
+    "logit_bias": _read_logit_bias,
+    "allowed_token_ids": tuple,
+    "bad_words": tuple,
+}
+"""By core name: the conversion of a value from that on the wire."""
+
+
+class SamplingFields:
+    """The fields of a wire struct that are sampling parameters.
+
+    core_names: those of `SamplingOptions`, by the struct's own.
+    renames: the core names of fields that the struct names differently.
+    """
+
+    def __init__(self, struct: type[Struct], renames: Mapping[str, str] | None = None) -> None:
+        core_names = {name: name for name in struct.__struct_fields__} | dict(renames or {})
+        sampling_names = SamplingOptions.__struct_fields__
+        self.core_names = {name: core for name, core in core_names.items() if core in sampling_names}
+        self._get_values = attrgetter(*self.core_names)
+        self._unset_values = (None,) * len(self.core_names)
+        own_names = tuple(self.core_names.values())
+        # The values in the order of `SamplingOptions`; -1 is the None that follows them.
+        self._arrange = itemgetter(*[own_names.index(name) if name in own_names else -1 for name in sampling_names])
+        self._converters = tuple(
+            (index, _SAMPLING_CONVERTERS[name])
+            for index, name in enumerate(sampling_names)
+            if name in own_names and name in _SAMPLING_CONVERTERS
+        )
+
+    def read(self, params: Struct, **overrides: float | None) -> SamplingOptions:
+        """overrides: by core name, in place of the struct's values."""
+        values = self._get_values(params)
+        # Most requests leave all to the model's defaults.
+        if values == self._unset_values and not overrides:
+            return NO_SAMPLING_OPTIONS
+        options: list[Any] = [*self._arrange((*values, None))]
+        for index, convert in self._converters:
+            if options[index] is not None:
+                options[index] = convert(options[index])
+        sampling = SamplingOptions(*options)
+        return msgspec.structs.replace(sampling, **overrides) if overrides else sampling
+
+    def list_paths(self, path: str) -> tuple[tuple[str, str], ...]:
+        """The fields' names for `FieldNames`. path: of the struct in the body."""
+        renamed = [(core, f"{path}.{name}") for name, core in self.core_names.items() if core != name]
+        equal_names = "|".join(name for name, core in self.core_names.items() if core == name)
+        return (*renamed, (f"({equal_names})", rf"{path}.\1"))
+
+
+_DECODING_SAMPLING = SamplingFields(DecodingFields)
+
+
 class GenerationFields(DecodingFields, frozen=True, kw_only=True):
     """The fields that Chat Completions and Completions share. None: the client sent null or nothing."""
 
-    model: str | None = None
+    model: Annotated[str | None, Note("optional if the server has a default model")] = None
     stream: bool | None = None
-    stream_options: StreamOptions | None = None
+    stream_options: Annotated[
+        StreamOptions | None, Note("include_usage, continuous_usage_stats; include_obfuscation: true is refused")
+    ] = None
     n: AtLeastOne | None = None
-    metadata: dict[str, str] | None = None
-    service_tier: str | None = None
-    max_tokens: CountOrUnlimited | None = None
-    stop: str | list[str] | None = None
-    response_format: ResponseFormat | None = None
-    prompt_logprobs: Logprobs | None = None
-    logprob_token_ids: Annotated[list[TokenId], Meta(max_length=MAX_LOGPROB_IDS)] | None = None
-    return_token_ids: bool | None = None
-    return_tokens_as_token_ids: bool | None = None
-    return_weight_versions: bool | None = None
-    session_id: Annotated[str, Meta(max_length=1_024)] | None = None
+    metadata: Annotated[
+        dict[str, str] | None,
+        Note("validated: at most 16 keys of 64 characters with values of 512 characters; has no effect"),
+    ] = None
+    service_tier: Annotated[
+        str | None, Note("there is one tier, reported as `default`; other values give a warning")
+    ] = None
+    max_tokens: Annotated[CountOrUnlimited | None, Note("-1 and null are the rest of the context")] = None
+    stop: Annotated[str | list[str] | None, Note("a string or a list; maximum count set by the server")] = None
+    response_format: Annotated[
+        ResponseFormat | None, Note("text, json_object, json_schema; at most one constraint per request")
+    ] = None
+    prompt_logprobs: Annotated[Logprobs | None, Note("not with stream; -1 is refused")] = None
+    logprob_token_ids: Annotated[
+        Annotated[list[TokenId], Meta(max_length=MAX_LOGPROB_IDS)] | None,
+        Note("with logprobs: their alternatives are these tokens and the sampled one; at most 1024"),
+    ] = None
+    return_token_ids: Annotated[bool | None, Note("in both profiles; logprobs then list every token")] = None
+    return_tokens_as_token_ids: Annotated[bool | None, Note("logprobs then list every token")] = None
+    return_weight_versions: Annotated[bool | None, Note("null if the engine does not report weight versions")] = None
+    session_id: Annotated[
+        Annotated[str, Meta(max_length=1_024)] | None,
+        Note("a hint for routers and for vLLM, also as the header x-session-id"),
+    ] = None
 
     def build_extras(self) -> Extras:
-        session_id = None if not self.session_id else msgspec.json.encode(self.session_id).decode()
-        return msgspec.structs.replace(super().build_extras(), session_id=session_id)
+        return msgspec.structs.replace(super().build_extras(), session_id=self.session_id or None)
 
     def read_limits(
         self, options: ReaderOptions, max_tokens: int | None, max_tokens_name: str = "max_tokens"
@@ -284,22 +367,6 @@ def check_service_tier(tier: str | None, warnings: list[str]) -> None:
 def get_max_logprobs(profile: Profile) -> int:
     """The limit of Completions' `logprobs`: 5 in OpenAI, 20 in vLLM."""
     return 5 if profile is Profile.OPENAI else MAX_LOGPROBS
-
-
-def _to_tuple(values: list[Any] | None) -> tuple[Any, ...] | None:
-    return None if values is None else tuple(values)
-
-
-def read_logit_bias(bias: dict[str, float] | None) -> tuple[tuple[int, float], ...] | None:
-    if bias is None:
-        return None
-    # `int` raises a ValueError for more than 4300 digits, so the length of a key is checked before.
-    wrong_keys = [key for key in bias if not (key.isascii() and key.isdigit() and len(key) <= 10 and int(key) <= INT32)]
-    if wrong_keys:
-        listed = ", ".join(abbreviate(key) for key in wrong_keys[:_MAX_LISTED_KEYS])
-        more = f" and {len(wrong_keys) - _MAX_LISTED_KEYS} more" if len(wrong_keys) > _MAX_LISTED_KEYS else ""
-        raise invalid_value("logit_bias", f"its keys are token ids, not {listed}{more}")
-    return tuple((int(key), value) for key, value in bias.items())
 
 
 THINKING_KWARGS = ("enable_thinking", "thinking")

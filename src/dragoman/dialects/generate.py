@@ -16,7 +16,7 @@ from ..core.engine import TokenRequest
 from ..core.errors import DragomanError, FieldNames, RequestError
 from ..core.events import ChoiceFinished, Event, Finished, FinishReason, PromptTokens, Started, Token
 from ..core.reply import Reply
-from ..core.request import GenerateRequest, Sampling
+from ..core.request import GenerateRequest
 from .base import GenerationCall, Header, Profile, ReaderOptions
 from .body import BodySchema, ParsedBody, invalid_value, missing_parameter, prefix_param, read_json_object
 from .envelope import (
@@ -46,73 +46,49 @@ from .fields import (
 )
 from .json_encoding import clamp_logprob, encode_field, encode_string
 from .logprobs import render_prompt_logprobs, render_token_ids, render_usage
-from .parameter_table import SHARED_HONOURED, ParameterTable, accept, honour, read_part, reject
+from .parameter_table import Note, ParameterTable, accept, read_part, reject
 
 
 class VllmSamplingParams(DecodingFields, frozen=True, kw_only=True):
     """vLLM's SamplingParams, without the fields that have no meaning on the wire."""
 
     n: AtLeastOne | None = None
-    max_tokens: CountOrUnlimited | None = None
-    stop: str | list[str] | None = None
-    logprobs: Logprobs | None = None
-    prompt_logprobs: Logprobs | None = None
+    max_tokens: Annotated[CountOrUnlimited | None, Note("16 by default, as in vLLM; -1 is the rest of the context")] = (
+        None
+    )
+    stop: Annotated[str | list[str] | None, Note("matched against the decoded text")] = None
+    logprobs: Annotated[Logprobs | None, Note("0 to 20; -1 is refused")] = None
+    prompt_logprobs: Annotated[Logprobs | None, Note("not with stream; -1 is refused")] = None
 
 
 class GenerateBody(Struct, frozen=True, kw_only=True):
-    token_ids: Annotated[list[TokenId], Meta(min_length=1)]
-    sampling_params: Raw = Raw()
-    model: str | None = None
+    token_ids: Annotated[Annotated[list[TokenId], Meta(min_length=1)], Note("the prompt, used unchanged")]
+    sampling_params: Annotated[Raw, Note("see below; the default is the model's own")] = Raw()
+    model: Annotated[str | None, Note("optional if the server has a default model")] = None
     stream: bool | None = None
-    stream_options: StreamOptions | None = None
-    request_id: RequestId | None = None
+    stream_options: Annotated[StreamOptions | None, Note("include_usage")] = None
+    request_id: Annotated[RequestId | None, Note("echoed; generated if missing")] = None
     cache_salt: Annotated[str, Meta(min_length=1, max_length=1_024)] | None = None
-    priority: Int64 | None = None
-    kv_transfer_params: Raw = Raw()
+    priority: Annotated[Int64 | None, Note("lower runs first")] = None
+    kv_transfer_params: Annotated[Raw, Note("for engines that support it")] = Raw()
 
 
-DIALECT, SAMPLING = "generate", "sampling_params"
+GENERATE = ParameterTable("generate", (GenerateBody,), reject("features", "only token input is supported", {}))
 
-_NOTES = dict(SHARED_HONOURED)
-_HONOURED = (
-    ("token_ids", "the prompt, used unchanged"),
-    ("sampling_params", "see below; the default is the model's own"),
-    ("model", "optional if the server has a default model"),
-    ("stream", ""),
-    ("stream_options", "include_usage"),
-    ("request_id", "echoed; generated if missing"),
-    ("cache_salt", ""),
-    ("priority", "lower runs first"),
-    ("kv_transfer_params", "for engines that support it"),
-)
-GENERATE = ParameterTable(
-    (
-        *(row for name, note in _HONOURED for row in honour(DIALECT, name, note=note)),
-        *reject(DIALECT, "features", "only token input is supported", {}),
-    )
-)
-
-_PARAMS = (
-    ("n", ""),
-    ("max_tokens", "16 by default, as in vLLM; -1 is the rest of the context"),
-    ("stop", "matched against the decoded text"),
-    ("logprobs", "0 to 20; -1 is refused"),
-    ("prompt_logprobs", "not with stream; -1 is refused"),
-)
 SAMPLING_PARAMS = ParameterTable(
+    "sampling_params",
+    (VllmSamplingParams,),
     (
-        *(row for name, note in _PARAMS for row in honour(SAMPLING, name, note=note)),
-        *(row for name in DecodingFields.__struct_fields__ for row in honour(SAMPLING, name, note=_NOTES[name])),
-        *accept(SAMPLING, "output_kind", "detokenize", "skip_clone", note="internal to vLLM"),
-        *accept(SAMPLING, "flat_logprobs", "skip_reading_prefix_cache", note="internal to vLLM"),
-        *accept(SAMPLING, "spaces_between_special_tokens", note="there is no text output"),
-        *reject(SAMPLING, "logits_processors", "requests cannot contain code", []),
-        *reject(SAMPLING, "extra_args", "there is no plugin that uses it", {}),
-        *reject(SAMPLING, "thinking_token_budget", "reasoning is not separated from text for token prompts", -1),
-        *reject(SAMPLING, "repetition_detection", "not supported"),
-        *reject(SAMPLING, "logprob_token_ids", "logprobs are available only for the most likely tokens", []),
-        *reject(SAMPLING, "best_of", "use n", 1),
-    )
+        *accept("output_kind", "detokenize", "skip_clone", note="internal to vLLM"),
+        *accept("flat_logprobs", "skip_reading_prefix_cache", note="internal to vLLM"),
+        *accept("spaces_between_special_tokens", note="there is no text output"),
+        *reject("logits_processors", "requests cannot contain code", []),
+        *reject("extra_args", "there is no plugin that uses it", {}),
+        *reject("thinking_token_budget", "reasoning is not separated from text for token prompts", -1),
+        *reject("repetition_detection", "not supported"),
+        *reject("logprob_token_ids", "logprobs are available only for the most likely tokens", []),
+        *reject("best_of", "use n", 1),
+    ),
 )
 
 
@@ -234,7 +210,7 @@ ID_PREFIX = "gen-"
 DEFAULT_MAX_TOKENS = 16
 """The default of vLLM's SamplingParams."""
 
-_TOP_LEVEL = "model|stream|priority|cache_salt|kv_transfer_params|sampling_params"
+_TOP_LEVEL = "|".join(GenerateBody.__struct_fields__)
 _FIELD_NAMES = FieldNames(("prompt", "token_ids"), (rf"(?!(?:{_TOP_LEVEL})\b)(\w+)", r"sampling_params.\1"))
 
 _BODY_SCHEMA, _PARAMS_SCHEMA = BodySchema(GenerateBody), BodySchema(VllmSamplingParams)
@@ -325,11 +301,15 @@ def render_generate_body(request_id: str, request: GenerateRequest, token_reques
     request: the client's request.
     token_request: the engine's request for its first choice. Parameters that the server added are left out.
     """
-    transfer = dict(token_request.extras).get("kv_transfer_params", "null")
+    transfer = token_request.extras.kv_transfer_params or "null"
     limits = request.limits
+    sampling = msgspec.structs.asdict(token_request.sampling)
+    # Token ids here, texts in a body.
+    del sampling["bad_words"]
     params: dict[str, Any] = {
         "n": request.choices,
-        **_render_sampling(token_request.sampling),
+        **sampling,
+        "logit_bias": {str(id): bias for id, bias in token_request.sampling.logit_bias} or None,
         "max_tokens": token_request.max_tokens,
         "min_tokens": token_request.min_tokens,
         "stop": list(limits.stop),
@@ -350,18 +330,3 @@ def render_generate_body(request_id: str, request: GenerateRequest, token_reques
             kv_transfer_params=Raw(transfer.encode()),
         )
     )
-
-
-def _render_sampling(sampling: Sampling) -> dict[str, Any]:
-    return {
-        "temperature": sampling.temperature,
-        "top_p": sampling.top_p,
-        "top_k": sampling.top_k,
-        "min_p": sampling.min_p,
-        "presence_penalty": sampling.presence_penalty,
-        "frequency_penalty": sampling.frequency_penalty,
-        "repetition_penalty": sampling.repetition_penalty,
-        "seed": sampling.seed,
-        "logit_bias": {str(id): bias for id, bias in sampling.logit_bias} or None,
-        "allowed_token_ids": None if sampling.allowed_token_ids is None else list(sampling.allowed_token_ids),
-    }

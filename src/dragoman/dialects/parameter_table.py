@@ -1,14 +1,16 @@
 """The support of every parameter of every dialect: the rules that readers apply, and the source of the docs' table.
 
-The rows that the generating dialects share are here too: those of `fields`, and further ones of vLLM.
+A field of a body's struct is honoured unless a row says otherwise; its note stands on the field.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from enum import StrEnum
-from typing import Any, TypeVar
+from functools import cached_property
+from typing import Any, TypeVar, get_args
 
+import msgspec
 from msgspec import Raw, Struct
 
 from ..core.errors import Unsupported
@@ -36,21 +38,59 @@ class ParameterSupport(Struct, frozen=True):
     """One row.
 
     harmless: the values, besides null, with which a rejected or warned field has no effect.
+    dialect: empty until the row is in the table of one.
     """
 
     name: str
-    dialect: str
     status: SupportStatus
     note: str = ""
     harmless: tuple[object, ...] = ()
+    dialect: str = ""
+
+
+class Note(Struct, frozen=True):
+    """What the docs say of a field of a body: `min_p: Annotated[float | None, Note("0 disables it")] = None`."""
+
+    text: str
 
 
 class ParameterTable:
-    """The rows of one dialect."""
+    """The rows of one dialect: those of the fields of its bodies, which are honoured, and those of other parameters.
 
-    def __init__(self, rows: tuple[ParameterSupport, ...]) -> None:
-        self.rows = rows
-        self._rows = {row.name: row for row in rows}
+    structs: the types that a body is decoded to.
+    others: the other rows, and those of fields that are not honoured.
+    notes: by field, in place of those of the structs.
+    """
+
+    def __init__(
+        self,
+        dialect: str,
+        structs: tuple[type[Struct], ...],
+        others: tuple[ParameterSupport, ...],
+        notes: Mapping[str, str] | None = None,
+    ) -> None:
+        self._dialect, self._structs, self._notes = dialect, structs, dict(notes or {})
+        self._others = {row.name: row for row in others}
+        assert len(self._others) == len(others), f"a parameter of {dialect} has two rows"
+        fields = [name for struct in structs for name in struct.__struct_fields__]
+        self.names: Collection[str] = dict.fromkeys((*fields, *self._others))
+        """The names of all rows."""
+
+    @cached_property
+    def rows(self) -> tuple[ParameterSupport, ...]:
+        """All rows. Only documentation needs those of the fields, so the types are not evaluated at import."""
+        rows: dict[str, ParameterSupport] = {}
+        for struct in self._structs:
+            notes = {
+                field.name: next((arg.text for arg in get_args(field.type) if isinstance(arg, Note)), "")
+                for field in msgspec.structs.fields(struct)
+            } | self._notes
+            # A body's own fields come before those that it shares with others.
+            names: list[str] = []
+            for base in reversed([base for base in struct.__mro__ if issubclass(base, Struct)]):
+                names = [name for name in base.__struct_fields__ if name not in names] + names
+            rows |= {name: ParameterSupport(name, SupportStatus.HONOURED, notes[name]) for name in names}
+        return tuple(msgspec.structs.replace(row, dialect=self._dialect) for row in (rows | self._others).values())
 
     def classify_body(self, parsed: ParsedBody, *schemas: BodySchema[Any]) -> tuple[list[str], tuple[str, ...]]:
         """Return the warnings, and the unknown names at the top level and below it. Raises as `classify`.
@@ -69,9 +109,11 @@ class ParameterTable:
         warnings: list[str] = []
         unknown: list[str] = []
         for name, raw in fields.items():
-            row = self._rows.get(name)
+            row = self._others.get(name)
             if row is None:
-                unknown.append(name[:MAX_NAME])
+                # A field of another form of the body has no effect on this one, but is known.
+                if name not in self.names:
+                    unknown.append(name[:MAX_NAME])
             elif row.status in (SupportStatus.REFUSED, SupportStatus.WARNED) and not _is_harmless(row, raw):
                 if row.status is SupportStatus.REFUSED:
                     raise Unsupported(f"'{name}' is not supported here: {row.note}.", param=name)
@@ -87,20 +129,16 @@ def _is_harmless(row: ParameterSupport, raw: Raw) -> bool:
     )
 
 
-def honour(dialect: str, *names: str, note: str = "") -> tuple[ParameterSupport, ...]:
-    return tuple(ParameterSupport(name, dialect, SupportStatus.HONOURED, note) for name in names)
+def accept(*names: str, note: str) -> tuple[ParameterSupport, ...]:
+    return tuple(ParameterSupport(name, SupportStatus.ACCEPTED, note) for name in names)
 
 
-def accept(dialect: str, *names: str, note: str) -> tuple[ParameterSupport, ...]:
-    return tuple(ParameterSupport(name, dialect, SupportStatus.ACCEPTED, note) for name in names)
+def warn(name: str, note: str, *harmless: object) -> tuple[ParameterSupport, ...]:
+    return (ParameterSupport(name, SupportStatus.WARNED, note, harmless),)
 
 
-def warn(dialect: str, name: str, note: str, *harmless: object) -> tuple[ParameterSupport, ...]:
-    return (ParameterSupport(name, dialect, SupportStatus.WARNED, note, harmless),)
-
-
-def reject(dialect: str, name: str, note: str, *harmless: object) -> tuple[ParameterSupport, ...]:
-    return (ParameterSupport(name, dialect, SupportStatus.REFUSED, note, harmless),)
+def reject(name: str, note: str, *harmless: object) -> tuple[ParameterSupport, ...]:
+    return (ParameterSupport(name, SupportStatus.REFUSED, note, harmless),)
 
 
 def read_part(
@@ -116,79 +154,21 @@ def read_part(
     return part, warnings, tuple(f"{path}.{name}" for name in unknown)
 
 
-SHARED_HONOURED = (
-    ("model", "optional if the server has a default model"),
-    ("stream", ""),
-    ("stream_options", "include_usage, continuous_usage_stats; include_obfuscation: true is refused"),
-    ("n", ""),
-    ("metadata", "validated: at most 16 keys of 64 characters with values of 512 characters; has no effect"),
-    ("service_tier", "there is one tier, reported as `default`; other values give a warning"),
-    ("temperature", "0 to 2; 0 is greedy"),
-    ("top_p", ""),
-    ("top_k", "0 and -1 disable it"),
-    ("min_p", ""),
-    ("presence_penalty", ""),
-    ("frequency_penalty", ""),
-    ("repetition_penalty", ""),
-    ("seed", "a signed 64-bit integer"),
-    ("logit_bias", "keys are token ids, values -100 to 100"),
-    ("allowed_token_ids", ""),
-    ("bad_words", ""),
-    ("max_tokens", "-1 and null are the rest of the context"),
-    ("min_tokens", ""),
-    ("stop", "a string or a list; maximum count set by the server"),
-    ("stop_token_ids", ""),
-    ("include_stop_str_in_output", ""),
-    ("ignore_eos", ""),
-    ("truncate_prompt_tokens", "keeps only the last N tokens; -1 is the model's limit"),
-    ("response_format", "text, json_object, json_schema; at most one constraint per request"),
-    (
-        "structured_outputs",
-        "json, regex, choice, grammar, json_object; structural_tag is refused. With close_at_limit (ours; may stand "
-        "alone), the last tokens within the limit end the answer legally",
-    ),
-    ("guided_json", "as structured_outputs.json"),
-    ("guided_regex", "as structured_outputs.regex"),
-    ("guided_choice", "as structured_outputs.choice"),
-    ("guided_grammar", "as structured_outputs.grammar"),
-    ("prompt_logprobs", "not with stream; -1 is refused"),
-    ("logprob_token_ids", "with logprobs: their alternatives are these tokens and the sampled one; at most 1024"),
-    ("return_token_ids", "in both profiles; logprobs then list every token"),
-    ("return_tokens_as_token_ids", "logprobs then list every token"),
-    ("return_weight_versions", "null if the engine does not report weight versions"),
-    ("skip_special_tokens", ""),
-    (
-        "add_special_tokens",
-        "special tokens that the tokenizer adds to a text, in addition to the chat template's",
-    ),
-    ("priority", "lower runs first"),
-    ("request_id", "becomes the suffix of the response id"),
-    ("cache_salt", ""),
-    (
-        "kv_transfer_params",
-        "for engines that support it; prompt_token_ids are used as the ids of a conversation",
-    ),
-    ("vllm_xargs", "for engines that support it"),
-    ("session_id", "a hint for routers and for vLLM, also as the header x-session-id"),
+SHARED_ROWS = (
+    *accept("user", "safety_identifier", note="identifies the end user; has no effect"),
+    *accept("guided_decoding_backend", "guided_whitespace_pattern", note="there is only one backend"),
+    *warn("stream_interval", "every token is sent immediately", 1),
+    *reject("use_beam_search", "beam search is not supported", False),
+    *reject("length_penalty", "beam search is not supported", 1.0, 1),
+    *reject("early_stopping", "beam search is not supported", False),
+    *reject("watermarking", "watermarking is not supported", False),
+    *reject("spaces_between_special_tokens", "decoding follows the tokenizer", True),
+    *reject("truncation_side", "prompts are truncated on the left", "left"),
+    *reject("repetition_detection", "not supported"),
+    *reject("routed_experts_prompt_start", "routed experts are not reported", 0),
+    *reject("return_token_offsets", "offsets are not reported", False),
+    *reject("mm_payload", "media payloads are not returned", "tensors"),
+    *reject("return_mm_kwargs", "media payloads are not returned", False),
+    *reject("ec_transfer_params", "encoder cache transfer is not supported"),
 )
-
-
-def build_shared_rows(dialect: str) -> tuple[ParameterSupport, ...]:
-    """Fields of both endpoints that are not in the struct."""
-    return (
-        *accept(dialect, "user", "safety_identifier", note="identifies the end user; has no effect"),
-        *accept(dialect, "guided_decoding_backend", "guided_whitespace_pattern", note="there is only one backend"),
-        *warn(dialect, "stream_interval", "every token is sent immediately", 1),
-        *reject(dialect, "use_beam_search", "beam search is not supported", False),
-        *reject(dialect, "length_penalty", "beam search is not supported", 1.0, 1),
-        *reject(dialect, "early_stopping", "beam search is not supported", False),
-        *reject(dialect, "watermarking", "watermarking is not supported", False),
-        *reject(dialect, "spaces_between_special_tokens", "decoding follows the tokenizer", True),
-        *reject(dialect, "truncation_side", "prompts are truncated on the left", "left"),
-        *reject(dialect, "repetition_detection", "not supported"),
-        *reject(dialect, "routed_experts_prompt_start", "routed experts are not reported", 0),
-        *reject(dialect, "return_token_offsets", "offsets are not reported", False),
-        *reject(dialect, "mm_payload", "media payloads are not returned", "tensors"),
-        *reject(dialect, "return_mm_kwargs", "media payloads are not returned", False),
-        *reject(dialect, "ec_transfer_params", "encoder cache transfer is not supported"),
-    )
+"""Rows that the generating dialects share: of vLLM's and OpenAI's parameters."""

@@ -6,7 +6,7 @@ A response has vLLM's fields, a superset of Cohere's and Jina's.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, Literal
 
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
@@ -15,10 +15,10 @@ from ..core.embeddings import RelevanceScores, TextPairs
 from ..core.errors import RequestError, Unsupported
 from .base import Header, Profile, ReaderOptions
 from .body import BodySchema, ParsedBody, invalid_value, missing_parameter
-from .embeddings import PromptUsage, TextInputFields, build_prompt_usage, build_text_input_rows
+from .embeddings import TEXT_INPUT_ROWS, PromptUsage, TextInputFields, build_prompt_usage
 from .fields import Count, resolve_model
 from .json_encoding import replace_surrogates
-from .parameter_table import ParameterSupport, ParameterTable, honour, reject
+from .parameter_table import Note, ParameterTable, reject
 
 MAX_DOCUMENTS = 10_000
 """Cohere's limit."""
@@ -36,9 +36,12 @@ DocumentList = Annotated[list[str | Document], Meta(min_length=1, max_length=MAX
 class ScoringFields(TextInputFields, frozen=True, kw_only=True):
     """The fields that rerank and score share; 0 tokens is no limit."""
 
-    max_tokens_per_query: Count | None = None
-    max_tokens_per_doc: Count | None = None
-    use_activation: bool | None = None
+    max_tokens_per_query: Annotated[Count | None, Note("maximum tokens of a query; 0 is no limit")] = None
+    max_tokens_per_doc: Annotated[Count | None, Note("maximum tokens of a document; 0 is no limit")] = None
+    truncation_side: Annotated[
+        Literal["left", "right"] | None, Note("only right: documents are truncated at the end")
+    ] = None
+    use_activation: Annotated[bool | None, Note("the sigmoid of a cross-encoder; a 400 for cosine similarity")] = None
 
 
 class RerankBody(ScoringFields, frozen=True, kw_only=True):
@@ -49,75 +52,52 @@ class RerankBody(ScoringFields, frozen=True, kw_only=True):
     """
 
     query: str
-    documents: DocumentList | None = None
-    top_n: Count | None = None
-    return_documents: bool | None = None
-    texts: Annotated[list[str], Meta(min_length=1, max_length=MAX_DOCUMENTS)] | None = None
-    raw_scores: bool | None = None
-    return_text: bool | None = None
-    truncate: bool | None = None
-    truncation_direction: str | None = None
+    documents: Annotated[DocumentList | None, Note("1 to 10000 strings, or objects with a text")] = None
+    top_n: Annotated[Count | None, Note("number of results; 0 and null return all")] = None
+    return_documents: Annotated[bool | None, Note("true by default, as in vLLM; false omits the texts")] = None
+    texts: Annotated[
+        Annotated[list[str], Meta(min_length=1, max_length=MAX_DOCUMENTS)] | None,
+        Note("TEI's: 1 to 10000 strings instead of documents; the response is TEI's array of index, score and text"),
+    ] = None
+    raw_scores: Annotated[bool | None, Note("TEI's: true omits the sigmoid of a cross-encoder")] = None
+    return_text: Annotated[bool | None, Note("TEI's: true returns the texts")] = None
+    truncate: Annotated[
+        bool | None, Note("TEI's: true truncates to the model's limit; otherwise longer pairs are a 400")
+    ] = None
+    truncation_direction: Annotated[str | None, Note("TEI's: only right")] = None
     """Left or right, in capitals or not."""
 
 
 class ScoreBody(ScoringFields, frozen=True, kw_only=True):
     """A score body: two sides under one of four pairs of names."""
 
-    text_1: str | DocumentList | None = None
-    text_2: str | DocumentList | None = None
-    queries: str | DocumentList | None = None
-    documents: str | DocumentList | None = None
-    items: str | DocumentList | None = None
-    data_1: str | DocumentList | None = None
-    data_2: str | DocumentList | None = None
+    text_1: Annotated[
+        str | DocumentList | None, Note("a text or a list; a single text is compared with each text of the other side")
+    ] = None
+    text_2: Annotated[str | DocumentList | None, Note("a text or a list")] = None
+    queries: Annotated[str | DocumentList | None, Note("as text_1, with documents or items")] = None
+    documents: Annotated[str | DocumentList | None, Note("as text_2")] = None
+    items: Annotated[str | DocumentList | None, Note("as text_2")] = None
+    data_1: Annotated[str | DocumentList | None, Note("as text_1")] = None
+    data_2: Annotated[str | DocumentList | None, Note("as text_2")] = None
 
 
-_SHARED = (
-    ("max_tokens_per_query", "maximum tokens of a query; 0 is no limit"),
-    ("max_tokens_per_doc", "maximum tokens of a document; 0 is no limit"),
-    ("use_activation", "the sigmoid of a cross-encoder; a 400 for cosine similarity"),
-)
-_RERANK = (
-    ("query", ""),
-    ("documents", "1 to 10000 strings, or objects with a text"),
-    ("top_n", "number of results; 0 and null return all"),
-    ("return_documents", "true by default, as in vLLM; false omits the texts"),
-    ("texts", "TEI's: 1 to 10000 strings instead of documents; the response is TEI's array of index, score and text"),
-    ("raw_scores", "TEI's: true omits the sigmoid of a cross-encoder"),
-    ("return_text", "TEI's: true returns the texts"),
-    ("truncate", "TEI's: true truncates to the model's limit; otherwise longer pairs are a 400"),
-    ("truncation_direction", "TEI's: only right"),
-)
-_SCORE = (
-    ("text_1", "a text or a list; a single text is compared with each text of the other side"),
-    ("text_2", "a text or a list"),
-    ("queries", "as text_1, with documents or items"),
-    ("documents", "as text_2"),
-    ("items", "as text_2"),
-    ("data_1", "as text_1"),
-    ("data_2", "as text_2"),
+_SHARED_ROWS = (
+    *TEXT_INPUT_ROWS,
+    *reject("instruction", "scoring uses no template"),
+    *reject("chat_template_kwargs", "scoring uses no template", {}),
 )
 
 
-def _build_table(dialect: str, own_notes: tuple[tuple[str, str], ...], *extra_rows: ParameterSupport) -> ParameterTable:
-    own_rows = (row for name, note in (*own_notes, *_SHARED) for row in honour(dialect, name, note=note))
-    shared_rows = (row for row in build_text_input_rows(dialect) if row.name != "truncation_side")
-    return ParameterTable(
-        (
-            *own_rows,
-            *shared_rows,
-            *honour(dialect, "truncation_side", note="only right: documents are truncated at the end"),
-            *reject(dialect, "instruction", "scoring uses no template"),
-            *reject(dialect, "chat_template_kwargs", "scoring uses no template", {}),
-            *extra_rows,
-        )
-    )
-
-
-RERANK = _build_table(
-    "rerank", _RERANK, *reject("rerank", "rank_fields", "documents have one text field", ["text"], [])
+RERANK = ParameterTable(
+    "rerank",
+    (RerankBody,),
+    (
+        *_SHARED_ROWS,
+        *reject("rank_fields", "documents have one text field", ["text"], []),
+    ),
 )
-SCORE = _build_table("score", _SCORE)
+SCORE = ParameterTable("score", (ScoreBody,), _SHARED_ROWS)
 
 
 class RerankCall(Struct, frozen=True):

@@ -26,7 +26,7 @@ from ..core.events import (
 )
 from ..core.message import Reasoning, Refusal, Text
 from ..core.reply import Choice, Reply
-from ..core.request import Constraint, GenerateRequest, GenerationLimits, JsonSchema, Regex, SamplingOptions
+from ..core.request import Constraint, GenerateRequest, GenerationLimits, JsonSchema, Regex
 from .base import GenerationCall, Header, Profile, ReaderOptions
 from .body import BodySchema, ParsedBody, invalid_value, missing_parameter, prefix_param
 from .envelope import DONE, KEEPALIVE_COMMENT, ResponseId
@@ -42,17 +42,17 @@ from .fields import (
     Penalty,
     Probability,
     RequestId,
+    SamplingFields,
     TokenId,
     check_text_size,
     read_grammar,
-    read_logit_bias,
     read_schema_or_text,
     read_stop_strings,
     require_at_most_one,
     resolve_model,
 )
 from .json_encoding import clamp_logprob, escape_line_breaks, replace_surrogates
-from .parameter_table import ParameterTable, accept, honour, read_part, reject, warn
+from .parameter_table import Note, ParameterTable, accept, read_part, reject, warn
 
 # Renders SGLang's /generate: each event contains the whole answer so far, the last one the complete answer.
 
@@ -287,24 +287,28 @@ DEFAULT_MAX_NEW_TOKENS = 128
 class SglangSamplingParams(Struct, frozen=True, kw_only=True):
     """SGLang's SamplingParams, without the fields that have no meaning on the wire."""
 
-    max_new_tokens: Count | None = DEFAULT_MAX_NEW_TOKENS
+    max_new_tokens: Annotated[Count | None, Note("128 by default, as in SGLang; null is the rest of the context")] = (
+        DEFAULT_MAX_NEW_TOKENS
+    )
     min_new_tokens: Count | None = None
     n: AtLeastOne | None = None
     stop: str | list[str] | None = None
     stop_token_ids: list[TokenId] | None = None
-    temperature: Annotated[float, Meta(ge=0, le=100)] | None = None
+    temperature: Annotated[Annotated[float, Meta(ge=0, le=100)] | None, Note("0 is greedy")] = None
     top_p: Probability | None = None
-    top_k: CountOrUnlimited | None = None
+    top_k: Annotated[CountOrUnlimited | None, Note("-1 disables it")] = None
     min_p: Probability | None = None
     frequency_penalty: Penalty | None = None
     presence_penalty: Penalty | None = None
     repetition_penalty: Annotated[float, Meta(gt=0, le=100)] | None = None
-    logit_bias: dict[str, Annotated[float, Meta(ge=-100, le=100)]] | None = None
+    logit_bias: Annotated[
+        dict[str, Annotated[float, Meta(ge=-100, le=100)]] | None, Note("keys are token ids, values -100 to 100")
+    ] = None
     sampling_seed: Int64 | None = None
     ignore_eos: bool | None = None
     skip_special_tokens: bool | None = None
-    no_stop_trim: bool | None = None
-    json_schema: Raw = Raw()
+    no_stop_trim: Annotated[bool | None, Note("true includes the stop string in the text")] = None
+    json_schema: Annotated[Raw, Note("a string or an object; at most one constraint")] = Raw()
     regex: str | None = None
     ebnf: str | None = None
 
@@ -315,115 +319,80 @@ class SglangBody(Struct, frozen=True, kw_only=True):
     model: an extension; SGLang serves one model.
     """
 
-    text: str | list[str] | None = None
-    input_ids: list[TokenId | list[TokenId]] | None = None
-    sampling_params: Raw = Raw()
+    text: Annotated[str | list[str] | None, Note("one or several raw texts, without a chat template")] = None
+    input_ids: Annotated[list[TokenId | list[TokenId]] | None, Note("one or several prompts, used unchanged")] = None
+    sampling_params: Annotated[Raw, Note("see below; one object for all prompts")] = Raw()
     return_logprob: bool | None = None
-    logprob_start_len: CountOrUnlimited | None = None
-    top_logprobs_num: Annotated[int, Meta(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
+    logprob_start_len: Annotated[CountOrUnlimited | None, Note("-1, the default, returns the answer only")] = None
+    top_logprobs_num: Annotated[
+        Annotated[int, Meta(ge=0, le=MAX_TOP_LOGPROBS)] | None, Note("0 to 20, requires return_logprob")
+    ] = None
     return_text_in_logprobs: bool | None = None
     return_prompt_token_ids: bool | None = None
-    stream: bool | None = None
-    rid: RequestId | None = None
-    lora_path: str | None = None
-    priority: Int64 | None = None
-    extra_key: Annotated[str, Meta(min_length=1, max_length=1_024)] | None = None
-    model: str | None = None
+    stream: Annotated[bool | None, Note("each event has the full text so far")] = None
+    rid: Annotated[RequestId | None, Note("echoed as `meta_info.id`; generated if missing")] = None
+    lora_path: Annotated[str | None, Note("the name of a loaded adapter")] = None
+    priority: Annotated[Int64 | None, Note("higher runs first")] = None
+    extra_key: Annotated[
+        Annotated[str, Meta(min_length=1, max_length=1_024)] | None,
+        Note("cached prefixes are shared only between equal values"),
+    ] = None
+    model: Annotated[str | None, Note("extension to SGLang: selects one of several models")] = None
 
 
-DIALECT, SAMPLING = "sglang", "sglang_params"
-
-_HONOURED = (
-    ("text", "one or several raw texts, without a chat template"),
-    ("input_ids", "one or several prompts, used unchanged"),
-    ("sampling_params", "see below; one object for all prompts"),
-    ("return_logprob", ""),
-    ("logprob_start_len", "-1, the default, returns the answer only"),
-    ("top_logprobs_num", "0 to 20, requires return_logprob"),
-    ("return_text_in_logprobs", ""),
-    ("return_prompt_token_ids", ""),
-    ("stream", "each event has the full text so far"),
-    ("rid", "echoed as `meta_info.id`; generated if missing"),
-    ("lora_path", "the name of a loaded adapter"),
-    ("priority", "higher runs first"),
-    ("extra_key", "cached prefixes are shared only between equal values"),
-    ("model", "extension to SGLang: selects one of several models"),
-)
 SGLANG = ParameterTable(
+    "sglang",
+    (SglangBody,),
     (
-        *(row for name, note in _HONOURED for row in honour(DIALECT, name, note=note)),
-        *accept(DIALECT, "log_metrics", "no_logs", "custom_labels", note="internal to the server"),
-        *accept(DIALECT, "routing_key", "session_id", "routed_dp_rank", note="a hint for routers"),
-        *accept(DIALECT, "data_parallel_rank", "modalities", note="a hint for routers"),
-        *reject(DIALECT, "input_embeds", "prompts must be texts or token ids", []),
-        *reject(DIALECT, "image_data", "send images to Chat Completions", []),
-        *reject(DIALECT, "video_data", "send media to Chat Completions", []),
-        *reject(DIALECT, "audio_data", "send media to Chat Completions", []),
-        *reject(DIALECT, "token_ids_logprob", "logprobs are available only for the most likely tokens", []),
-        *reject(DIALECT, "return_hidden_states", "hidden states are not returned", False),
-        *reject(DIALECT, "return_routed_experts", "routed experts are not reported", False),
-        *reject(DIALECT, "return_sampling_mask", "sampling masks are not returned", False),
-        *reject(DIALECT, "return_entropy", "entropies are not returned", False),
-        *reject(DIALECT, "return_flat_raw_top_logprobs", "flat logprobs are not supported", False),
-        *reject(DIALECT, "return_flat_raw_output_top_logprobs", "flat logprobs are not supported", False),
-        *reject(DIALECT, "session_params", "sessions are not supported"),
-        *reject(DIALECT, "custom_logit_processor", "requests cannot contain code"),
-        *reject(DIALECT, "positional_embed_overrides", "prompts must be texts or token ids"),
-        *reject(DIALECT, "max_thinking_tokens", "reasoning is not separated from text for raw prompts"),
-        *reject(DIALECT, "watermark", "watermarking is not supported", False),
-        *reject(DIALECT, "bootstrap_host", "disaggregated prefill is not supported"),
-        *reject(DIALECT, "bootstrap_port", "disaggregated prefill is not supported"),
-        *reject(DIALECT, "bootstrap_room", "disaggregated prefill is not supported"),
-    )
+        *accept("log_metrics", "no_logs", "custom_labels", note="internal to the server"),
+        *accept("routing_key", "session_id", "routed_dp_rank", note="a hint for routers"),
+        *accept("data_parallel_rank", "modalities", note="a hint for routers"),
+        *reject("input_embeds", "prompts must be texts or token ids", []),
+        *reject("image_data", "send images to Chat Completions", []),
+        *reject("video_data", "send media to Chat Completions", []),
+        *reject("audio_data", "send media to Chat Completions", []),
+        *reject("token_ids_logprob", "logprobs are available only for the most likely tokens", []),
+        *reject("return_hidden_states", "hidden states are not returned", False),
+        *reject("return_routed_experts", "routed experts are not reported", False),
+        *reject("return_sampling_mask", "sampling masks are not returned", False),
+        *reject("return_entropy", "entropies are not returned", False),
+        *reject("return_flat_raw_top_logprobs", "flat logprobs are not supported", False),
+        *reject("return_flat_raw_output_top_logprobs", "flat logprobs are not supported", False),
+        *reject("session_params", "sessions are not supported"),
+        *reject("custom_logit_processor", "requests cannot contain code"),
+        *reject("positional_embed_overrides", "prompts must be texts or token ids"),
+        *reject("max_thinking_tokens", "reasoning is not separated from text for raw prompts"),
+        *reject("watermark", "watermarking is not supported", False),
+        *reject("bootstrap_host", "disaggregated prefill is not supported"),
+        *reject("bootstrap_port", "disaggregated prefill is not supported"),
+        *reject("bootstrap_room", "disaggregated prefill is not supported"),
+    ),
 )
 
-_PARAMS = (
-    ("max_new_tokens", "128 by default, as in SGLang; null is the rest of the context"),
-    ("min_new_tokens", ""),
-    ("n", ""),
-    ("stop", ""),
-    ("stop_token_ids", ""),
-    ("temperature", "0 is greedy"),
-    ("top_p", ""),
-    ("top_k", "-1 disables it"),
-    ("min_p", ""),
-    ("frequency_penalty", ""),
-    ("presence_penalty", ""),
-    ("repetition_penalty", ""),
-    ("logit_bias", "keys are token ids, values -100 to 100"),
-    ("sampling_seed", ""),
-    ("ignore_eos", ""),
-    ("skip_special_tokens", ""),
-    ("no_stop_trim", "true includes the stop string in the text"),
-    ("json_schema", "a string or an object; at most one constraint"),
-    ("regex", ""),
-    ("ebnf", ""),
-)
 SGLANG_PARAMS = ParameterTable(
+    "sglang_params",
+    (SglangSamplingParams,),
     (
-        *(row for name, note in _PARAMS for row in honour(SAMPLING, name, note=note)),
-        *warn(SAMPLING, "stream_interval", "every token is sent immediately", 1),
-        *accept(SAMPLING, "spaces_between_special_tokens", note="no effect: decoding follows the tokenizer"),
-        *reject(SAMPLING, "stop_regex", "only strings and token ids are supported", []),
-        *reject(SAMPLING, "structural_tag", "use json_schema, regex or ebnf"),
-        *reject(SAMPLING, "beam_width", "beam search is not supported", 1),
-        *reject(SAMPLING, "custom_params", "there is no plugin that uses it", {}),
-        *reject(SAMPLING, "watermark", "watermarking is not supported", False),
-    )
+        *warn("stream_interval", "every token is sent immediately", 1),
+        *accept("spaces_between_special_tokens", note="no effect: decoding follows the tokenizer"),
+        *reject("stop_regex", "only strings and token ids are supported", []),
+        *reject("structural_tag", "use json_schema, regex or ebnf"),
+        *reject("beam_width", "beam search is not supported", 1),
+        *reject("custom_params", "there is no plugin that uses it", {}),
+        *reject("watermark", "watermarking is not supported", False),
+    ),
 )
 
 
 ID_PREFIX = "gen-"
-_SAMPLING_NAMES = {
-    "max_tokens": "max_new_tokens",
-    "min_tokens": "min_new_tokens",
-    "seed": "sampling_seed",
-    "include_stop": "no_stop_trim",
-    **dict.fromkeys(("n", "temperature", "top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty"), ""),
-    **dict.fromkeys(("repetition_penalty", "logit_bias", "stop", "stop_token_ids", "ignore_eos"), ""),
-}
-"""The names in `sampling_params` of core fields; "" is the same name."""
-
+_SAMPLING = SamplingFields(SglangSamplingParams, {"sampling_seed": "seed"})
+_PARAM_NAMES = (
+    ("max_tokens", "sampling_params.max_new_tokens"),
+    ("min_tokens", "sampling_params.min_new_tokens"),
+    ("include_stop", "sampling_params.no_stop_trim"),
+    ("(n|stop|stop_token_ids|ignore_eos)", r"sampling_params.\1"),
+    *_SAMPLING.list_paths("sampling_params"),
+)
 _BODY_SCHEMA, _PARAMS_SCHEMA = BodySchema(SglangBody), BodySchema(SglangSamplingParams)
 
 RawPrompt = str | tuple[int, ...]
@@ -470,7 +439,7 @@ def _build_field_names(body: SglangBody) -> FieldNames:
         ("logprobs", "return_logprob"),
         ("top_logprobs", "top_logprobs_num"),
         ("prompt_logprobs", "logprob_start_len"),
-        *((core, f"sampling_params.{name or core}") for core, name in _SAMPLING_NAMES.items()),
+        *_PARAM_NAMES,
     )
     return FieldNames(*renamed)
 
@@ -521,7 +490,7 @@ def _build_request(
         model=model,
         prompt=prompt,
         choices=params.n or 1,
-        sampling=_read_sampling(params),
+        sampling=_SAMPLING.read(params),
         limits=_read_limits(params, options, scores_prompt=scores_prompt),
         constraint=constraint,
         constraint_param=constraint_param,
@@ -539,21 +508,6 @@ def _read_logprob_start(body: SglangBody) -> int | None:
     """Index of the first prompt token whose logprob is requested; None for none."""
     start = body.logprob_start_len
     return start if body.return_logprob and start is not None and start >= 0 else None
-
-
-def _read_sampling(params: SglangSamplingParams) -> SamplingOptions:
-    return SamplingOptions(
-        temperature=params.temperature,
-        top_p=params.top_p,
-        # SGLang's -1 is no limit, as 0 is here.
-        top_k=None if params.top_k is None else max(params.top_k, 0),
-        min_p=params.min_p,
-        presence_penalty=params.presence_penalty,
-        frequency_penalty=params.frequency_penalty,
-        repetition_penalty=params.repetition_penalty,
-        seed=params.sampling_seed,
-        logit_bias=read_logit_bias(params.logit_bias),
-    )
 
 
 def _read_limits(params: SglangSamplingParams, options: ReaderOptions, *, scores_prompt: bool) -> GenerationLimits:

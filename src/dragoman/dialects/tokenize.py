@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Annotated
 
 import msgspec
 from msgspec import Struct
@@ -15,29 +16,7 @@ from .chat.reader import read_declared_tools, read_prompt_fields
 from .chat.wire import CHAT_NESTED, ChatPromptFields
 from .fields import TokenId, resolve_model
 from .json_encoding import replace_surrogates
-from .parameter_table import ParameterTable, accept, honour, reject
-
-TOKENIZE = ParameterTable(
-    (
-        *honour("tokenize", "model", note="optional if the server has a default model"),
-        *honour("tokenize", "prompt", note="a string; alternative to messages"),
-        *honour("tokenize", "messages", "tools", note="as in chat"),
-        *honour("tokenize", "add_special_tokens", note="true by default for a prompt, false for messages"),
-        *honour("tokenize", "return_token_strs"),
-        *honour("tokenize", "add_generation_prompt", "continue_final_message", note="as in chat"),
-        *honour("tokenize", "chat_template", "chat_template_kwargs", "documents", note="as in chat"),
-        *reject("tokenize", "media_io_kwargs", "media processing is configured by the server", {}),
-        *reject("tokenize", "mm_processor_kwargs", "media processing is configured by the server", {}),
-    )
-)
-DETOKENIZE = ParameterTable(
-    (
-        *honour("detokenize", "model", note="optional if the server has a default model"),
-        *honour("detokenize", "tokens"),
-        *honour("detokenize", "return_token_strs", note="each token's text, and which tokens are control tokens"),
-        *accept("detokenize", "skip_special_tokens", note="ignored, as in vLLM: every token is decoded"),
-    )
-)
+from .parameter_table import Note, ParameterTable, accept, reject
 
 
 class TokenizeCall(Struct, frozen=True):
@@ -66,20 +45,35 @@ class DetokenizeCall(Struct, frozen=True):
 
 
 class TokenizeFields(Struct, frozen=True, kw_only=True):
-    model: str | None = None
-    add_special_tokens: bool | None = None
+    model: Annotated[str | None, Note("optional if the server has a default model")] = None
+    add_special_tokens: Annotated[bool | None, Note("true by default for a prompt, false for messages")] = None
     return_token_strs: bool | None = None
 
 
 class TokenizeTextBody(TokenizeFields, frozen=True, kw_only=True):
-    prompt: str
+    prompt: Annotated[str, Note("a string; alternative to messages")]
 
 
 class DetokenizeBody(Struct, frozen=True, kw_only=True):
-    model: str | None = None
+    model: Annotated[str | None, Note("optional if the server has a default model")] = None
     tokens: list[TokenId]
-    return_token_strs: bool | None = None
+    return_token_strs: Annotated[bool | None, Note("each token's text, and which tokens are control tokens")] = None
 
+
+TOKENIZE = ParameterTable(
+    "tokenize",
+    (TokenizeTextBody, ChatPromptFields),
+    (
+        *reject("media_io_kwargs", "media processing is configured by the server", {}),
+        *reject("mm_processor_kwargs", "media processing is configured by the server", {}),
+    ),
+    notes=dict.fromkeys(ChatPromptFields.__struct_fields__, "as in chat"),
+)
+DETOKENIZE = ParameterTable(
+    "detokenize",
+    (DetokenizeBody,),
+    accept("skip_special_tokens", note="ignored, as in vLLM: every token is decoded"),
+)
 
 _COMMON, _TEXT = BodySchema(TokenizeFields), BodySchema(TokenizeTextBody)
 _PROMPT_FIELDS = BodySchema(ChatPromptFields, CHAT_NESTED)

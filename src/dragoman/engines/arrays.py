@@ -1,7 +1,7 @@
-"""Reads safetensors files as float32 arrays, without their library. Knows nothing of models.
+"""What the engines that compute with numpy share: safetensors files, matrix products, and the batching of embeddings.
 
-Format: 8 bytes length of the header (little-endian), the header as JSON, the data
-(https://huggingface.co/docs/safetensors). Every offset is checked before it is used.
+Safetensors are read as float32 without their library. Format: 8 bytes length of the header (little-endian), the header
+as JSON, the data (https://huggingface.co/docs/safetensors). Every offset is checked before it is used.
 """
 
 from __future__ import annotations
@@ -67,7 +67,12 @@ class Tensors:
 
     def __init__(self, source: Path | Sequence[bytes]) -> None:
         """source: a directory of *.safetensors, one such file, or the contents of some. Raises EngineError, OSError."""
-        files, self._name = _list_files(source)
+        if not isinstance(source, Path):
+            files: list[_File] = [_InMemory(f"file {number}", data) for number, data in enumerate(source, start=1)]
+            self._name = "what was sent"
+        else:
+            paths = [source] if source.is_file() else sorted(source.glob("*.safetensors"))
+            files, self._name = [_OnDisk(path) for path in paths], str(source)
         # Headers only: a tensor is read when it is taken, so that the checkpoint is never in memory as a whole.
         self._remaining: dict[str, tuple[_File, int, _Entry]] = {}
         for file in files:
@@ -99,7 +104,15 @@ class Tensors:
         if entry.shape != shape:
             raise EngineError(f"{file.name}: {name} has shape {entry.shape}, not {shape}")
         raw = file.read(start + entry.data_offsets[0], prod(shape) * _BYTES_PER_NUMBER[entry.dtype])
-        return _to_float32(raw, entry.dtype).reshape(shape)
+        match entry.dtype:
+            case "BF16":
+                # A bfloat16 is the upper half of a float32.
+                numbers = (raw.view("<u2").astype(np.uint32) << 16).view(np.float32)
+            case "F16":
+                numbers = raw.view("<f2").astype(np.float32)
+            case _:
+                numbers = raw.view("<f4").astype(np.float32, copy=False)
+        return numbers.reshape(shape)
 
     def drop(self, name: str) -> None:
         """Mark a tensor as deliberately unused."""
@@ -114,15 +127,6 @@ class Tensors:
         """Raise EngineError if a tensor was not taken: the model has parts that this engine does not compute."""
         if self._remaining:
             raise EngineError(f"{self._name} contains unexpected tensors: {sorted(self._remaining)[:4]}")
-
-
-def _list_files(source: Path | Sequence[bytes]) -> tuple[list[_File], str]:
-    """List the files, and a name for them together."""
-    if not isinstance(source, Path):
-        return [_InMemory(f"file {number}", data) for number, data in enumerate(source, start=1)], "what was sent"
-    if source.is_file():
-        return [_OnDisk(source)], str(source)
-    return [_OnDisk(path) for path in sorted(source.glob("*.safetensors"))], str(source)
 
 
 def _read_header(file: _File) -> tuple[int, dict[str, _Entry]]:
@@ -145,17 +149,6 @@ def _read_header(file: _File) -> tuple[int, dict[str, _Entry]]:
         if not (0 <= begin <= end <= size and (width is None or end - begin == prod(entry.shape) * width)):
             raise EngineError(f"{file.name}: {name} is not at the offset in the header")
     return 8 + length, entries
-
-
-def _to_float32(raw: NDArray[np.uint8], dtype: str) -> NDArray[np.float32]:
-    match dtype:
-        case "BF16":
-            # A bfloat16 is the upper half of a float32.
-            return (raw.view("<u2").astype(np.uint32) << 16).view(np.float32)
-        case "F16":
-            return raw.view("<f2").astype(np.float32)
-        case _:
-            return raw.view("<f4").astype(np.float32, copy=False)
 
 
 # Matrix products of which a row does not depend, to the last bit, on how many rows stand beside it.
@@ -228,7 +221,10 @@ def find_largest_block(product: Callable[[Floats], Floats], inner: int, outer: i
     row: Floats = np.random.default_rng(0).standard_normal((1, inner), np.float32)
     for block in CANDIDATES[:-1]:
         counts = range(unit, block + 1, unit) if block >= unit else (block,)
-        if (block <= unit or sum(counts) * inner * outer <= _MAX_TRIAL_WORK) and _rows_agree(product, row, counts):
+        if block > unit and sum(counts) * inner * outer > _MAX_TRIAL_WORK:
+            continue
+        expected = product(np.repeat(row, counts[0], axis=0))[:1]
+        if all(bool((product(np.repeat(row, count, axis=0)) == expected).all()) for count in counts):
             return block
     return CANDIDATES[-1]
 
@@ -236,11 +232,6 @@ def find_largest_block(product: Callable[[Floats], Floats], inner: int, outer: i
 def round_up(count: int, unit: int) -> int:
     """The next multiple of unit."""
     return -(-count // unit) * unit
-
-
-def _rows_agree(product: Callable[[Floats], Floats], row: Floats, counts: range | tuple[int, ...]) -> bool:
-    expected = product(np.repeat(row, counts[0], axis=0))[:1]
-    return all(bool((product(np.repeat(row, count, axis=0)) == expected).all()) for count in counts)
 
 
 # What the engines of embeddings share: batching of the inputs of concurrent calls on one thread, and the last step
@@ -341,8 +332,19 @@ class Batcher(Generic[T, R]):
                 if self._stopping:
                     return
                 batch = self._next_batch()
-            if batch:
-                self._compute_batch(batch)
+            try:
+                results = self._compute([input for _, input in batch]) if batch else []
+            # The thread has to survive whatever a model raises, or all later calls would wait for ever.
+            except BaseException:
+                log.exception("a batch failed")
+                for call in dict.fromkeys(call for call, _ in batch):
+                    _complete_call(call, EngineError("The engine failed while computing a batch."))
+                continue
+            # A call's inputs are taken in order, so that its results come in order.
+            for (call, _), result in zip(batch, results, strict=True):
+                call.results.append(result)
+                if len(call.results) == len(call.inputs):
+                    _complete_call(call, None)
 
     def _next_batch(self) -> list[tuple[_Call[T, R], T]]:
         """Collect the next batch: one input of each call in turn, until it is full."""
@@ -364,22 +366,6 @@ class Batcher(Generic[T, R]):
             if call.next_index < len(call.inputs):
                 self._calls.append(call)
         return batch
-
-    def _compute_batch(self, batch: list[tuple[_Call[T, R], T]]) -> None:
-        """Compute a batch. An exception fails only the calls in it."""
-        try:
-            results = self._compute([input for _, input in batch])
-        # The thread has to survive whatever a model raises, or all later calls would wait for ever.
-        except BaseException:
-            log.exception("a batch failed")
-            for call in dict.fromkeys(call for call, _ in batch):
-                _complete_call(call, EngineError("The engine failed while computing a batch."))
-            return
-        # A call's inputs are taken in order, so that its results come in order.
-        for (call, _), result in zip(batch, results, strict=True):
-            call.results.append(result)
-            if len(call.results) == len(call.inputs):
-                _complete_call(call, None)
 
 
 def _complete_call(call: _Call[T, R], error: EngineError | None) -> None:
@@ -404,15 +390,14 @@ def build_embeddings(vectors: Sequence[NDArray[np.float32]], request: EmbedReque
     """Build the embeddings. vectors: full pooled ones, one per input of the request."""
     dimensions = request.dimensions or info.dimensions
     normalize = info.normalized if request.normalize is None else request.normalize
-    packed = tuple(_normalize(vector[:dimensions], normalize).astype("<f4", copy=False).tobytes() for vector in vectors)
-    return Embeddings(packed, dimensions, sum(map(len, request.inputs)))
-
-
-def _normalize(vector: NDArray[np.float32], normalize: bool) -> NDArray[np.float32]:
-    """Normalize a vector; a zero vector has no direction and stays unchanged."""
-    if not normalize:
-        return vector
-    # In double precision, so that the length is 1 to the last bit that float32 has.
-    doubles = vector.astype(np.float64)
-    length = np.sqrt(doubles @ doubles)
-    return (doubles / length).astype(np.float32) if length > 0 else vector
+    packed: list[bytes] = []
+    for vector in vectors:
+        values = vector[:dimensions]
+        if normalize:
+            # In double precision, so that the length is 1 to the last bit that float32 has.
+            doubles = values.astype(np.float64)
+            length = np.sqrt(doubles @ doubles)
+            # A zero vector has no direction and stays unchanged.
+            values = (doubles / length).astype(np.float32) if length > 0 else values
+        packed.append(values.astype("<f4", copy=False).tobytes())
+    return Embeddings(tuple(packed), dimensions, sum(map(len, request.inputs)))

@@ -7,6 +7,7 @@ import logging
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
+from functools import partial
 from operator import index
 from pathlib import Path
 
@@ -21,13 +22,13 @@ from ..core.engine import (
     Rejected,
     Sampled,
     Scheduled,
-    TokenOutput,
     TokenRequest,
     check_unenforced_tool_choice,
 )
-from ..core.errors import ContextTooLong, EngineError, QueueFull, RequestError
+from ..core.errors import ContextTooLong, EngineError, RequestError
 from ..core.events import Event, FinishReason
 from ..core.request import GenerateRequest
+from .active import ActiveSequence, ActiveSequences
 
 log = logging.getLogger(__name__)
 
@@ -62,6 +63,12 @@ class BaseEngine(ABC):
         return Health(ready=self._is_started, reason=None if self._is_started else "the engine is not running")
 
 
+class _TaskSequence(ActiveSequence):
+    """A sequence and the task that generates it."""
+
+    task: asyncio.Task[None]
+
+
 class BaseTokenEngine(ABC):
     """A TokenEngine with defaults: a subclass defines `generate`, which streams the token ids of one sequence.
 
@@ -77,7 +84,7 @@ class BaseTokenEngine(ABC):
         max_model_len: tokens of prompt and answer together. max_sequences: at once; another gets QueueFull.
         """
         self.tokenizer, self.max_model_len, self.max_sequences = Path(tokenizer), max_model_len, max_sequences
-        self._running: dict[str, tuple[asyncio.Task[None], OutputCallback]] = {}
+        self._active: ActiveSequences[_TaskSequence] = ActiveSequences()
         self._is_started = False
 
     @abstractmethod
@@ -95,16 +102,14 @@ class BaseTokenEngine(ABC):
 
     async def stop(self) -> None:
         self._is_started = False
-        running, self._running = self._running, {}
-        for task, _ in running.values():
+        tasks = [sequence.task for sequence in self._active.fail_all()]
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*(task for task, _ in running.values()), return_exceptions=True)
-        for id, (_, deliver) in running.items():
-            deliver(Failed(id, "The engine is shutting down."))
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     def health(self) -> Health:
         reason = None if self._is_started else "the engine is not running"
-        return Health(ready=self._is_started, reason=reason, running=len(self._running))
+        return Health(ready=self._is_started, reason=reason, running=len(self._active))
 
     def add(self, request: TokenRequest, deliver: OutputCallback) -> None:
         """As TokenEngine.add. Raises Unsupported where a call is required and nothing can enforce it."""
@@ -114,38 +119,40 @@ class BaseTokenEngine(ABC):
             raise ContextTooLong(limit=self.max_model_len, prompt=len(request.prompt), param="prompt")
         if Feature.GRAMMAR not in self.capabilities.features:
             check_unenforced_tool_choice(request)
-        if len(self._running) >= self.max_sequences:
-            raise QueueFull(f"{len(self._running)} sequences are already running; retry later.")
-        self._running[request.id] = (asyncio.get_running_loop().create_task(self._run(request)), deliver)
+        self._active.check_admission(request.id, self.max_sequences)
+        sequence = _TaskSequence(request, deliver)
+        self._active.add(sequence)
+        sequence.task = asyncio.get_running_loop().create_task(self._run(sequence))
 
     def abort(self, id: str) -> None:
         """As TokenEngine.abort."""
-        if id in self._running:
-            self._running.pop(id)[0].cancel()
+        sequence = self._active.pop(id)
+        if sequence is not None:
+            sequence.task.cancel()
 
-    async def _run(self, request: TokenRequest) -> None:
-        self._deliver(Scheduled(request.id, 0, 0))
-        count = 0
+    async def _run(self, sequence: _TaskSequence) -> None:
+        request, deliver, count = sequence.request, partial(self._active.deliver, sequence), 0
+        deliver(Scheduled(request.id, 0, 0))
         try:
             async with aclosing(self.generate(request)) as tokens:
                 async for item in tokens:
                     # An id may be an integer of numpy or torch.
                     sampled = item if isinstance(item, Sampled) else Sampled(request.id, index(item))
                     if sampled.token < 0:
-                        raise EngineError(f"The engine sampled {sampled.token}, which is no token id.")
+                        raise EngineError(f"The engine sampled {sampled.token}, an invalid token id.")
                     count += 1
-                    self._deliver(sampled)
+                    deliver(sampled)
                     end = _find_end(request, sampled.token, count)
                     if end is not None:
-                        self._deliver(end)
+                        deliver(end)
                         return
                     # Others get their turn also beside a generator that never waits.
                     await asyncio.sleep(0)
-            self._deliver(Ended(request.id, FinishReason.STOP))
+            deliver(Ended(request.id, FinishReason.STOP))
         except RequestError as error:
-            self._deliver(Failed(request.id, error.message) if count else Rejected(request.id, error))
+            deliver(Failed(request.id, error.message) if count else Rejected(request.id, error))
         except EngineError as error:
-            self._deliver(Failed(request.id, error.message))
+            deliver(Failed(request.id, error.message))
         except BaseException:
             # Only our own cancellation ends the task; whatever else `generate` raises is the engine's failure, also a
             # CancelledError of an inner task or a SystemExit, which would end the server.
@@ -153,16 +160,7 @@ class BaseTokenEngine(ABC):
             if task is None or task.cancelling():
                 raise
             log.exception("the engine failed on %s", request.id)
-            self._deliver(Failed(request.id, "The engine failed; see the server's log."))
-
-    def _deliver(self, output: TokenOutput) -> None:
-        """Nothing is delivered of a sequence that was aborted or has ended."""
-        if output.id not in self._running:
-            return
-        _, deliver = self._running[output.id]
-        if isinstance(output, Ended | Failed | Rejected):
-            del self._running[output.id]
-        deliver(output)
+            deliver(Failed(request.id, "The engine failed; see the server's log."))
 
 
 def _find_end(request: TokenRequest, token: int, count: int) -> Ended | Failed | None:

@@ -170,7 +170,12 @@ def read_config(directory: Path) -> tuple[EncoderConfig, PoolingConfig | Scoring
 def _read_pooling(directory: Path, file: _File) -> PoolingConfig:
     matryoshka = tuple(sorted(file.matryoshka_dimensions or ()))
     defaults = PoolingConfig(matryoshka=file.is_matryoshka or bool(matryoshka), matryoshka_dimensions=matryoshka)
-    limits = _read_transformer(directory)
+    limits, limits_path = _Transformer(), directory / "sentence_bert_config.json"
+    if limits_path.exists():
+        # Its maximum length may be less than the model's.
+        limits = _decode(limits_path, _Transformer)
+    if limits.do_lower_case:
+        raise EngineError(f"{limits_path}: do_lower_case is not supported; the tokenizer's own normaliser is")
     # A plain BERT: sentence-transformers loads it with mean pooling, which is PoolingConfig's default.
     if not (directory / "modules.json").exists():
         return msgspec.structs.replace(defaults, max_tokens=limits.max_seq_length)
@@ -184,17 +189,6 @@ def _read_pooling(directory: Path, file: _File) -> PoolingConfig:
     return msgspec.structs.replace(
         defaults, pooling=pooling, normalized="Normalize" in paths, max_tokens=limits.max_seq_length
     )
-
-
-def _read_transformer(directory: Path) -> _Transformer:
-    """Read sentence_bert_config.json, whose maximum length may be less than the model's."""
-    path = directory / "sentence_bert_config.json"
-    if not path.exists():
-        return _Transformer()
-    config = _decode(path, _Transformer)
-    if config.do_lower_case:
-        raise EngineError(f"{path}: do_lower_case is not supported; the tokenizer's own normaliser is")
-    return config
 
 
 _POOLING_SWITCHES = {
@@ -287,7 +281,11 @@ class Bert:
         lengths = [len(item.ids) for item in batch]
         ends = np.cumsum(lengths)
         spans = [slice(int(end) - length, int(end)) for end, length in zip(ends, lengths, strict=True)]
-        groups = _group_by_length(spans)
+        starts: dict[int, list[int]] = {}
+        for span in spans:
+            starts.setdefault(span.stop - span.start, []).append(span.start)
+        # Rows as [texts, tokens]: texts of one length attend in one call.
+        groups = [np.array(begins)[:, None] + np.arange(length) for length, begins in starts.items()]
         rows = self._norm(self._embed(batch, lengths))
         for layer in self._layers:
             rows = layer.attention_norm(rows + layer.out(self._attend(layer.qkv(rows), groups)))
@@ -300,15 +298,13 @@ class Bert:
         rows = np.zeros((round_up(total, ROWS), self.config.hidden), np.float32)
         ids = np.fromiter((id for item in batch for id in item.ids), np.int64, total)
         positions = np.concatenate([np.arange(length) for length in lengths]) + self.config.first_position
-        rows[:total] = self._tokens[ids] + self._types[self._find_segments(batch, total)] + self._positions[positions]
+        segments = np.zeros(total, np.int64)
+        if self.config.types > 1:
+            firsts = [len(item.ids) if item.second is None else item.second for item in batch]
+            parts = [np.arange(length) >= first for length, first in zip(lengths, firsts, strict=True)]
+            segments = np.concatenate(parts).astype(np.int64)
+        rows[:total] = self._tokens[ids] + self._types[segments] + self._positions[positions]
         return rows
-
-    def _find_segments(self, batch: Sequence[EncoderInput], total: int) -> Ints:
-        if self.config.types < 2:
-            return np.zeros(total, np.int64)
-        firsts = [len(item.ids) if item.second is None else item.second for item in batch]
-        parts = [np.arange(len(item.ids)) >= first for item, first in zip(batch, firsts, strict=True)]
-        return np.concatenate(parts).astype(np.int64)
 
     def _attend(self, qkv: Floats, groups: list[Ints]) -> Floats:
         config = self.config
@@ -319,7 +315,11 @@ class Bert:
             # Texts, heads, then the matrices of tokens.
             split = qkv[group].reshape(count, length, 3, config.heads, width).transpose(2, 0, 3, 1, 4)
             query, key, value = np.ascontiguousarray(split)
-            weights = _softmax(query @ key.swapaxes(-1, -2))
+            # Softmax. np.vecdot sums each row alone.
+            weights = query @ key.swapaxes(-1, -2)
+            weights -= weights.max(axis=-1, keepdims=True)
+            np.exp(weights, out=weights)
+            weights /= np.vecdot(weights, np.ones(length, np.float32))[..., None]
             mixed[group] = (weights @ value).transpose(0, 2, 1, 3).reshape(count, length, config.hidden)
         return mixed
 
@@ -346,21 +346,6 @@ def load_linear(tensors: Tensors, block_sizes: BlockSizes, name: str, inner: int
     """Load the layer of this name, from `inner` inputs to `outer` outputs."""
     weight = tensors.take(f"{name}.weight", outer, inner)
     return Linear(weight.T, block_sizes, tensors.take(f"{name}.bias", outer))
-
-
-def _group_by_length(spans: Sequence[slice]) -> list[Ints]:
-    """Group rows by text length, as [texts, tokens]: texts of one length attend in one call."""
-    groups: dict[int, list[int]] = {}
-    for span in spans:
-        groups.setdefault(span.stop - span.start, []).append(span.start)
-    return [np.array(starts)[:, None] + np.arange(length) for length, starts in groups.items()]
-
-
-def _softmax(scores: Floats) -> Floats:
-    scores -= scores.max(axis=-1, keepdims=True)
-    np.exp(scores, out=scores)
-    scores /= np.vecdot(scores, np.ones(scores.shape[-1], np.float32))[..., None]
-    return scores
 
 
 def _relu(rows: Floats) -> Floats:

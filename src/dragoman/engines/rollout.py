@@ -33,9 +33,10 @@ from ..core.engine import (
     check_prompt,
     check_unenforced_tool_choice,
 )
-from ..core.errors import EngineError, Overloaded, QueueFull, RequestError, Unsupported
+from ..core.errors import EngineError, Overloaded, RequestError, Unsupported
 from ..core.events import FinishReason
-from ..core.request import Sampling, SamplingOptions
+from ..core.request import Sampling
+from .active import ActiveSequence, ActiveSequences
 
 # The interface of an RL executor, with optional parts. Implementations need not import this package.
 
@@ -122,18 +123,11 @@ class Pausable(Protocol):
 _REASONS = {"stop": FinishReason.STOP, "length": FinishReason.LENGTH, "abort": FinishReason.ABORT}
 
 
-class CallMember(Struct, frozen=True):
-    """A sequence and its receiver."""
-
-    request: TokenRequest
-    deliver: OutputCallback
-
-
 class ExecutorCall(Struct, frozen=True):
     """Candidates of one prompt with equal sampling."""
 
     sampling: RolloutSampling
-    members: tuple[CallMember, ...]
+    members: tuple[ActiveSequence, ...]
 
     @property
     def prompt(self) -> tuple[int, ...]:
@@ -144,7 +138,7 @@ class ExecutorCall(Struct, frozen=True):
         return len(self.members)
 
 
-def group_calls(members: Sequence[CallMember], supported: frozenset[str]) -> list[ExecutorCall]:
+def group_calls(members: Sequence[ActiveSequence], supported: frozenset[str]) -> list[ExecutorCall]:
     """Group sequences that arrived together: choices of a prompt are consecutive, and so are their seeds.
 
     supported: names of sampling parameters; the others are ignored.
@@ -206,7 +200,7 @@ def _check_candidate(candidate: Candidate, call: ExecutorCall, vocab: int) -> No
         raise EngineError(f"The executor returned the finish reason {candidate.finish_reason[:40]!r}.")
 
 
-def build_outputs(member: CallMember, candidate: Candidate, version: str | None) -> Iterator[TokenOutput]:
+def build_outputs(member: ActiveSequence, candidate: Candidate, version: str | None) -> Iterator[TokenOutput]:
     """Build a sequence's outputs from its candidate. version: of the weights; None if unknown."""
     request, ids = member.request, candidate.token_ids
     weight_version = candidate.weight_version or version
@@ -226,7 +220,23 @@ def _find_reason(candidate: Candidate, stop: int | None, request: TokenRequest) 
     return FinishReason.LENGTH if is_full else FinishReason.STOP
 
 
-_EXECUTOR_PARAMETERS = frozenset({*SamplingOptions.__struct_fields__, "min_tokens"})
+_EXECUTOR_PARAMETERS = frozenset(
+    {
+        "temperature",
+        "top_p",
+        "top_k",
+        "min_p",
+        "presence_penalty",
+        "frequency_penalty",
+        "repetition_penalty",
+        "seed",
+        "logit_bias",
+        "allowed_token_ids",
+        "bad_words",
+        "min_tokens",
+    }
+)
+"""The fields of RolloutSampling that an executor may declare."""
 _PIPELINE_PARAMETERS = frozenset({"stop_token_ids", "ignore_eos", "truncate_prompt"})
 """Parameters that need no support by the executor: stop tokens end every output, and the pipeline builds the prompt."""
 
@@ -241,8 +251,8 @@ class RolloutEngine:
         self._vocab, self._max_model_len, self._max_waiting = vocab, max_model_len, max_waiting
         self._is_concurrent = inspect.iscoroutinefunction(executor.generate)
         """Whether calls may run concurrently."""
-        self._active: dict[str, CallMember] = {}
-        self._arriving: list[CallMember] = []
+        self._active: ActiveSequences[ActiveSequence] = ActiveSequences()
+        self._arriving: list[ActiveSequence] = []
         self._queue: list[ExecutorCall] = []
         self._running: dict[asyncio.Task[None], tuple[ExecutorCall, ...]] = {}
         self._is_started = False
@@ -263,15 +273,13 @@ class RolloutEngine:
 
     async def stop(self) -> None:
         self._is_started = False
+        self._active.fail_all()
+        self._queue.clear()
+        self._arriving.clear()
         tasks = list(self._running)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        self._queue.clear()
-        self._arriving.clear()
-        active, self._active = self._active, {}
-        for member in active.values():
-            member.deliver(Failed(member.request.id, "The engine is shutting down."))
         self._changed.set()
 
     def health(self) -> Health:
@@ -290,17 +298,16 @@ class RolloutEngine:
             raise Overloaded(self.rejection, code="engine_paused")
         check_prompt(request.prompt, self._vocab, self._max_model_len)
         check_unenforced_tool_choice(request)
-        if len(self._active) >= self._max_waiting:
-            raise QueueFull(f"{len(self._active)} sequences are already queued or running; retry later.")
-        member = CallMember(request, deliver)
-        self._active[request.id] = member
+        self._active.check_admission(request.id, self._max_waiting)
+        member = ActiveSequence(request, deliver)
+        self._active.add(member)
         if not self._arriving:
             # The choices of a request are added within one iteration of the event loop, so one call can hold them all.
             asyncio.get_running_loop().call_soon(self._form_calls)
         self._arriving.append(member)
 
     def abort(self, id: str) -> None:
-        if self._active.pop(id, None) is None:
+        if self._active.pop(id) is None:
             return
         self._queue = [call for call in self._queue if self._is_active(call)]
         for task, calls in self._running.items():
@@ -311,12 +318,7 @@ class RolloutEngine:
 
     def abort_all(self) -> int:
         """Abort all waiting and running sequences, without output. Returns how many there were."""
-        active = list(self._active.values())
-        for member in active:
-            self.abort(member.request.id)
-            member.deliver(Scheduled(member.request.id, 0, 0))
-            member.deliver(Ended(member.request.id, FinishReason.ABORT))
-        return len(active)
+        return self._active.abort_all(self.abort)
 
     def set_paused(self, owner: object, *, paused: bool) -> None:
         """Pause or resume calls for an owner. No call begins while any owner pauses."""
@@ -343,7 +345,7 @@ class RolloutEngine:
         return not self._active
 
     def _is_active(self, call: ExecutorCall) -> bool:
-        return any(member.request.id in self._active for member in call.members)
+        return any(member in self._active for member in call.members)
 
     def _form_calls(self) -> None:
         arrived, self._arriving = self._arriving, []
@@ -370,7 +372,7 @@ class RolloutEngine:
     async def _run(self, calls: tuple[ExecutorCall, ...]) -> None:
         members = [member for call in calls for member in call.members]
         for member in members:
-            self._deliver(member, Scheduled(member.request.id, 0, 0))
+            self._active.deliver(member, Scheduled(member.request.id, 0, 0))
         try:
             version_before = self.weight_version
             prompts, n, sampling = [call.prompt for call in calls], calls[0].n, calls[0].sampling
@@ -388,24 +390,15 @@ class RolloutEngine:
             log.exception("the executor failed")
             message = error.message if isinstance(error, EngineError) else "The executor failed; see the server's log."
             for member in members:
-                self._deliver(member, Failed(member.request.id, message))
+                self._active.deliver(member, Failed(member.request.id, message))
             return
         for member, candidate in zip(members, candidates, strict=True):
             for output in build_outputs(member, candidate, version):
-                self._deliver(member, output)
+                self._active.deliver(member, output)
 
     @property
     def weight_version(self) -> str | None:
         return self._executor.weight_version if isinstance(self._executor, Versioned) else None
-
-    def _deliver(self, member: CallMember, output: TokenOutput) -> None:
-        """Deliver an output, unless the sequence was aborted or has ended."""
-        if self._active.get(member.request.id) is not member:
-            return
-        if isinstance(output, Ended | Failed):
-            del self._active[member.request.id]
-            self._changed.set()
-        member.deliver(output)
 
 
 async def call_executor(call: Callable[[], object], *, on_loop: bool) -> object:

@@ -1,4 +1,5 @@
-"""ASGI extensions of the server: a callback when the client disconnects, and pieces of a body written at once.
+"""ASGI extensions of the server: a callback when the client disconnects, and pieces of a body written at once, without
+a coroutine.
 
 The callback needs no task that waits in `receive`:
 
@@ -16,6 +17,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 DISCONNECT_EXTENSION = "dragoman.disconnect"
+DIRECT_WRITE_EXTENSION = "dragoman.direct_write"
 
 
 class OnDisconnect(Protocol):
@@ -35,11 +37,6 @@ def find_on_disconnect(scope: Mapping[str, Any]) -> OnDisconnect | None:
     """Return the server's extension, or None if it has none."""
     extensions: Mapping[str, OnDisconnect] = scope.get("extensions") or {}
     return extensions.get(DISCONNECT_EXTENSION)
-
-
-# An ASGI extension: pieces of a response's body are written at once, without a coroutine.
-
-DIRECT_WRITE_EXTENSION = "dragoman.direct_write"
 
 
 class DirectResponse(Protocol):

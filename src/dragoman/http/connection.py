@@ -17,9 +17,19 @@ from typing import Any, Generic, TypeVar
 from uvicorn.config import Config
 from uvicorn.server import ServerState
 
-from .context import Address, HttpLimits, ServerContext, Wakeup, has_left, log, read_addresses, reset_transport, unread
+from .context import (
+    Address,
+    HttpLimits,
+    ServerContext,
+    Wakeup,
+    count_unread_bytes,
+    has_disconnected,
+    log,
+    read_addresses,
+    reset_transport,
+)
 from .exchange import HttpExchange
-from .head import HEAD_END, BadRequest, BodyReader, RequestHead, check_partial_head, check_websocket, parse_head
+from .head import HEAD_END, BadRequest, BodyReader, check_partial_head, check_websocket, parse_head
 from .response import build_plain_response
 
 T = TypeVar("T")
@@ -222,23 +232,33 @@ class HttpConnection(asyncio.Protocol):
         except BadRequest as error:
             self._reject(error)
             return
-        self._buffer = data[end:]
         if head is None:
+            self._buffer = data
             if data and self._deadline is not self._timeouts.head:
                 self._set_deadline(self._timeouts.head)
-        elif is_websocket:
+            return
+        self._buffer, remaining_data = b"", data[end:]
+        self._set_deadline(None)
+        if is_websocket:
             # Hand over to uvicorn's WebSocket protocol, from the request's first byte. It requires lower-case header
-            # names.
-            rest = data[end:]
-            self._set_deadline(None)
-            # uvicorn's protocol adds itself to the same set: the connection must not be counted twice.
+            # names. It adds itself to the same set: the connection must not be counted twice.
             self._context.connections.discard(self)
             protocol = self._context.build_websocket(self._address)
             protocol.connection_made(self.transport)
-            protocol.data_received(head.encode() + rest)
+            protocol.data_received(head.encode() + remaining_data)
             self.transport.set_protocol(protocol)
-        else:
-            self._start_exchange(head)
+            return
+        self._body = head.body
+        if head.body is not None:
+            self._body_until = self._context.loop.time() + self._context.limits.body_total
+        self._exchange = exchange = HttpExchange(self, self._context, head)
+        # Before the rest of the input is read, so that the application can answer without waiting for a body.
+        exchange.start(self, head)
+        if remaining_data:
+            self.data_received(remaining_data)
+        # A client that awaits `100 Continue` sends nothing before the application reads, so its time does not run yet.
+        elif head.body is not None and not exchange.is_awaiting_continue:
+            self._begin_waiting_for_body()
 
     def _find_head_end(self, data: bytes, checked_bytes: int) -> int:
         """Return the length of the head, or 0 while it is incomplete.
@@ -262,21 +282,6 @@ class HttpConnection(asyncio.Protocol):
             check_partial_head(data, checked_bytes)
         return end if is_complete else 0
 
-    def _start_exchange(self, head: RequestHead) -> None:
-        self._set_deadline(None)
-        self._body = head.body
-        if head.body is not None:
-            self._body_until = self._context.loop.time() + self._context.limits.body_total
-        self._exchange = exchange = HttpExchange(self, self._context, head)
-        # Before the rest of the buffer is read, so that the application can answer without waiting for a body.
-        exchange.start(self, head)
-        rest, self._buffer = self._buffer, b""
-        if rest:
-            self.data_received(rest)
-        # A client that awaits `100 Continue` sends nothing before the application reads, so its time does not run yet.
-        elif head.body is not None and not exchange.is_awaiting_continue:
-            self._begin_waiting_for_body()
-
     def _feed_body(self, body: BodyReader, data: bytes) -> None:
         exchange = self._exchange
         try:
@@ -287,28 +292,23 @@ class HttpConnection(asyncio.Protocol):
             return
         if rest is not None:
             self._body = None
-        if exchange is not None:
-            exchange.feed(chunk, is_complete=rest is not None)
+        if exchange is None:
             if rest is not None:
-                self._set_deadline(None)
-                self._buffer_pipelined(rest)
-            # Backpressure: with reading paused the TCP window fills, and the client stops sending.
-            elif exchange.unread_bytes > self._context.limits.max_buffered_bytes:
-                self._pause_reading()
-            else:
-                self._note_growth(len(data))
-        elif rest is not None:
-            self._buffer = rest
-            self._start_next_request()
-
-    def _begin_waiting_for_body(self) -> None:
-        self._received_bytes = 0
-        self._set_deadline(self._timeouts.body)
-
-    def _note_growth(self, size: int) -> None:
-        """Count received body bytes. A body that meets the minimum rate gets a new deadline."""
+                self._buffer = rest
+                self._start_next_request()
+            return
+        exchange.feed(chunk, is_complete=rest is not None)
+        if rest is not None:
+            self._set_deadline(None)
+            self._buffer_pipelined(rest)
+            return
         limits = self._context.limits
-        self._received_bytes += size
+        if exchange.unread_bytes > limits.max_buffered_bytes:
+            # Backpressure: with reading paused the TCP window fills, and the client stops sending.
+            self._pause_reading()
+            return
+        # A body that meets the minimum rate gets a new deadline.
+        self._received_bytes += len(data)
         if self._deadline is not self._timeouts.body:
             self._begin_waiting_for_body()
         elif self._received_bytes >= limits.body_rate * limits.body:
@@ -318,6 +318,10 @@ class HttpConnection(asyncio.Protocol):
                 self.on_body_timeout()
             else:
                 self._begin_waiting_for_body()
+
+    def _begin_waiting_for_body(self) -> None:
+        self._received_bytes = 0
+        self._set_deadline(self._timeouts.body)
 
     def _buffer_pipelined(self, data: bytes) -> None:
         """Buffer bytes of the next request until this response is complete."""
@@ -420,8 +424,8 @@ class HttpConnection(asyncio.Protocol):
         end of the stream may be hidden; no real client pipelines that much, so it counts as disconnected.
         """
         is_pipelining = self._exchange is not None and self._body is None
-        if has_left(self.transport) or (
-            is_pipelining and unread(self.transport) > self._context.limits.max_buffered_bytes
+        if has_disconnected(self.transport) or (
+            is_pipelining and count_unread_bytes(self.transport) > self._context.limits.max_buffered_bytes
         ):
             self.abort(hard=True)
         elif not self._is_reading:
@@ -448,11 +452,11 @@ class ConnectionTimeouts:
         self.drain = Deadlines(loop, limits.stall_timeout, HttpConnection.on_drain_timeout)
 
 
-# HTTP/1.1 under uvicorn's server, which owns the sockets, TLS, signals, the lifespan and WebSockets.
-
-
 class Http11ProtocolFactory:
-    """Creates the connections of one server: passed to `uvicorn.Config` as `http` in place of a protocol class."""
+    """Creates the connections of one server: passed to `uvicorn.Config` as `http` in place of a protocol class.
+
+    uvicorn's server owns the sockets, TLS, signals, the lifespan and WebSockets.
+    """
 
     def __init__(self, limits: HttpLimits | None = None) -> None:
         self._limits = limits or HttpLimits()

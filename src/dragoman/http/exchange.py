@@ -94,19 +94,9 @@ class HttpExchange:
 
     def start(self, connection: ExchangeConnection, head: RequestHead) -> None:
         """Run the application's coroutine directly as the task: no wrapper is resumed for every token."""
-        # Not the current context: that may be the application's, at the end of the previous request.
-        context = self._context.task_context.copy()
-        coroutine = cast(
-            Coroutine[Any, Any, None], self._context.app(self._build_scope(connection, head), self.receive, self.send)
-        )
-        task = self._context.loop.create_task(coroutine, context=context)
-        self._context.state.tasks.add(task)
-        task.add_done_callback(self._on_task_done, context=context)
-
-    def _build_scope(self, connection: ExchangeConnection, head: RequestHead) -> Scope:
         root_path = self._context.config.root_path
         path = head.path.decode("ascii")
-        return {
+        scope: Scope = {
             "type": "http",
             "asgi": self._context.asgi,
             "http_version": self._version,
@@ -126,6 +116,12 @@ class HttpExchange:
                 asgi_extensions.DIRECT_WRITE_EXTENSION: self,
             },
         }
+        coroutine = cast(Coroutine[Any, Any, None], self._context.app(scope, self.receive, self.send))
+        # Not the current context: that may be the application's, at the end of the previous request.
+        context = self._context.task_context.copy()
+        task = self._context.loop.create_task(coroutine, context=context)
+        self._context.state.tasks.add(task)
+        task.add_done_callback(self._on_task_done, context=context)
 
     # Callbacks of the connection.
 
@@ -165,7 +161,7 @@ class HttpExchange:
     # Calls of the application.
 
     def on_disconnect(self, callback: Callable[[], object] | None, /) -> None:
-        """Implements `disconnect.OnDisconnect`."""
+        """Implements `asgi_extensions.OnDisconnect`."""
         is_disconnected = self._connection is None and not self._is_complete
         self._disconnect_callback = callback
         if is_disconnected and callback is not None:
@@ -223,12 +219,12 @@ class HttpExchange:
 
     @property
     def can_write(self) -> bool:
-        """As `direct_write.DirectResponse.can_write`."""
+        """As `asgi_extensions.DirectResponse.can_write`."""
         connection = self._connection
         return connection is not None and self._framing is not None and not connection.is_write_paused
 
     def write(self, body: bytes) -> None:
-        """As `direct_write.DirectResponse.write`."""
+        """As `asgi_extensions.DirectResponse.write`."""
         connection, framing = self._connection, self._framing
         if connection is not None and framing is not None:
             self._write_piece(connection, framing, body, more_body=True)
@@ -278,7 +274,7 @@ class HttpExchange:
         self._context.state.tasks.discard(task)
         connection, self._disconnect_callback = self._connection, None
         error = asyncio.CancelledError() if task.cancelled() else task.exception()
-        # A task that was cancelled because its client left is no error of the application.
+        # A task that was cancelled because its client left is not an error of the application.
         if error is not None and not (task.cancelled() and connection is None):
             log.error("Exception in ASGI application", exc_info=error)
         elif connection is not None:

@@ -1,4 +1,4 @@
-"""Request head parsing with llhttp in strict mode, and validation. Pure functions.
+"""Request parsing: heads with llhttp in strict mode, and the end of bodies. Pure.
 
 Rejects every head that two servers could interpret differently (request smuggling, RFC 9112, 11.2): a body has one
 length, given once.
@@ -13,8 +13,6 @@ from collections.abc import Mapping
 import httptools
 from msgspec import Struct
 
-# Body readers: find where a request's body ends and decode it, by Content-Length or chunked. Pure state machines.
-
 
 class BadRequest(Exception):
     """A request that the server rejects.
@@ -28,12 +26,39 @@ class BadRequest(Exception):
         self.status, self.message, self.lines = status, message, lines
 
 
+HEAD_END = b"\r\n\r\n"
+
+_FORBIDDEN = re.compile(rb"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]|\r[^\n]|(?<!\r)\n|\n[\t ]")
+"""Bytes that are invalid anywhere in a head."""
+_REQUEST_LINE = re.compile(rb"[^ \r\n]+ [^ \r\n]+ HTTP/[0-9]\.[0-9]\r\n")
+"""RFC 9112, 3: single spaces and the protocol name HTTP only; llhttp also accepts RTSP and ICE."""
+_AUTHORITY = re.compile(rb"(https?)://([^/?#]*)", re.IGNORECASE)
+_DEFAULT_PORT = {b"http": b":80", b"https": b":443"}
+# At most 18 digits, which fit into a signed integer of 64 bits.
+_CONTENT_LENGTH = re.compile(rb"[0-9]{1,18}")
+_KEY = re.compile(rb"[A-Za-z0-9+/]{22}==")
+_COMMON_NAMES = (
+    b"accept", b"accept-encoding", b"accept-language", b"authorization", b"baggage", b"cache-control", b"connection",
+    b"content-length", b"content-type", b"cookie", b"expect", b"host", b"openai-organization", b"openai-project",
+    b"origin", b"referer", b"traceparent", b"tracestate", b"transfer-encoding", b"upgrade", b"user-agent",
+    b"anthropic-beta", b"anthropic-version", b"x-api-key", b"x-forwarded-for", b"x-forwarded-proto", b"x-request-id",
+    b"x-stainless-arch", b"x-stainless-async", b"x-stainless-lang", b"x-stainless-os", b"x-stainless-package-version",
+    b"x-stainless-read-timeout", b"x-stainless-retry-count", b"x-stainless-runtime",
+    b"x-stainless-runtime-version", b"x-stainless-timeout",
+)  # fmt: skip
+_INTERNED_NAMES: Mapping[bytes, bytes] = {name: name for name in _COMMON_NAMES}
+"""Common header names, interned to save memory."""
+_CONTROL_HEADERS = frozenset({b"connection", b"content-length", b"expect", b"transfer-encoding", b"upgrade"})
+"""Headers that control the connection."""
 MAX_LINE = 1024
 """Bytes of a chunk-size line."""
 MAX_TRAILERS = 8 * 1024
 
 _CHUNK_SIZE_LINE = re.compile(rb"([0-9a-fA-F]{1,15})(?:;[\t\x20-\x7e\x80-\xff]*)?\r\n")
 _TRAILER_LINE = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+:[\t\x20-\x7e\x80-\xff]*\r\n")
+
+
+# Bodies.
 
 
 class ContentLengthReader:
@@ -78,20 +103,18 @@ class ChunkedReader:
                 offset += len(chunks[-1])
                 self._remaining -= len(chunks[-1])
                 continue
-            line, offset = self._take_line(data, offset)
-            if line is not None and self._parse_next(self, line):
+            end = data.find(b"\n", offset) + 1
+            line = self._partial_line + data[offset : end or len(data)]
+            # Checked while the line is incomplete too: otherwise one without an end would be buffered as a whole.
+            if len(line) > (2 if self._parse_next is ChunkedReader._parse_chunk_end else MAX_LINE):
+                raise BadRequest(400, "The body's chunks are malformed.")
+            if not end:
+                self._partial_line = line
+                break
+            self._partial_line, offset = b"", end
+            if self._parse_next(self, line):
                 return b"".join(chunks), data[offset:]
         return b"".join(chunks), None
-
-    def _take_line(self, data: bytes, offset: int) -> tuple[bytes | None, int]:
-        """Return the line at `offset` with its CRLF (None while incomplete) and the offset of the next line."""
-        end = data.find(b"\n", offset) + 1
-        line = self._partial_line + data[offset : end or len(data)]
-        # Checked while the line is incomplete too: otherwise one without an end would be buffered as a whole.
-        if len(line) > (2 if self._parse_next is ChunkedReader._parse_chunk_end else MAX_LINE):
-            raise BadRequest(400, "The body's chunks are malformed.")
-        self._partial_line = b"" if end else line
-        return (line if end else None), end or len(data)
 
     def _parse_size(self, line: bytes) -> bool:
         match = _CHUNK_SIZE_LINE.fullmatch(line)
@@ -119,30 +142,7 @@ class ChunkedReader:
 BodyReader = ContentLengthReader | ChunkedReader
 
 
-HEAD_END = b"\r\n\r\n"
-
-_FORBIDDEN = re.compile(rb"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]|\r[^\n]|(?<!\r)\n|\n[\t ]")
-"""Bytes that are invalid anywhere in a head."""
-_REQUEST_LINE = re.compile(rb"[^ \r\n]+ [^ \r\n]+ HTTP/[0-9]\.[0-9]\r\n")
-"""RFC 9112, 3: single spaces and the protocol name HTTP only; llhttp also accepts RTSP and ICE."""
-_AUTHORITY = re.compile(rb"(https?)://([^/?#]*)", re.IGNORECASE)
-_DEFAULT_PORT = {b"http": b":80", b"https": b":443"}
-# At most 18 digits, which fit into a signed integer of 64 bits.
-_CONTENT_LENGTH = re.compile(rb"[0-9]{1,18}")
-_KEY = re.compile(rb"[A-Za-z0-9+/]{22}==")
-_COMMON_NAMES = (
-    b"accept", b"accept-encoding", b"accept-language", b"authorization", b"baggage", b"cache-control", b"connection",
-    b"content-length", b"content-type", b"cookie", b"expect", b"host", b"openai-organization", b"openai-project",
-    b"origin", b"referer", b"traceparent", b"tracestate", b"transfer-encoding", b"upgrade", b"user-agent",
-    b"anthropic-beta", b"anthropic-version", b"x-api-key", b"x-forwarded-for", b"x-forwarded-proto", b"x-request-id",
-    b"x-stainless-arch", b"x-stainless-async", b"x-stainless-lang", b"x-stainless-os", b"x-stainless-package-version",
-    b"x-stainless-read-timeout", b"x-stainless-retry-count", b"x-stainless-runtime",
-    b"x-stainless-runtime-version", b"x-stainless-timeout",
-)  # fmt: skip
-_INTERNED_NAMES: Mapping[bytes, bytes] = {name: name for name in _COMMON_NAMES}
-"""Common header names, interned to save memory."""
-_CONTROL_HEADERS = frozenset({b"connection", b"content-length", b"expect", b"transfer-encoding", b"upgrade"})
-"""Headers that control the connection."""
+# Heads.
 
 
 class RequestHead(Struct, frozen=True):
@@ -190,7 +190,7 @@ class _HeadCallbacks:
 
     def on_header(self, name: bytes, value: bytes) -> None:
         name = name.lower()
-        # llhttp leaves trailing white space, which is no part of a field value (RFC 9110, 5.5).
+        # llhttp leaves trailing white space, which is not part of a field value (RFC 9110, 5.5).
         value = value.rstrip(b"\t ")
         self.headers.append((_INTERNED_NAMES.get(name, name), value))
         if name in _CONTROL_HEADERS:
@@ -217,7 +217,7 @@ def parse_head(data: bytes) -> RequestHead:
         raise _build_malformed_error("Invalid request line")
     method = sys.intern(parser.get_method().decode("ascii"))
     if method == "CONNECT":
-        raise BadRequest(405, "This server is no proxy.")
+        raise BadRequest(405, "This server is not a proxy.")
     try:
         parsed = httptools.parse_url(callbacks.url)
     except httptools.HttpParserError as error:

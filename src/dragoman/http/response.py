@@ -15,16 +15,11 @@ from msgspec import Struct
 _HEADER_BLOCK = re.compile(rb"(?:[!#$%&'*+.^_`|~0-9A-Za-z-]+: [\t\x20-\x7e\x80-\xff]*\r\n)*")
 
 
-def _build_status_line(status: int) -> bytes:
-    try:
-        phrase = HTTPStatus(status).phrase
-    except ValueError:
-        phrase = ""
-    return f"HTTP/1.1 {status} {phrase}\r\n".encode()
-
-
+_PHRASES = {status.value: status.phrase for status in HTTPStatus}
 # Final statuses only: an application may not send an interim response (1xx).
-_STATUS_LINES: Mapping[int, bytes] = {status: _build_status_line(status) for status in range(200, 600)}
+_STATUS_LINES: Mapping[int, bytes] = {
+    status: f"HTTP/1.1 {status} {_PHRASES.get(status, '')}\r\n".encode() for status in range(200, 600)
+}
 
 
 class ChunkedFraming:
@@ -126,7 +121,7 @@ def build_response_head(
         RuntimeError: the status or a header is invalid.
     """
     if status not in _STATUS_LINES:
-        raise RuntimeError(f"{status} is no status of a response")
+        raise RuntimeError(f"{status} is not a valid response status")
     lines: list[bytes] = []
     length: int | None = None
     for raw_name, value in fields:
@@ -135,7 +130,7 @@ def build_response_head(
             keeps_alive = keeps_alive and b"close" not in value.lower().replace(b" ", b"").split(b",")
         elif name == b"content-length":
             if length is not None or not value.isdigit():
-                raise RuntimeError("A response's Content-Length is no number, or there are several")
+                raise RuntimeError("A response's Content-Length is not a number, or occurs more than once")
             length = int(value)
             lines.append(b"%b: %b\r\n" % (name, value))
         elif name != b"transfer-encoding":

@@ -82,21 +82,30 @@ class HttpClient:
         cannot repeat its effect: its method is idempotent, or it had not been written completely.
 
         Raises:
-            HttpClientError: there is no response.
+            HttpClientError: the request has no response.
             ValueError: the URL or a header is malformed.
         """
         target = parse_url(url)
         route = build_route(target, self._proxies.find(target), self._uds)
         head = _build_head(method, target, route, headers, len(body))
         timeout = self._timeouts.read if read_timeout is None else read_timeout
-        connection = self._take_idle(route)
-        if connection is not None:
+        idle = self._idle.get(route, [])
+        while idle:
+            # The connection that was used last: the others may expire.
+            connection = idle.pop()
+            if connection.idle_timer is not None:
+                connection.idle_timer.cancel()
+                connection.idle_timer = None
+            if not connection.is_usable:
+                connection.abort()
+                continue
             try:
                 return await connection.request(head, body, timeout)
             except ConnectionLost as error:
                 # RFC 9110, 9.2.2: a client must not repeat a request by itself whose effect it could repeat.
                 if method not in _IDEMPOTENT and not error.is_untouched:
                     raise
+                break
         connection = await self._connect(route)
         return await connection.request(head, body, timeout)
 
@@ -114,19 +123,6 @@ class HttpClient:
         if connections:
             # Transports close in the next iteration.
             await asyncio.sleep(0)
-
-    def _take_idle(self, route: OriginRoute) -> ClientConnection | None:
-        """The connection that was used last: the others may expire."""
-        idle = self._idle.get(route, [])
-        while idle:
-            connection = idle.pop()
-            if connection.idle_timer is not None:
-                connection.idle_timer.cancel()
-                connection.idle_timer = None
-            if connection.is_usable:
-                return connection
-            connection.abort()
-        return None
 
     async def _connect(self, route: OriginRoute) -> ClientConnection:
         loop = asyncio.get_running_loop()

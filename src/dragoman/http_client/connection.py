@@ -24,7 +24,6 @@ from msgspec import Struct
 from .response import (
     HEAD_END,
     BodyFraming,
-    ClientResponseHead,
     ConnectFailed,
     ConnectionLost,
     HttpClientError,
@@ -44,6 +43,10 @@ MAX_HEAD_BYTES = 100 * 1024
 MAX_DRAINED_BYTES = 64 * 1024
 """Limit of the rest of a response that is read and dropped to reuse its connection."""
 DRAIN_TIMEOUT = 1.0
+STAGGER = 0.25
+"""Seconds until the next address of a host is tried beside the one before (Happy Eyeballs, RFC 8305)."""
+
+AddressInfo = tuple[Any, Any, int, str, Any]
 
 
 class ClientConnection(asyncio.Protocol):
@@ -94,7 +97,7 @@ class ClientConnection(asyncio.Protocol):
         self._parser: httptools.HttpResponseParser | None = None
         self._callbacks: ResponseCallbacks | None = None
         self._framing = BodyFraming.NONE
-        self._buffer = b""
+        self._buffer: bytes = b""
         self._head_bytes = self._excess_head_bytes = self._unsent_bytes = 0
         self._keeps_alive, self._is_reading, self._has_received = True, True, False
         self._timeout, self._last_progress = 0.0, 0.0
@@ -128,7 +131,7 @@ class ClientConnection(asyncio.Protocol):
         read_timeout: seconds without progress, in either direction, after which the response fails.
 
         Raises:
-            HttpClientError: there is no response. The connection is closed.
+            HttpClientError: the request has no response. The connection is closed.
         """
         self._head = head = self._loop.create_future()
         self._buffer, self._head_bytes = b"", 0
@@ -278,28 +281,18 @@ class ClientConnection(asyncio.Protocol):
         except HttpClientError as error:
             self._end(error)
             return
-        self._start_body(head, parser, callbacks, response, data)
-
-    def _start_body(
-        self,
-        head: ClientResponseHead,
-        parser: httptools.HttpResponseParser,
-        callbacks: ResponseCallbacks,
-        response: HttpResponse,
-        rest: bytes,
-    ) -> None:
         waiter, self._head, self._buffer = self._head, None, b""
         self._response, self._parser, self._callbacks = response, parser, callbacks
         self._framing, self._keeps_alive, self._excess_head_bytes = head.framing, head.keeps_alive, 0
-        # The caller has gone in this iteration: nobody reads what would be buffered.
         if waiter is None or waiter.done():
+            # The request was cancelled in this iteration: nothing reads what would be buffered.
             self._end(None)
             return
         waiter.set_result(response)
         if head.framing is BodyFraming.NONE or callbacks.is_complete:
-            self._complete(response, b"", is_exact=not rest)
-        elif rest:
-            self.data_received(rest)
+            self._complete(response, b"", is_exact=not data)
+        elif data:
+            self.data_received(data)
 
     def _complete(self, response: HttpResponse, rest: bytes, *, is_exact: bool) -> None:
         """The response has ended. is_exact: no bytes follow it."""
@@ -362,16 +355,11 @@ class ClientConnection(asyncio.Protocol):
             self._end(ResponseTimeout(f"the server was silent for {self._timeout:g} seconds"))
 
 
-# Opens connections: TCP over several addresses, Unix sockets, TLS, and tunnels through a proxy.
-
-STAGGER = 0.25
-"""Seconds until the next address of a host is tried beside the one before (Happy Eyeballs, RFC 8305)."""
-
-AddressInfo = tuple[Any, Any, int, str, Any]
+# Opening connections: TCP over several addresses, Unix sockets, TLS, and tunnels through a proxy.
 
 
 class OriginRoute(Struct, frozen=True):
-    """Where connections to an origin go; the key of the pool.
+    """The destination of connections to an origin; the key of the pool.
 
     uds: path of a Unix socket to connect to instead of the host.
     """
@@ -478,7 +466,17 @@ async def _open_tunnel(
         credentials = "" if proxy.authorization is None else f"proxy-authorization: {proxy.authorization}\r\n"
         transport.write(f"CONNECT {authority} HTTP/1.1\r\nhost: {authority}\r\n{credentials}\r\n".encode())
         async with asyncio.timeout(step_timeout):
-            _check_tunnel(await answer)
+            received = await answer
+        end = received.find(HEAD_END) + len(HEAD_END)
+        try:
+            status = parse_response_head(received[:end])[0].status
+        except HttpClientError as error:
+            raise ConnectFailed(f"the proxy's answer is invalid: {error}") from None
+        if not 200 <= status < 300:
+            raise ConnectFailed(f"the proxy returned HTTP {status}")
+        # Within the tunnel the client speaks first, so these bytes would be taken for the host's.
+        if len(received) > end:
+            raise ConnectFailed("the proxy sent more than its answer")
         async with asyncio.timeout(step_timeout):
             tunnel = await loop.start_tls(transport, protocol, context, server_hostname=route.host)
     except BaseException:
@@ -492,19 +490,6 @@ async def _open_tunnel(
     return connection
 
 
-def _check_tunnel(answer: bytes) -> None:
-    end = answer.find(HEAD_END) + len(HEAD_END)
-    try:
-        head = parse_response_head(answer[:end])[0]
-    except HttpClientError as error:
-        raise ConnectFailed(f"the proxy's answer is invalid: {error}") from None
-    if not 200 <= head.status < 300:
-        raise ConnectFailed(f"the proxy returned HTTP {head.status}")
-    # Within the tunnel the client speaks first, so these bytes would be taken for the host's.
-    if len(answer) > end:
-        raise ConnectFailed("the proxy sent more than its answer")
-
-
 async def _open_socket(loop: asyncio.AbstractEventLoop, host: str, port: int) -> socket.socket:
     """Connect to the first address of a host that answers. Raises OSError."""
     infos = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
@@ -516,13 +501,13 @@ async def _open_socket(loop: asyncio.AbstractEventLoop, host: str, port: int) ->
     # Families by turns: where one does not work, its addresses do not delay the other's.
     first = [info for info in infos if info[0] == infos[0][0]]
     others = [info for info in infos if info[0] != infos[0][0]]
-    rest = [info for pair in zip_longest(first, others) for info in pair if info is not None]
+    untried = [info for pair in zip_longest(first, others) for info in pair if info is not None]
     try:
-        while not connected and (rest or pending):
-            if rest:
-                pending.add(asyncio.create_task(_connect_socket(loop, rest.pop(0))))
+        while not connected and (untried or pending):
+            if untried:
+                pending.add(asyncio.create_task(_connect_socket(loop, untried.pop(0))))
             done, pending = await asyncio.wait(
-                pending, timeout=STAGGER if rest else None, return_when=asyncio.FIRST_COMPLETED
+                pending, timeout=STAGGER if untried else None, return_when=asyncio.FIRST_COMPLETED
             )
             for task in done:
                 error = task.exception()

@@ -16,7 +16,19 @@ from typing import Protocol
 import httptools
 from msgspec import Struct
 
-# The errors of the client.
+HEAD_END = b"\r\n\r\n"
+_PREFIX = b"HTTP/1."
+_STATUS_LINE = re.compile(rb"HTTP/1\.[01] [1-5][0-9]{2}(?: [\t\x20-\x7e\x80-\xff]*)?\r\n")
+_FORBIDDEN = re.compile(rb"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]|\r[^\n]|(?<!\r)\n|\n[\t ]")
+"""Bytes that are invalid anywhere in a head: bare CR and LF and folded lines among them."""
+_CONTENT_LENGTH = re.compile(rb"[0-9]{1,18}")
+MAX_PIECE = 256 * 1024
+"""Decoded bytes that are held at once: a small piece can decode to a thousand times its size."""
+_WINDOW = {"gzip": 31, "x-gzip": 31, "deflate": 15}
+MAX_BUFFERED_BYTES = 64 * 1024
+"""Unread bytes of a body, above which reading from the connection pauses."""
+
+# Errors.
 
 
 class HttpClientError(Exception):
@@ -50,16 +62,11 @@ class ClientClosed(HttpClientError):
     pass
 
 
-HEAD_END = b"\r\n\r\n"
-_PREFIX = b"HTTP/1."
-_STATUS_LINE = re.compile(rb"HTTP/1\.[01] [1-5][0-9]{2}(?: [\t\x20-\x7e\x80-\xff]*)?\r\n")
-_FORBIDDEN = re.compile(rb"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]|\r[^\n]|(?<!\r)\n|\n[\t ]")
-"""Bytes that are invalid anywhere in a head: bare CR and LF and folded lines among them."""
-_CONTENT_LENGTH = re.compile(rb"[0-9]{1,18}")
+# Heads.
 
 
 class BodyFraming(Enum):
-    """What ends a body."""
+    """The four ways in which a body can end."""
 
     NONE = "none"
     LENGTH = "length"
@@ -170,9 +177,7 @@ def _find_framing(status: int, version: str, headers: list[tuple[bytes, bytes]])
     return BodyFraming.LENGTH
 
 
-MAX_PIECE = 256 * 1024
-"""Decoded bytes that are held at once: a small piece can decode to a thousand times its size."""
-_WINDOW = {"gzip": 31, "x-gzip": 31, "deflate": 15}
+# Content codings.
 
 
 class ContentDecoder:
@@ -234,8 +239,7 @@ def build_decoder(content_encoding: str) -> ContentDecoder | None:
     return ContentDecoder(coding)
 
 
-MAX_BUFFERED_BYTES = 64 * 1024
-"""Unread bytes of a body, above which reading from the connection pauses."""
+# Bodies.
 
 PieceReceiver = Callable[[bytes], bool]
 """Takes a piece of a body; False leaves it to the consumer. Must not raise."""
@@ -305,7 +309,7 @@ class HttpResponse:
     async def read(self) -> bytes | None:
         """The bytes of the body that have arrived since the last call, at least one; None at its end.
 
-        b"" is no piece, but an interruption.
+        b"" is an interruption.
 
         Raises:
             HttpClientError: the body is not complete.
@@ -313,8 +317,14 @@ class HttpResponse:
         while True:
             if self._decoder is not None and (decoded := self._decoder.take()):
                 return decoded
-            if self._pieces:
-                piece = self._take_pieces()
+            pieces = self._pieces
+            if pieces:
+                piece = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+                pieces.clear()
+                self._size = 0
+                was_paused, self._is_paused = self._is_paused, False
+                if was_paused and self._source is not None:
+                    self._source.resume_reading()
                 if self._decoder is None:
                     return piece
                 self._decoder.feed(piece)
@@ -394,17 +404,6 @@ class HttpResponse:
         if not self._is_complete:
             self._error = error
             self._wake()
-
-    def _take_pieces(self) -> bytes:
-        pieces = self._pieces
-        piece = pieces[0] if len(pieces) == 1 else b"".join(pieces)
-        pieces.clear()
-        self._size = 0
-        if self._is_paused:
-            self._is_paused = False
-            if self._source is not None:
-                self._source.resume_reading()
-        return piece
 
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():

@@ -15,6 +15,7 @@ from urllib.request import getproxies
 
 from msgspec import Struct
 
+_DEFAULT_PORTS = {"http": 80, "https": 443}
 _VISIBLE = re.compile(r"[!-~]*")
 _ASCII = "".join(map(chr, range(0x21, 0x7F)))
 
@@ -43,7 +44,7 @@ def parse_url(text: str) -> Url:
     """Parse an absolute URL without a user. What is not ASCII in its path and query is percent-encoded.
 
     Raises:
-        ValueError: it is no such URL.
+        ValueError: it is not such a URL.
     """
     parts = urlsplit(text)
     target = quote((parts.path or "/") + (f"?{parts.query}" if parts.query else ""), safe=_ASCII)
@@ -51,18 +52,19 @@ def parse_url(text: str) -> Url:
     if not host.isascii():
         host = host.encode("idna").decode()
     if parts.scheme not in ("http", "https") or not host or parts.username is not None:
-        raise ValueError(f"{parts.scheme}://{host} is no URL that can be requested")
+        raise ValueError(f"{parts.scheme}://{host} is not a valid http or https URL")
     if _VISIBLE.fullmatch(host) is None:
         raise ValueError("a host's name has only visible characters")
     is_tls = parts.scheme == "https"
     return Url(is_tls, host, parts.port or (443 if is_tls else 80), target)
 
 
-_DEFAULT_PORTS = {"http": 80, "https": 443}
-
-
 class Proxy(Struct, frozen=True):
-    """An HTTP proxy. is_tls: it is connected to over TLS. authorization: value of Proxy-Authorization."""
+    """An HTTP proxy.
+
+    is_tls: it is connected to over TLS.
+    authorization: value of Proxy-Authorization.
+    """
 
     is_tls: bool
     host: str
@@ -83,11 +85,22 @@ class ProxyRules:
     """
 
     def __init__(self, settings: Mapping[str, str] | None = None) -> None:
-        found = getproxies() if settings is None else settings
-        self._proxies = {
-            scheme: _parse_proxy(found[scheme]) for scheme in ("http", "https", "all") if found.get(scheme)
-        }
-        self._exceptions = [entry.strip().lower() for entry in found.get("no", "").split(",") if entry.strip()]
+        variables = getproxies() if settings is None else settings
+        self._proxies: dict[str, Proxy] = {}
+        for scheme in ("http", "https", "all"):
+            text = variables.get(scheme)
+            if not text:
+                continue
+            parts = urlsplit(text if "://" in text else f"http://{text}")
+            if parts.scheme not in _DEFAULT_PORTS or not parts.hostname:
+                raise ValueError(f"a proxy has the form http://HOST:PORT or https://HOST:PORT, not {parts.scheme}://")
+            authorization = None
+            if parts.username is not None:
+                credentials = f"{unquote(parts.username)}:{unquote(parts.password or '')}".encode()
+                authorization = f"Basic {base64.b64encode(credentials).decode()}"
+            port = parts.port or _DEFAULT_PORTS[parts.scheme]
+            self._proxies[scheme] = Proxy(parts.scheme == "https", parts.hostname, port, authorization)
+        self._exceptions = [entry.strip().lower() for entry in variables.get("no", "").split(",") if entry.strip()]
 
     def find(self, url: Url) -> Proxy | None:
         """The proxy of a URL; None: connect directly."""
@@ -95,18 +108,6 @@ class ProxyRules:
         if proxy is None or any(_matches(entry, url) for entry in self._exceptions):
             return None
         return proxy
-
-
-def _parse_proxy(text: str) -> Proxy:
-    parts = urlsplit(text if "://" in text else f"http://{text}")
-    if parts.scheme not in _DEFAULT_PORTS or not parts.hostname:
-        raise ValueError(f"a proxy has the form http://HOST:PORT or https://HOST:PORT, not {parts.scheme}://")
-    authorization = None
-    if parts.username is not None:
-        credentials = f"{unquote(parts.username)}:{unquote(parts.password or '')}".encode()
-        authorization = f"Basic {base64.b64encode(credentials).decode()}"
-    port = parts.port or _DEFAULT_PORTS[parts.scheme]
-    return Proxy(parts.scheme == "https", parts.hostname, port, authorization)
 
 
 def _matches(entry: str, url: Url) -> bool:

@@ -182,13 +182,12 @@ def prepare_model(settings: Settings, reference: ModelReference, engine: str | N
         except HubError:
             # Incomplete: an interrupted download, or another quantization.
             prepared = None
-        if prepared is not None and not prepared.plan.find_missing() and _has_tokenizer(prepared.plan):
-            return prepared
+        if prepared is not None and not prepared.plan.find_missing():
+            # A GGUF file, which is the plan's entry, contains its tokenizer.
+            plan = prepared.plan
+            if plan.entry is not None or any(file.path == "tokenizer.json" for file in plan.files):
+                return prepared
     return _prepare(settings, reference, engine, open_repository(reference))
-
-
-def _has_tokenizer(plan: DownloadPlan) -> bool:
-    return plan.entry is not None or any(file.path == "tokenizer.json" for file in plan.files)
 
 
 def _prepare(
@@ -204,7 +203,20 @@ def _prepare(
     is_gguf = bool(find_gguf_models(repository.files)) and (reference.quantization is not None or not has_safetensors)
     if engine == "llamacpp" or (engine is None and is_gguf):
         choice = EngineChoice("llamacpp", "it is a GGUF file" if engine is None else "MODEL names it")
-        plan = _plan_gguf(settings, reference, repository)
+        model, projector = select_gguf_files(reference.repository, repository.files, reference.quantization)
+        if settings.mmproj is not None:
+            projector = None
+        plan = DownloadPlan(
+            repository.id,
+            repository.revision,
+            repository.commit,
+            repository.directory,
+            # The model last: a directory that has it has everything.
+            (*(() if projector is None else (projector,)), *reversed(model.files)),
+            entry=model.files[0].path,
+            projector=None if projector is None else projector.path,
+            hub=repository.hub,
+        )
     else:
         plan, choice = _plan_safetensors(settings, reference, engine, repository)
     if choice.engine:
@@ -222,23 +234,6 @@ def _prepare(
     if plan.projector is not None and settings.mmproj is None:
         changed["mmproj"] = str(plan.directory / plan.projector)
     return PreparedModel(reference.name, msgspec.structs.replace(settings, **changed), choice, plan)
-
-
-def _plan_gguf(settings: Settings, reference: ModelReference, repository: Repository) -> DownloadPlan:
-    model, projector = select_gguf_files(reference.repository, repository.files, reference.quantization)
-    if settings.mmproj is not None:
-        projector = None
-    return DownloadPlan(
-        repository.id,
-        repository.revision,
-        repository.commit,
-        repository.directory,
-        # The model last: a directory that has it has everything.
-        (*(() if projector is None else (projector,)), *reversed(model.files)),
-        entry=model.files[0].path,
-        projector=None if projector is None else projector.path,
-        hub=repository.hub,
-    )
 
 
 def _plan_safetensors(

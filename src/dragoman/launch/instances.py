@@ -16,7 +16,7 @@ from ..engines.simulator.kv_events import parse_kv_events_config as read_kv_even
 from ..engines.simulator.kv_events import parse_kv_transfer_config as read_kv_transfer
 from ..serving.app import Application
 from ..serving.lifespan import serve_lifespan
-from ..settings import Instance, Instances, Settings
+from ..settings import Instances, Settings
 
 
 def expand_instances(settings: Settings) -> list[Settings]:
@@ -32,29 +32,25 @@ def expand_instances(settings: Settings) -> list[Settings]:
         store="memory" if settings.store == "sqlite" else settings.store,
     )
     expanded: list[Settings] = []
+    # Data-parallel ranks of the preceding instances: each rank publishes its events on its own port.
     ranks = 0
     for number, instance in enumerate(settings.instances.items):
-        instance_settings = _build_instance_settings(shared, instance, number, ranks)
+        overrides = dict(instance.overrides)
+        own = msgspec.structs.replace(shared, **overrides)
+        kv_events, kv_transfer = own.kv_events_config, own.kv_transfer_config
+        instance_settings = msgspec.structs.replace(
+            own,
+            port=own.port if "port" in overrides or not shared.port else shared.port + number,
+            request_log=own.request_log and f"{own.request_log}.{number}",
+            kv_events_config=kv_events and _offset_kv_events(kv_events, ranks, is_own="kv_events_config" in overrides),
+            kv_transfer_config=kv_transfer
+            and _offset_kv_transfer(kv_transfer, number, is_own="kv_transfer_config" in overrides),
+        )
         if instance_settings.port >= 1 << 16:
             raise ValueError(f"{number + 1}: there is no port {instance_settings.port}")
         ranks += instance_settings.data_parallel_size
         expanded.append(instance_settings)
     return expanded
-
-
-def _build_instance_settings(shared: Settings, instance: Instance, number: int, ranks: int) -> Settings:
-    """ranks: data-parallel ranks of the preceding instances; each rank publishes its events on its own port."""
-    overrides = dict(instance.overrides)
-    own_settings = msgspec.structs.replace(shared, **overrides)
-    kv_events, kv_transfer = own_settings.kv_events_config, own_settings.kv_transfer_config
-    return msgspec.structs.replace(
-        own_settings,
-        port=own_settings.port if "port" in overrides or not shared.port else shared.port + number,
-        request_log=own_settings.request_log and f"{own_settings.request_log}.{number}",
-        kv_events_config=kv_events and _offset_kv_events(kv_events, ranks, is_own="kv_events_config" in overrides),
-        kv_transfer_config=kv_transfer
-        and _offset_kv_transfer(kv_transfer, number, is_own="kv_transfer_config" in overrides),
-    )
 
 
 def _offset_kv_events(text: str, ranks: int, *, is_own: bool) -> str:

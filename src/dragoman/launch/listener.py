@@ -115,26 +115,25 @@ def inherit_sockets(environment: MutableMapping[str, str]) -> list[socket.socket
     The variables are removed, so that child processes do not take the sockets for theirs.
 
     Raises:
-        SettingsError: an inherited descriptor is no listening stream socket.
+        SettingsError: an inherited descriptor is not a listening stream socket.
     """
     pid, number = environment.pop("LISTEN_PID", ""), environment.pop("LISTEN_FDS", "")
     environment.pop("LISTEN_FDNAMES", None)
     # As sd_listen_fds(3): the variables are for this process only, and children inherit them without the sockets.
     if pid != str(os.getpid()) or not number.isdecimal():
         return []
-    return [_adopt(fd) for fd in range(FIRST_FD, FIRST_FD + int(number))]
-
-
-def _adopt(fd: int) -> socket.socket:
-    try:
-        os.set_inheritable(fd, False)
-        listener = socket.socket(fileno=fd)
-        is_listening = listener.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
-    except OSError as error:
-        raise SettingsError(f"LISTEN_FDS: descriptor {fd} is no socket: {error.strerror}") from error
-    if listener.type != socket.SOCK_STREAM or not is_listening:
-        raise SettingsError(f"LISTEN_FDS: descriptor {fd} is no listening stream socket")
-    return listener
+    listeners: list[socket.socket] = []
+    for fd in range(FIRST_FD, FIRST_FD + int(number)):
+        try:
+            os.set_inheritable(fd, False)
+            listener = socket.socket(fileno=fd)
+            is_listening = listener.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
+        except OSError as error:
+            raise SettingsError(f"LISTEN_FDS: descriptor {fd} is not a socket: {error.strerror}") from error
+        if listener.type != socket.SOCK_STREAM or not is_listening:
+            raise SettingsError(f"LISTEN_FDS: descriptor {fd} is not a listening stream socket")
+        listeners.append(listener)
+    return listeners
 
 
 class Notifier:

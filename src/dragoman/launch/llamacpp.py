@@ -34,11 +34,22 @@ def build_llamacpp(settings: Settings, clock: Clock, path: str) -> ServedModel:
     metadata = llamacpp.read_metadata(Path(path))
     options = LlamaCppOptions(settings.dtype, settings.gpu_layers, settings.threads, settings.deterministic)
     if llamacpp.read_pooling_type(metadata) is not None:
-        name, aliases = resolve_served_names(settings, metadata.path.stem)
-        backend, limit = _build_reader_backend(settings, metadata, options)
-        return ServedModel(
-            name, backend, limit, int(clock.now()), aliases, tokenizer_info=_build_tokenizer_info(metadata)
+        tokenizer = build_gguf_tokenizer(metadata, writes=False)
+        reader = llamacpp.load_pooling_engine(
+            metadata,
+            tokenizer,
+            max_model_len=settings.max_model_len,
+            max_waiting=settings.max_queued_requests,
+            options=options,
         )
+        match reader:
+            case LlamaCppEmbedder():
+                backend = EmbedderBackend(reader, tokenizer)
+            case LlamaCppScorer():
+                backend = ScorerBackend(reader, tokenizer)
+        name, aliases = resolve_served_names(settings, metadata.path.stem)
+        info = _build_tokenizer_info(metadata)
+        return ServedModel(name, backend, reader.max_tokens, int(clock.now()), aliases, tokenizer_info=info)
     parts = load_gguf_parts(settings, path)
     projector = _find_projector(settings, metadata, parts.tokenizer, parts.template)
     loaded = llamacpp.load(metadata, parts.tokenizer, build_engine_limits(settings), options, projector=projector)
@@ -58,7 +69,9 @@ class GgufParts:
 def load_gguf_parts(settings: Settings, path: str) -> GgufParts:
     """path: as of `build_llamacpp`. Raises EngineError, OSError, ValueError."""
     metadata = llamacpp.read_metadata(Path(path))
-    template = load_configured_template(settings) or _load_embedded_template(metadata)
+    template, embedded = load_configured_template(settings), metadata.get_text("tokenizer.chat_template")
+    if template is None and embedded is not None:
+        template = ChatTemplate(embedded, _read_special_tokens(metadata))
     return GgufParts(metadata, build_gguf_tokenizer(metadata), template)
 
 
@@ -101,9 +114,15 @@ def _find_projector(
     Raises:
         EngineError: there is a projector, but no chat template or no usable image token.
     """
-    file = _find_projector_file(settings, metadata.path)
-    if file is None:
+    if settings.mmproj is None:
+        files = sorted(file for file in metadata.path.parent.glob("mmproj*.gguf") if file != metadata.path)
+        if len(files) > 1:
+            log.warning("%s: several mmproj files found next to it; select one with --mmproj", metadata.path)
+    else:
+        files = [] if settings.mmproj == "none" else [Path(settings.mmproj)]
+    if len(files) != 1:
         return None
+    file = files[0]
     if template is None:
         raise EngineError(f"{file}: the model has no chat template, so it cannot accept images; use `--mmproj none`")
     reserved = {*template.features.literals, *_read_special_tokens(metadata).values()}
@@ -117,71 +136,32 @@ def _find_projector(
     return Projector(llamacpp.read_metadata(file), token)
 
 
-def _find_projector_file(settings: Settings, model: Path) -> Path | None:
-    if settings.mmproj is not None:
-        return None if settings.mmproj == "none" else Path(settings.mmproj)
-    siblings = sorted(file for file in model.parent.glob("mmproj*.gguf") if file != model)
-    if len(siblings) > 1:
-        log.warning("%s: several mmproj files found next to it; select one with --mmproj", model)
-    return siblings[0] if len(siblings) == 1 else None
-
-
-def _build_reader_backend(
-    settings: Settings, metadata: GgufMetadata, options: LlamaCppOptions
-) -> tuple[EmbedderBackend | ScorerBackend, int]:
-    """Build the backend of a pooling model; return it with the maximum tokens of an input."""
-    tokenizer = build_gguf_tokenizer(metadata, writes=False)
-    engine = llamacpp.load_pooling_engine(
-        metadata,
-        tokenizer,
-        max_model_len=settings.max_model_len,
-        max_waiting=settings.max_queued_requests,
-        options=options,
-    )
-    match engine:
-        case LlamaCppEmbedder():
-            return EmbedderBackend(engine, tokenizer), engine.max_tokens
-        case LlamaCppScorer():
-            return ScorerBackend(engine, tokenizer), engine.max_tokens
-
-
 def build_gguf_tokenizer(metadata: GgufMetadata, *, writes: bool = True) -> HfTokenizer:
     """Build the tokenizer of a GGUF file. writes: whether it generates, as in HfTokenizer.
 
     Raises:
         TokenizerError: the vocabulary is unsupported; the message names the file.
     """
+    key = "tokenizer.ggml."
+    vocabulary = GgufVocabulary(
+        model=metadata.get_text(f"{key}model") or "none",
+        tokens=metadata.get_texts(f"{key}tokens"),
+        pre=metadata.get_text(f"{key}pre") or "default",
+        kinds=tuple(int(kind) for kind in metadata.get_numbers(f"{key}token_type")),
+        scores=metadata.get_numbers(f"{key}scores"),
+        merges=metadata.get_texts(f"{key}merges"),
+        bos=metadata.get_number(f"{key}bos_token_id"),
+        eos=metadata.get_number(f"{key}eos_token_id"),
+        unknown=metadata.get_number(f"{key}unknown_token_id"),
+        separator=metadata.get_number(f"{key}seperator_token_id"),  # the misspelling is GGUF's
+        add_bos=metadata.get_flag(f"{key}add_bos_token"),
+        add_eos=metadata.get_flag(f"{key}add_eos_token"),
+        add_space_prefix=metadata.get_flag(f"{key}add_space_prefix") is not False,
+    )
     try:
-        return HfTokenizer(build_tokenizer_json(_build_vocabulary(metadata)), generates=writes)
+        return HfTokenizer(build_tokenizer_json(vocabulary), generates=writes)
     except TokenizerError as error:
         raise TokenizerError(f"{metadata.path}: {error}") from error
-
-
-def _build_vocabulary(metadata: GgufMetadata) -> GgufVocabulary:
-    def key(name: str) -> str:
-        return f"tokenizer.ggml.{name}"
-
-    space = metadata.get_flag(key("add_space_prefix"))
-    return GgufVocabulary(
-        model=metadata.get_text(key("model")) or "none",
-        tokens=metadata.get_texts(key("tokens")),
-        pre=metadata.get_text(key("pre")) or "default",
-        kinds=tuple(int(kind) for kind in metadata.get_numbers(key("token_type"))),
-        scores=metadata.get_numbers(key("scores")),
-        merges=metadata.get_texts(key("merges")),
-        bos=metadata.get_number(key("bos_token_id")),
-        eos=metadata.get_number(key("eos_token_id")),
-        unknown=metadata.get_number(key("unknown_token_id")),
-        separator=metadata.get_number(key("seperator_token_id")),  # the misspelling is GGUF's
-        add_bos=metadata.get_flag(key("add_bos_token")),
-        add_eos=metadata.get_flag(key("add_eos_token")),
-        add_space_prefix=space is not False,
-    )
-
-
-def _load_embedded_template(metadata: GgufMetadata) -> ChatTemplate | None:
-    source = metadata.get_text("tokenizer.chat_template")
-    return None if source is None else ChatTemplate(source, _read_special_tokens(metadata))
 
 
 def _build_tokenizer_info(metadata: GgufMetadata, template: ChatTemplate | None = None) -> TokenizerInfo:

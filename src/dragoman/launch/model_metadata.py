@@ -164,13 +164,22 @@ class _Tensor(msgspec.Struct):
 
 
 def read_details(path: Path) -> ModelDetails:
-    """Read the details of a model directory or a GGUF file. What cannot be read is None: they are no condition."""
+    """Read the details of a model directory or a GGUF file. What cannot be read is None: a model runs without it."""
     if path.suffix == ".gguf":
         return _read_gguf(path)
     parameters, dtypes = 0, Counter[str]()
     files = sorted(path.glob("*.safetensors"))
     for file in files:
-        for tensor in _read_header(file):
+        try:
+            with file.open("rb") as stream:
+                length = int.from_bytes(stream.read(8), "little")
+                # The length is read from the file, and a damaged one may ask for any amount of memory.
+                header_bytes = stream.read(length) if length <= MAX_HEADER_BYTES else b"{}"
+            header = msgspec.json.decode(header_bytes, type=dict[str, msgspec.Raw])
+            tensors = [msgspec.json.decode(raw, type=_Tensor) for name, raw in header.items() if name != "__metadata__"]
+        except (OSError, msgspec.DecodeError):
+            continue
+        for tensor in tensors:
             parameters += prod(tensor.shape)
             dtypes[tensor.dtype] += prod(tensor.shape)
     try:
@@ -179,6 +188,12 @@ def read_details(path: Path) -> ModelDetails:
         config = _Config()
     # Multimodal models describe their language model in an object of its own.
     text = config.text_config or config
+    heads, hidden = text.num_attention_heads, text.hidden_size
+    head_dim = text.head_dim or (hidden // heads if hidden and heads else None)
+    kv_bytes = None
+    # Architectures whose fields have other names have no estimate.
+    if text.num_hidden_layers is not None and head_dim is not None and (kv_heads := text.num_key_value_heads or heads):
+        kv_bytes = 2 * text.num_hidden_layers * kv_heads * head_dim * _KV_BYTES
     return ModelDetails(
         source=str(path),
         format="safetensors" if files else None,
@@ -189,21 +204,8 @@ def read_details(path: Path) -> ModelDetails:
         # The numbers of packed weights are not the number of weights.
         parameters=parameters if parameters and _describe_quantization(config) is None else None,
         trained_length=text.max_position_embeddings,
-        kv_bytes_per_token=_compute_kv_bytes(text),
+        kv_bytes_per_token=kv_bytes,
     )
-
-
-def _read_header(file: Path) -> list[_Tensor]:
-    try:
-        with file.open("rb") as stream:
-            length = int.from_bytes(stream.read(8), "little")
-            # The length is read from the file, and a damaged one may ask for any amount of memory.
-            if length > MAX_HEADER_BYTES:
-                return []
-            header = msgspec.json.decode(stream.read(length), type=dict[str, msgspec.Raw])
-        return [msgspec.json.decode(raw, type=_Tensor) for name, raw in header.items() if name != "__metadata__"]
-    except (OSError, msgspec.DecodeError):
-        return []
 
 
 def _describe_quantization(config: _Config) -> str | None:
@@ -212,16 +214,6 @@ def _describe_quantization(config: _Config) -> str | None:
         return None
     bits = "" if quantization.bits is None else f"{quantization.bits}-bit"
     return " ".join(word for word in (quantization.quant_method, bits) if word) or None
-
-
-def _compute_kv_bytes(text: _Text) -> int | None:
-    """None for an architecture whose fields have other names."""
-    heads, hidden = text.num_attention_heads, text.hidden_size
-    head_dim = text.head_dim or (hidden // heads if hidden and heads else None)
-    kv_heads = text.num_key_value_heads or heads
-    if text.num_hidden_layers is None or head_dim is None or kv_heads is None:
-        return None
-    return 2 * text.num_hidden_layers * kv_heads * head_dim * _KV_BYTES
 
 
 def _read_gguf(path: Path) -> ModelDetails:
@@ -260,33 +252,30 @@ class HasKvCapacity(Protocol):
 
 def describe_loaded(settings: Settings, model: ServedModel) -> list[str]:
     """The lines about a model that has been built: what runs it, what it needs, what it can do."""
-    details = model.details
+    details, engine = model.details, model.backend.engine
     if details.engine is None:
         return []
-    return [
-        ", ".join(_describe_weights(settings, details)),
-        ", ".join(_describe_context(model)),
-        *_describe_formats(settings, model),
-    ]
-
-
-def _describe_weights(settings: Settings, details: ModelDetails) -> Iterator[str]:
-    yield f"engine {details.engine} ({details.reason})"
-    yield f"device {_find_device(settings, details)}"
+    weights = [f"engine {details.engine} ({details.reason})", f"device {_find_device(settings, details)}"]
     if details.quantization is not None:
-        yield f"quantization {details.quantization}"
+        weights.append(f"quantization {details.quantization}")
     if details.dtype is not None:
-        yield f"weights in {details.dtype}"
+        weights.append(f"weights in {details.dtype}")
     if details.engine in ("tiny", "encoder"):
-        yield "computed in float32"
+        weights.append("computed in float32")
     elif settings.dtype != "auto":
-        yield f"computed in {settings.dtype}"
+        weights.append(f"computed in {settings.dtype}")
     if details.parameters is not None:
-        yield f"{details.parameters:,} parameters"
+        weights.append(f"{details.parameters:,} parameters")
     if details.size is not None:
-        yield format_bytes(details.size)
+        weights.append(format_bytes(details.size))
     if details.revision is not None:
-        yield f"commit {details.revision}"
+        weights.append(f"commit {details.revision}")
+    context = f"context {model.max_model_len} tokens"
+    if isinstance(engine, HasKvCapacity):
+        size = details.kv_bytes_per_token and engine.num_kv_tokens * details.kv_bytes_per_token
+        memory = "" if not size else f" ({format_bytes(size)} in 16 bits when full)"
+        context += f", KV cache of {engine.num_kv_tokens} tokens{memory}"
+    return [", ".join(weights), context, *_describe_formats(settings, model)]
 
 
 def _find_device(settings: Settings, details: ModelDetails) -> str:
@@ -305,15 +294,6 @@ def _find_device(settings: Settings, details: ModelDetails) -> str:
             return "chosen by llama.cpp" if settings.gpu_layers < 0 else f"gpu for {settings.gpu_layers} layers"
         case _:
             return "chosen by the library"
-
-
-def _describe_context(model: ServedModel) -> Iterator[str]:
-    yield f"context {model.max_model_len} tokens"
-    engine, details = model.backend.engine, model.details
-    if isinstance(engine, HasKvCapacity):
-        size = details.kv_bytes_per_token and engine.num_kv_tokens * details.kv_bytes_per_token
-        memory = "" if not size else f" ({format_bytes(size)} in 16 bits when full)"
-        yield f"KV cache of {engine.num_kv_tokens} tokens{memory}"
 
 
 def _describe_formats(settings: Settings, model: ServedModel) -> Iterator[str]:

@@ -20,7 +20,6 @@ from ..pipeline.models import (
     EmbedderBackend,
     EventBackend,
     LoadProgress,
-    ModelDetails,
     Models,
     ModelSlot,
     ModelSpec,
@@ -382,7 +381,17 @@ def _build_checked(settings: Settings, clock: Clock) -> ServedModel:
         raise ValueError(_build_unknown_message(*parse_model(settings.model)))
     if settings.lora_modules and model.adapters is None:
         raise ValueError("--lora-modules: this engine does not support adapters")
-    model = replace(model, details=_read_model_details(settings.model))
+    kind, rest = parse_model(settings.model)
+    if kind in (*_ENGINES_WITH_DIRECTORY, "llamacpp"):
+        if settings.model == "tiny":
+            from ..engines.tiny import find_bundled_model  # noqa: PLC0415 - as below
+
+            path, reason = find_bundled_model(), "it is the embedded model"
+        elif rest == settings.model and Path(rest).is_dir():
+            path, reason = Path(rest), choose_directory_engine(Path(rest)).reason
+        else:
+            path, reason = Path(rest), "it is a GGUF file" if rest == settings.model else "MODEL names it"
+        model = replace(model, details=replace(read_details(path), engine=kind, reason=reason))
     for line in describe_loaded(settings, model):
         log.info("%s: %s", model.name, line)
     return add_queues(model, settings)
@@ -395,22 +404,6 @@ def add_queues(model: ServedModel, settings: Settings) -> ServedModel:
     slots = settings.max_num_seqs or (DEFAULT_SLOTS if has_own_queue else None)
     queue = RequestQueue(max_requests, max_tokens, slots=slots, limits_concurrency=not has_own_queue)
     return replace(model, queue=queue, encoding_queue=RequestQueue(max_requests, max_tokens))
-
-
-def _read_model_details(model: str) -> ModelDetails:
-    """The details of a model in files; empty for any other."""
-    kind, rest = parse_model(model)
-    if kind not in (*_ENGINES_WITH_DIRECTORY, "llamacpp"):
-        return ModelDetails()
-    if model == "tiny":
-        from ..engines.tiny import find_bundled_model  # noqa: PLC0415 - as below
-
-        path, reason = find_bundled_model(), "it is the embedded model"
-    elif rest == model and Path(model).is_dir():
-        path, reason = Path(model), choose_directory_engine(Path(model)).reason
-    else:
-        path, reason = Path(rest), "it is a GGUF file" if rest == model else "MODEL names it"
-    return replace(read_details(path), engine=kind, reason=reason)
 
 
 def parse_model(model: str) -> tuple[str, str]:
@@ -451,8 +444,14 @@ def _build_by_kind(settings: Settings, clock: Clock) -> ServedModel | None:  # n
             from .upstream import build_upstream  # noqa: PLC0415 - see above
 
             return build_upstream(settings, clock, rest)
-        case "tiny" | "transformers" | "mlx" | "encoder" if rest or settings.model == "tiny":
-            return _build_from_directory(kind, settings, clock, rest)
+        case "tiny" if rest or settings.model == "tiny":
+            return build_tiny(settings, clock, rest)
+        case "transformers" if rest:
+            return build_transformers(settings, clock, rest)
+        case "mlx" if rest:
+            return build_mlx(settings, clock, rest)
+        case "encoder" if rest:
+            return build_encoder(settings, clock, Path(rest))
         case "llamacpp" if rest:
             from .llamacpp import build_llamacpp  # noqa: PLC0415 - see above
 
@@ -469,18 +468,6 @@ def _build_by_kind(settings: Settings, clock: Clock) -> ServedModel | None:  # n
             from .plugin import build_installed  # noqa: PLC0415 - see above
 
             return build_installed(settings, clock, kind, rest)
-
-
-def _build_from_directory(kind: str, settings: Settings, clock: Clock, path: str) -> ServedModel:
-    match kind:
-        case "tiny":
-            return build_tiny(settings, clock, path)
-        case "transformers":
-            return build_transformers(settings, clock, path)
-        case "mlx":
-            return build_mlx(settings, clock, path)
-        case _:
-            return build_encoder(settings, clock, Path(path))
 
 
 # Models on the engines that run in this process. Each engine is imported when it is chosen.

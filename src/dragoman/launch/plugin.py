@@ -68,7 +68,7 @@ SupportedEngine = Engine | TokenEngineWithTokenizer | Executor | ServedModel
 
 
 class UnsupportedEngineError(ValueError):
-    """What was given is no engine. The message begins with what it is."""
+    """An object is not an engine. The message begins with what it is."""
 
 
 def load_entry_point(group: str, name: str) -> Callable[..., Any] | None:
@@ -101,7 +101,7 @@ def build_python(settings: Settings, clock: Clock, path: str) -> ServedModel:
 
 def _build_model(factory: Factory, settings: Settings, clock: Clock, own_name: str, argument: str) -> ServedModel:
     if not callable(factory):
-        raise ValueError(f"the factory is a {type(factory).__name__}; {_FACTORY}")
+        raise ValueError(f"the factory is an object of type {type(factory).__name__}; {_FACTORY}")
     try:
         # Before the call: a TypeError from inside of the factory would look the same.
         inspect.signature(factory).bind(argument, settings)
@@ -132,58 +132,39 @@ def build_served_model(built: object, settings: Settings, clock: Clock, *, own_n
         return built
     if isinstance(built, type):
         raise UnsupportedEngineError(f"the class {built.__name__} instead of an instance; {_RESULT}")
-    limit = _resolve_context_length(built, settings.max_model_len)
+    limit = settings.max_model_len or UNKNOWN_LENGTH
+    if isinstance(built, HasContextLength):
+        own_length = built.max_model_len
+        limit = settings.max_model_len or own_length
+        if limit > own_length:
+            raise ValueError(f"--max-model-len {limit} exceeds the engine's context length of {own_length} tokens")
     # By name, not by the protocol, so that an almost complete engine gets the list of what it lacks.
     if all(hasattr(built, name) for name in ("add", "abort")):
-        return _build_token_engine_model(built, settings, clock, own_name=own_name, max_model_len=limit)
+        if not isinstance(built, TokenEngineWithTokenizer):
+            missing = _describe_missing(built, _TOKEN_ENGINE_MEMBERS)
+            raise UnsupportedEngineError(f"an object of type {type(built).__name__}; {_RESULT}{missing}")
+        directory = Path(built.tokenizer)
+        if not (directory / "tokenizer.json").is_file():
+            raise ValueError(f"`tokenizer` must be a directory with a tokenizer.json, not {directory}")
+        return build_token_model(settings, clock, directory, built, own_name=own_name, max_model_len=limit)
     if isinstance(built, Engine):
         if inspect.iscoroutinefunction(built.generate):
             raise UnsupportedEngineError(
-                f"a {type(built).__name__} whose `generate` yields nothing; it must be an async generator of events"
+                f"an object of type {type(built).__name__} whose `generate` yields nothing; "
+                "it must be an async generator of events"
             )
         name, aliases = resolve_served_names(settings, own_name)
         return ServedModel(name, EventBackend(built), limit, int(clock.now()), aliases)
     if isinstance(built, Executor):
         return build_executor_model(settings, clock, built, own_name=own_name, max_model_len=limit)
-    raise UnsupportedEngineError(f"a {type(built).__name__}; {_RESULT}{_describe_missing(built, _ENGINE_MEMBERS)}")
-
-
-def _build_token_engine_model(
-    built: object, settings: Settings, clock: Clock, *, own_name: str, max_model_len: int
-) -> ServedModel:
-    if not isinstance(built, TokenEngineWithTokenizer):
-        missing = _describe_missing(built, _TOKEN_ENGINE_MEMBERS)
-        raise UnsupportedEngineError(f"a {type(built).__name__}; {_RESULT}{missing}")
-    directory = Path(built.tokenizer)
-    if not (directory / "tokenizer.json").is_file():
-        raise ValueError(f"`tokenizer` must be a directory with a tokenizer.json, not {directory}")
-    return build_token_model(
-        settings,
-        clock,
-        directory,
-        built,
-        own_name=own_name,
-        max_model_len=max_model_len,
+    raise UnsupportedEngineError(
+        f"an object of type {type(built).__name__}; {_RESULT}{_describe_missing(built, _ENGINE_MEMBERS)}"
     )
 
 
 def _describe_missing(built: object, members: Sequence[str]) -> str:
     missing = [f"`{name}`" for name in members if not hasattr(built, name)]
-    return f" (a {type(built).__name__} lacks {', '.join(missing)})" if 0 < len(missing) < len(members) else ""
-
-
-def _resolve_context_length(built: object, max_model_len: int | None) -> int:
-    """Return the context length in tokens.
-
-    Raises:
-        ValueError: `max_model_len` exceeds the engine's context length.
-    """
-    if not isinstance(built, HasContextLength):
-        return max_model_len or UNKNOWN_LENGTH
-    own_length = built.max_model_len
-    if max_model_len is not None and max_model_len > own_length:
-        raise ValueError(f"--max-model-len {max_model_len} exceeds the engine's context length of {own_length} tokens")
-    return max_model_len or own_length
+    return f" ({type(built).__name__} lacks {', '.join(missing)})" if 0 < len(missing) < len(members) else ""
 
 
 def build_executor_model(

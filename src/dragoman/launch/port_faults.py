@@ -14,6 +14,7 @@ import ssl
 import struct
 from collections.abc import Callable, Sequence
 from collections.abc import Set as AbstractSet
+from functools import partial
 from itertools import zip_longest
 from typing import Protocol, cast
 
@@ -103,35 +104,37 @@ class ServerPort:
         """
         async with self._change_lock:
             if state != self.state:
-                await self._switch(state)
-            if state != "listening":
-                self._end_connections(policy, admin_client)
+                try:
+                    listener = self._listener or listen(self._settings)
+                except SettingsError as error:
+                    raise Conflict(str(error), param="state") from error
+                self._stop_accepting()
+                self.state = state
+                if state == "closed":
+                    listener.close()
+                else:
+                    self._listener = listener
+                    factories = {"resetting": _ResetProtocol, "hanging": self._build_hanging_protocol}
+                    self._server = await asyncio.get_running_loop().create_server(
+                        factories.get(state, self._protocol), sock=listener.dup(), backlog=BACKLOG, ssl=self._tls
+                    )
+            if state == "listening":
+                return
+            for connection in tuple(self._connections):
+                transport = connection.transport
+                if transport.get_extra_info("sockname")[1] != self.port:
+                    continue
+                # Not the connection over which the command came: its answer would be lost.
+                if policy == "finish" or transport.get_extra_info("peername")[:2] == admin_client:
+                    connection.shutdown()
+                else:
+                    _reset(transport)
 
     def close(self) -> None:
         """Close the port permanently."""
         if self._listener is not None:
             self._listener.close()
         self._stop_accepting()
-
-    async def _switch(self, state: ListenState) -> None:
-        listener = self._listener or self._listen_again()
-        self._stop_accepting()
-        self.state = state
-        if state == "closed":
-            listener.close()
-            return
-        self._listener = listener
-        protocol_factory = {"resetting": _ResetProtocol, "hanging": self._build_hanging_protocol}.get(
-            state, self._protocol
-        )
-        loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(protocol_factory, sock=listener.dup(), backlog=BACKLOG, ssl=self._tls)
-
-    def _listen_again(self) -> socket.socket:
-        try:
-            return listen(self._settings)
-        except SettingsError as error:
-            raise Conflict(str(error), param="state") from error
 
     def _stop_accepting(self) -> None:
         """Stop accepting, and reset the hanging connections."""
@@ -140,17 +143,6 @@ class ServerPort:
             self._server.close()
         for transport in tuple(self._hanging):
             _reset(transport)
-
-    def _end_connections(self, policy: OpenConnectionPolicy, admin_client: ClientAddress | None) -> None:
-        for connection in tuple(self._connections):
-            transport = connection.transport
-            if transport.get_extra_info("sockname")[1] != self.port:
-                continue
-            # Not the connection over which the command came: its answer would be lost.
-            if policy == "finish" or transport.get_extra_info("peername")[:2] == admin_client:
-                connection.shutdown()
-            else:
-                _reset(transport)
 
     def _build_hanging_protocol(self) -> asyncio.Protocol:
         return _HangingProtocol(self._hanging)
@@ -241,21 +233,21 @@ class PortSchedule:
         self.cancel()
         self.changes, self.num_applied = planned, 1
         # Set before the first await: a concurrent request may replace the schedule and must see these timers.
-        self._timers = [self._schedule(seconds / self.port.time_scale, command) for seconds, command in planned[1:]]
+        self._timers = [
+            self._call_later(seconds / self.port.time_scale, partial(self._start_change, command))
+            for seconds, command in planned[1:]
+        ]
         await self._change(planned[0][1], client)
 
     def cancel(self) -> None:
         for timer in self._timers:
             timer.cancel()
 
-    def _schedule(self, seconds: float, command: PortCommand) -> CancellableTimer:
-        def start() -> None:
-            self.num_applied += 1
-            task = asyncio.get_running_loop().create_task(self._change_or_log(command))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
-
-        return self._call_later(seconds, start)
+    def _start_change(self, command: PortCommand) -> None:
+        self.num_applied += 1
+        task = asyncio.get_running_loop().create_task(self._change_or_log(command))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     async def _change_or_log(self, command: PortCommand) -> None:
         try:
@@ -285,8 +277,19 @@ class ServerPorts:
         Raises:
             RequestError: a command is invalid, or no port would remain to receive further commands.
         """
+        ports_by_number = {port.port: port for port in self.ports}
+        commands_by_port: dict[ServerPort, list[PortCommand]] = {} if commands else {own_port: []}
+        for command in commands:
+            port = own_port if command.port is None else ports_by_number.get(command.port)
+            if port is None:
+                port_list = ", ".join(map(str, ports_by_number))
+                raise RequestError(
+                    f"No server of this process listens on port {command.port}; its ports are {port_list}.",
+                    param="port",
+                )
+            commands_by_port.setdefault(port, []).append(command)
         # All plans are validated before the first is applied, so that a rejected request changes no port.
-        plans = self._plan(own_port, commands)
+        plans = {port: plan_changes(port_commands) for port, port_commands in commands_by_port.items()}
         all_plans = [plans.get(schedule.port, schedule.changes) for schedule in self._schedules]
         if all(planned[-1][1].state != "listening" for planned in all_plans):
             message = "No port would be left to order it from that one listens again; say for how many `seconds`."
@@ -299,21 +302,6 @@ class ServerPorts:
         for schedule in self._schedules:
             schedule.cancel()
             schedule.port.close()
-
-    def _plan(self, own_port: ServerPort, commands: Sequence[PortCommand]) -> dict[ServerPort, list[PlannedChange]]:
-        """Raises RequestError: a port is not in this process, or commands overlap."""
-        ports_by_number = {port.port: port for port in self.ports}
-        commands_by_port: dict[ServerPort, list[PortCommand]] = {} if commands else {own_port: []}
-        for command in commands:
-            port = own_port if command.port is None else ports_by_number.get(command.port)
-            if port is None:
-                port_list = ", ".join(map(str, ports_by_number))
-                raise RequestError(
-                    f"No server of this process listens on port {command.port}; its ports are {port_list}.",
-                    param="port",
-                )
-            commands_by_port.setdefault(port, []).append(command)
-        return {port: plan_changes(port_commands) for port, port_commands in commands_by_port.items()}
 
 
 def _call_later_on_loop(seconds: float, call: Callable[[], None]) -> CancellableTimer:

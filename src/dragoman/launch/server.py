@@ -23,7 +23,7 @@ from starlette.types import ASGIApp
 from uvicorn.server import ServerState
 
 from ..core.embeddings import EncodingTask
-from ..dialects.base import Profile, VerificationMode
+from ..dialects.base import Profile
 from ..engines.simulator.config import VLLM_VERSION
 from ..http.connection import Http11ProtocolFactory
 from ..http.context import HttpLimits
@@ -37,7 +37,7 @@ from ..serving.media import MediaOptions, MediaResolver
 from ..serving.port_faults import PortController
 from ..serving.request_log import RequestLog
 from ..serving.service import ServingOptions
-from ..settings import Settings, SettingsError, check_exposure, is_loopback
+from ..settings import ServingSettings, Settings, SettingsError, check_exposure, is_loopback
 from ..store import Store
 from ..tenants.shared import LimitsStore
 from .hub_models import HubPuller
@@ -530,41 +530,18 @@ def build_websocket_protocol(
 
 
 def build_serving_options(settings: Settings) -> ServingOptions:
-    # The API profile as configured, else `vllm` for the simulator and `openai` for other engines.
-    return ServingOptions(
-        profile=Profile(settings.api_profile or ("vllm" if is_simulated(settings) else "openai")),
-        strict=settings.strict,
-        explain=settings.explain,
-        drop_nonces=settings.drop_agent_nonces,
-        max_body_bytes=settings.max_body_bytes,
-        max_inflight_body_bytes=settings.max_inflight_body_bytes,
-        bind=None if settings.uds is not None else settings.host,
-        allowed_hosts=settings.allowed_hosts,
-        cors=_build_cors_policy(settings),
-        api_keys=settings.api_key,
-        admin_keys=settings.admin_api_key,
-        timeouts=StreamTimeouts(keepalive=settings.keepalive_interval),
-        access_log=settings.access_log,
-        max_logprobs=settings.max_logprobs,
-        close_at_limit=settings.close_at_limit,
-        per_request_metrics=settings.enable_per_request_metrics,
-        tokens_as_ids=settings.return_tokens_as_token_ids,
-        request_timeout=settings.request_timeout,
-        progress_timeout=settings.progress_timeout,
-        observes_calls=settings.access_log and settings.log_format == "json",
-        max_background=settings.max_background,
-        max_file_bytes=settings.max_file_bytes,
-        batch_concurrency=settings.batch_concurrency,
-        weights_dir=settings.weights_dir,
-        lora_dir=settings.lora_dir,
-        max_weights_bytes=settings.max_weights_bytes,
-        reasoning_verification=VerificationMode(settings.reasoning_verification),
-        ui=settings.uds is None and is_loopback(settings.host) if settings.ui is None else settings.ui,
-    )
-
-
-def _build_cors_policy(settings: Settings) -> CorsPolicy:
+    """Raises SettingsError for an invalid origin."""
     try:
-        return CorsPolicy(settings.allowed_origins)
+        cors = CorsPolicy(settings.allowed_origins)
     except ValueError as error:
         raise SettingsError(f"--allowed-origins: {error}") from error
+    unchanged: dict[str, Any] = {name: getattr(settings, name) for name in ServingSettings.__struct_fields__}
+    return ServingOptions(
+        **unchanged,
+        # The API profile as configured, else `vllm` for the simulator and `openai` for other engines.
+        profile=Profile(settings.api_profile or ("vllm" if is_simulated(settings) else "openai")),
+        bind=None if settings.uds is not None else settings.host,
+        cors=cors,
+        timeouts=StreamTimeouts(keepalive=settings.keepalive_interval),
+        ui=settings.uds is None and is_loopback(settings.host) if settings.ui is None else settings.ui,
+    )

@@ -10,12 +10,12 @@ import yaml
 
 from ..core.request import Sampling
 from ..engines import tiny
-from ..engines.script import ScriptEntry, load_script
+from ..engines.script import load_script
 from ..engines.simulator.config import SimulatedSchedulerConfig
 from ..engines.simulator.disaggregation import TransferCost
 from ..engines.simulator.embedder import SimulatedVision, SimulatorEmbedder, find_image_token
 from ..engines.simulator.engine import KvTransferSettings, SimulatorConfig, SimulatorEngine
-from ..engines.simulator.faults import Fault, parse_faults
+from ..engines.simulator.faults import parse_faults
 from ..engines.simulator.kv_events import parse_kv_events_config
 from ..engines.simulator.kv_events import parse_kv_transfer_config as read_kv_transfer
 from ..engines.simulator.latency import parse_acceptance_rates, parse_speculative_config
@@ -49,22 +49,40 @@ def build_simulator(settings: Settings, clock: Clock, name: str) -> ServedModel:
     if name and settings.profile:
         raise ValueError("the profile is set twice: in MODEL and by --profile")
     profile = load(name or settings.profile or DEFAULT_PROFILE)
-    directory, tokenizer, eos = _load_tokens(settings)
+    directory = tiny.find_bundled_model() if settings.tokenizer is None else Path(settings.tokenizer)
+    if directory.is_dir() and any((directory / file).exists() for file in ("generation_config.json", "config.json")):
+        tokenizer, eos = load_tokenizer(directory), load_eos_ids(directory)
+    else:
+        tokenizer = load_tokenizer(directory) if directory.is_dir() else HfTokenizer(directory.read_bytes())
+        eos = frozenset(id for name, id in tokenizer.special_tokens.items() if name in _EOS_NAMES)
+        if not eos:
+            raise ValueError(
+                f"{directory} does not define an end-of-sequence token; add a generation_config.json next to it"
+            )
+        directory = directory if directory.is_dir() else directory.parent
     template = load_chat_template(settings, directory) or load_template(tiny.find_bundled_model())
     reasoning, tools = resolve_formats(settings, directory, template, tokenizer)
-    scheduler = build_scheduler_config(settings, profile)
-    lexicon = Lexicon(tokenizer, eos)
-    composer = ReplyGenerator(
-        lexicon,
-        _build_reply_options(settings),
+    recorded_replies = None
+    if settings.sim_dataset is not None:
+        with Path(settings.sim_dataset).open("rb") as lines:
+            recorded_replies = read_dataset(lines, settings.sim_dataset)
+    replies = ReplyGenerator(
+        Lexicon(tokenizer, eos),
+        ReplyOptions(
+            mode=settings.sim_mode,
+            output_tokens=parse_length_distribution(settings.sim_output_tokens),
+            reasoning_tokens=parse_length_distribution(settings.sim_reasoning_tokens),
+            tool_calls=settings.sim_tool_calls,
+            reasoning=settings.sim_reasoning,
+            directives=settings.directives,
+        ),
         reasoning=reasoning,
         tools=tools,
         script=None if settings.sim_replies is None else load_script(Path(settings.sim_replies)),
-        replies=None if settings.sim_dataset is None else _load_dataset(Path(settings.sim_dataset)),
+        replies=recorded_replies,
     )
-    engine = SimulatorEngine(
-        _build_config(settings, profile, scheduler), composer, vocab_size=tokenizer.vocab_size, unix_time=clock.now
-    )
+    config = _build_config(settings, profile)
+    engine = SimulatorEngine(config, replies, vocab_size=tokenizer.vocab_size, unix_time=clock.now)
     embedder = SimulatorEmbedder(engine, settings.sim_embedding_size)
     vision = None
     if settings.sim_image_tokens:
@@ -95,20 +113,47 @@ def build_simulator(settings: Settings, clock: Clock, name: str) -> ServedModel:
     )
 
 
-def _load_tokens(settings: Settings) -> tuple[Path, HfTokenizer, frozenset[int]]:
-    """Return the tokenizer's directory, the tokenizer and its end-of-sequence ids."""
-    if settings.tokenizer is None:
-        directory = tiny.find_bundled_model()
-        return directory, load_tokenizer(directory), load_eos_ids(directory)
-    path = Path(settings.tokenizer)
-    if path.is_dir() and any((path / file).exists() for file in ("generation_config.json", "config.json")):
-        return path, load_tokenizer(path), load_eos_ids(path)
-    tokenizer = load_tokenizer(path) if path.is_dir() else HfTokenizer(path.read_bytes())
-    special_tokens = tokenizer.special_tokens
-    eos_ids = frozenset(special_tokens[name] for name in _EOS_NAMES if name in special_tokens)
-    if not eos_ids:
-        raise ValueError(f"{path} does not define an end-of-sequence token; add a generation_config.json next to it")
-    return path if path.is_dir() else path.parent, tokenizer, eos_ids
+def _build_config(settings: Settings, profile: SimulatorProfile) -> SimulatorConfig:
+    scheduler = build_scheduler_config(settings, profile)
+    kv_transfer, faults = None, ()
+    if settings.kv_transfer_config is not None:
+        transfer_config = read_kv_transfer(settings.kv_transfer_config)
+        extra = transfer_config.kv_connector_extra_config
+        size = extra.bytes_per_token or profile.model.kv_bytes_per_token
+        if size is None:
+            raise ValueError(
+                "--kv-transfer-config needs bytes_per_token in kv_connector_extra_config: the profile has none"
+            )
+        kv_transfer = KvTransferSettings(
+            msgspec.structs.replace(transfer_config, engine_id=transfer_config.engine_id or str(uuid4())),
+            TransferCost(size, extra.bandwidth, extra.base_seconds),
+            profile.hardware.tensor_parallel,
+        )
+    if settings.sim_faults is not None:
+        try:
+            faults = parse_faults(yaml.safe_load(Path(settings.sim_faults).read_text(encoding="utf-8")))
+        except yaml.YAMLError as error:
+            raise ValueError(f"{settings.sim_faults}: {error}") from None
+    return SimulatorConfig(
+        scheduler=scheduler,
+        latency=profile.latency,
+        frontend_seconds=profile.frontend_seconds,
+        noise=profile.noise,
+        time_scale=settings.time_scale,
+        warm_up=settings.warm_up,
+        ranks=settings.data_parallel_size,
+        acceptance_rates=profile.acceptance_rates
+        if settings.sim_acceptance_rates is None
+        else parse_acceptance_rates(settings.sim_acceptance_rates),
+        seed=settings.seed,
+        accepts_images=settings.sim_image_tokens > 0,
+        max_num_waiting=settings.max_queued_requests,
+        kv_events=None if settings.kv_events_config is None else parse_kv_events_config(settings.kv_events_config),
+        kv_events_version=settings.kv_events_version,
+        kv_transfer=kv_transfer,
+        offloading=_build_offloading(settings, profile, scheduler),
+        faults=faults,
+    )
 
 
 def build_scheduler_config(settings: Settings, profile: SimulatorProfile) -> SimulatedSchedulerConfig:
@@ -153,33 +198,6 @@ def build_scheduler_config(settings: Settings, profile: SimulatorProfile) -> Sim
     )
 
 
-def _build_config(
-    settings: Settings, profile: SimulatorProfile, scheduler: SimulatedSchedulerConfig
-) -> SimulatorConfig:
-    return SimulatorConfig(
-        scheduler=scheduler,
-        latency=profile.latency,
-        frontend_seconds=profile.frontend_seconds,
-        noise=profile.noise,
-        time_scale=settings.time_scale,
-        warm_up=settings.warm_up,
-        ranks=settings.data_parallel_size,
-        acceptance_rates=profile.acceptance_rates
-        if settings.sim_acceptance_rates is None
-        else parse_acceptance_rates(settings.sim_acceptance_rates),
-        seed=settings.seed,
-        accepts_images=settings.sim_image_tokens > 0,
-        max_num_waiting=settings.max_queued_requests,
-        kv_events=None if settings.kv_events_config is None else parse_kv_events_config(settings.kv_events_config),
-        kv_events_version=settings.kv_events_version,
-        kv_transfer=None
-        if settings.kv_transfer_config is None
-        else _build_kv_transfer(settings.kv_transfer_config, profile),
-        offloading=_build_offloading(settings, profile, scheduler),
-        faults=() if settings.sim_faults is None else _load_faults(Path(settings.sim_faults)),
-    )
-
-
 def _build_offloading(
     settings: Settings, profile: SimulatorProfile, scheduler: SimulatedSchedulerConfig
 ) -> OffloadingSettings | None:
@@ -196,41 +214,3 @@ def _build_offloading(
     offloading = profile.build_offloading(settings.kv_offloading_size)
     offloading.build_config(scheduler.block_size)
     return offloading
-
-
-def _build_kv_transfer(text: str, profile: SimulatorProfile) -> KvTransferSettings:
-    config = read_kv_transfer(text)
-    extra = config.kv_connector_extra_config
-    size = extra.bytes_per_token or profile.model.kv_bytes_per_token
-    if size is None:
-        raise ValueError(
-            "--kv-transfer-config needs bytes_per_token in kv_connector_extra_config: the profile has none"
-        )
-    return KvTransferSettings(
-        msgspec.structs.replace(config, engine_id=config.engine_id or str(uuid4())),
-        TransferCost(size, extra.bandwidth, extra.base_seconds),
-        profile.hardware.tensor_parallel,
-    )
-
-
-def _build_reply_options(settings: Settings) -> ReplyOptions:
-    return ReplyOptions(
-        mode=settings.sim_mode,
-        output_tokens=parse_length_distribution(settings.sim_output_tokens),
-        reasoning_tokens=parse_length_distribution(settings.sim_reasoning_tokens),
-        tool_calls=settings.sim_tool_calls,
-        reasoning=settings.sim_reasoning,
-        directives=settings.directives,
-    )
-
-
-def _load_dataset(path: Path) -> dict[str, ScriptEntry]:
-    with path.open("rb") as lines:
-        return read_dataset(lines, str(path))
-
-
-def _load_faults(path: Path) -> tuple[Fault, ...]:
-    try:
-        return parse_faults(yaml.safe_load(path.read_text(encoding="utf-8")))
-    except yaml.YAMLError as error:
-        raise ValueError(f"{path}: {error}") from None

@@ -105,7 +105,15 @@ def build_limits_store(settings: Settings, environment: Mapping[str, str]) -> Li
                 raise SettingsError("limits-store: PostgreSQL needs `pip install '.[postgres]'`.") from error
             built = PostgresLimits(store)
         case _ if kind in REDIS_SCHEMES and rest.startswith("//"):
-            built = _build_redis(store)
+            try:
+                # An optional dependency, too.
+                from ..tenants.redis_limits import RedisLimits  # noqa: PLC0415
+            except ImportError as error:
+                raise SettingsError("limits-store: Redis needs `pip install '.[redis]'`.") from error
+            try:
+                built = RedisLimits(store)
+            except ValueError as error:
+                raise SettingsError(f"limits-store: {error}") from error
         case _:
             raise SettingsError(f"limits-store: must be {VALUES}, not `{kind}`.")
     # Only named keys have limits.
@@ -114,17 +122,6 @@ def build_limits_store(settings: Settings, environment: Mapping[str, str]) -> Li
 
 def build_counters(store: LimitsStore | None) -> Counters | None:
     return None if store is None else SharedCounters(store, time.monotonic)
-
-
-def _build_redis(url: str) -> LimitsStore:
-    try:
-        from ..tenants.redis_limits import RedisLimits  # noqa: PLC0415 - an optional dependency, too
-    except ImportError as error:
-        raise SettingsError("limits-store: Redis needs `pip install '.[redis]'`.") from error
-    try:
-        return RedisLimits(url)
-    except ValueError as error:
-        raise SettingsError(f"limits-store: {error}") from error
 
 
 async def check_limits_store(store: LimitsStore) -> None:
@@ -149,21 +146,13 @@ def load_secret_key(settings: Settings, environment: Mapping[str, str]) -> bytes
     """Return the configured or stored key; None if there is neither, and the caller generates an ephemeral one."""
     if settings.secret_key is not None:
         return settings.secret_key.encode()
-    file = _find_key_file(settings.store, environment)
-    if file is None:
+    kind, _, path = settings.store.partition(":")
+    # A store that does not outlive the process needs no key that does.
+    if kind in ("memory", "none"):
         return None
+    file = Path(f"{path}.key") if kind == "sqlite" and path else state_directory(environment) / "secret.key"
     try:
         return load_or_create_key(file)
     except (OSError, ValueError) as error:
         log.warning("reasoning held by clients will be unreadable after a restart: %s", error)
         return None
-
-
-def _find_key_file(store: str, environment: Mapping[str, str]) -> Path | None:
-    """Return the path next to the store; None if the store itself does not outlive the process."""
-    kind, _, path = store.partition(":")
-    if kind in ("memory", "none"):
-        return None
-    if kind == "sqlite" and path:
-        return Path(f"{path}.key")
-    return state_directory(environment) / "secret.key"

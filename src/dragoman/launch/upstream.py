@@ -34,6 +34,8 @@ from .model_metadata import resolve_served_names
 UNKNOWN_LENGTH = 131_072
 """Context length in tokens if neither the upstream nor the settings state one; the upstream rejects longer requests."""
 
+_TASKS = {"generate": None, "embed": EncodingTask.EMBEDDINGS, "score": EncodingTask.SCORING}
+
 
 def build_upstream(settings: Settings, clock: Clock, urls: str) -> ServedModel:
     """urls: separated by commas. The first upstream that responds supplies what the settings leave open."""
@@ -51,7 +53,7 @@ def build_upstream(settings: Settings, clock: Clock, urls: str) -> ServedModel:
         # This API requires a limit.
         max_tokens = max_tokens or discovered.max_tokens
     if "top_k" in sampling:
-        # A generation_config.json's -1 is no limit, as 0 is here.
+        # -1 disables the limit in a generation_config.json, as 0 does here.
         sampling["top_k"] = max(sampling["top_k"], 0)
     config = UpstreamConfig(
         upstreams,
@@ -87,42 +89,28 @@ def build_upstream(settings: Settings, clock: Clock, urls: str) -> ServedModel:
 
 def _build_upstreams(settings: Settings, urls: list[str]) -> tuple[Upstream, ...]:
     for url in urls:
-        _check_url(url)
+        parts = urlsplit(url)
+        if parts.username is not None or parts.password is not None:
+            raise ValueError("an upstream's key belongs in DRAGOMAN_UPSTREAM_API_KEY, not in its URL")
+        is_http = parts.scheme in ("http", "https") and parts.hostname
+        if not is_http or parts.query or parts.fragment or any(character.isspace() for character in url):
+            raise ValueError(f"an upstream URL must have the form http://HOST:PORT/v1, not {url}")
     # Anthropic's SDKs add the version to their base URL, so people write the host alone.
     urls = [
         f"{url}/v1" if not urlsplit(url).path and _find_kind(settings, url) is KINDS["anthropic"] else url
         for url in urls
     ]
-    weights = [weight for text in settings.upstream_weight for weight in text.split(",")]
+    weights = [float(weight) for text in settings.upstream_weight for weight in text.split(",")]
     keys = settings.upstream_api_key
     if weights and len(weights) != len(urls):
         raise ValueError(f"there are {len(urls)} upstreams and {len(weights)} upstream weights")
     if len(keys) not in (0, 1, len(urls)):
         raise ValueError(f"there are {len(urls)} upstreams and {len(keys)} upstream keys; give one, or one for each")
+    for weight in weights:
+        if not 0 < weight <= 1_000_000:
+            raise ValueError(f"an upstream's weight must be above 0 and at most 1000000, not {weight:g}")
     key_by_url = keys if len(keys) == len(urls) else (keys or (None,)) * len(urls)
-    weight_by_url = [_parse_weight(weight) for weight in weights] or [1.0] * len(urls)
-    return tuple(Upstream(*fields) for fields in zip(urls, weight_by_url, key_by_url, strict=True))
-
-
-def _check_url(url: str) -> None:
-    parts = urlsplit(url)
-    if parts.username is not None or parts.password is not None:
-        raise ValueError("an upstream's key belongs in DRAGOMAN_UPSTREAM_API_KEY, not in its URL")
-    if (
-        any(character.isspace() for character in url)
-        or parts.scheme not in ("http", "https")
-        or not parts.hostname
-        or parts.query
-        or parts.fragment
-    ):
-        raise ValueError(f"an upstream URL must have the form http://HOST:PORT/v1, not {url}")
-
-
-def _parse_weight(text: str) -> float:
-    weight = float(text)
-    if not 0 < weight <= 1_000_000:
-        raise ValueError(f"an upstream's weight must be above 0 and at most 1000000, not {text}")
-    return weight
+    return tuple(Upstream(*fields) for fields in zip(urls, weights or [1.0] * len(urls), key_by_url, strict=True))
 
 
 def _discover(settings: Settings, upstreams: tuple[Upstream, ...]) -> DiscoveredModel:
@@ -130,7 +118,14 @@ def _discover(settings: Settings, upstreams: tuple[Upstream, ...]) -> Discovered
     first.
     """
     kind = _find_kind(settings, upstreams[0].url)
-    tasks = _read_tasks(settings.upstream_task)
+    # None: the upstream is asked.
+    tasks = None
+    names = {name.strip() for option in settings.upstream_task for name in option.split(",")}
+    if unknown := names - _TASKS.keys():
+        raise ValueError(f"--upstream-task: expected `generate`, `embed` or `score`, not {min(unknown)!r}")
+    if names:
+        encoding_tasks = (_TASKS[name] for name in names)
+        tasks = ModelTasks("generate" in names, frozenset(task for task in encoding_tasks if task is not None))
     if kind is not None and settings.upstream_model is not None:
         if tasks is None and kind.has_tei_rerank:
             raise ValueError("--upstream-task: set `embed` or `score`, as an upstream of this kind does not generate")
@@ -146,16 +141,3 @@ def _discover(settings: Settings, upstreams: tuple[Upstream, ...]) -> Discovered
 
 def _find_kind(settings: Settings, url: str) -> ServerKind | None:
     return KINDS.get(settings.upstream_kind) or find_kind_by_host(url)
-
-
-_TASKS = {"generate": None, "embed": EncodingTask.EMBEDDINGS, "score": EncodingTask.SCORING}
-
-
-def _read_tasks(options: tuple[str, ...]) -> ModelTasks | None:
-    """Read --upstream-task; None to ask the upstream."""
-    names = {name.strip() for option in options for name in option.split(",")}
-    if not names:
-        return None
-    if unknown := names - _TASKS.keys():
-        raise ValueError(f"--upstream-task: expected `generate`, `embed` or `score`, not {min(unknown)!r}")
-    return ModelTasks("generate" in names, frozenset(task for name in names if (task := _TASKS[name]) is not None))

@@ -37,7 +37,15 @@ def build_vllm(settings: Settings, clock: Clock, path: str) -> ServedModel:
     if not isinstance(loaded, LoadedEngine):
         if adapters:
             raise EngineError("vLLM's pooling models are served without adapters")
-        return _build_pooling_model(settings, clock, directory, loaded)
+        tokenizer = load_tokenizer(directory, generates=False)
+        match loaded:
+            case VllmEmbedder():
+                backend, limit = EmbedderBackend(loaded, tokenizer), loaded.embedding_info.max_tokens
+            case VllmScorer():
+                backend, limit = ScorerBackend(loaded, tokenizer), loaded.max_tokens
+        name, aliases = resolve_served_names(settings, directory.resolve().name)
+        info = load_tokenizer_info(directory)
+        return ServedModel(name, backend, limit, int(clock.now()), aliases, stats_source=loaded, tokenizer_info=info)
     engine = loaded.engine
     for adapter in adapters:
         engine.add_adapter(adapter.name, adapter.path)
@@ -58,20 +66,6 @@ def build_vllm(settings: Settings, clock: Clock, path: str) -> ServedModel:
         vision=loaded.vision,
         adapters=served_adapters,
     )
-
-
-def _build_pooling_model(
-    settings: Settings, clock: Clock, directory: Path, engine: VllmEmbedder | VllmScorer
-) -> ServedModel:
-    tokenizer = load_tokenizer(directory, generates=False)
-    name, aliases = resolve_served_names(settings, directory.resolve().name)
-    match engine:
-        case VllmEmbedder():
-            backend, limit = EmbedderBackend(engine, tokenizer), engine.embedding_info.max_tokens
-        case VllmScorer():
-            backend, limit = ScorerBackend(engine, tokenizer), engine.max_tokens
-    info = load_tokenizer_info(directory)
-    return ServedModel(name, backend, limit, int(clock.now()), aliases, stats_source=engine, tokenizer_info=info)
 
 
 def build_engine_arguments(settings: Settings) -> dict[str, Any]:

@@ -131,16 +131,19 @@ def check_request(
     for feature, param in _find_required_features(request, part_types):
         if feature not in capabilities.features:
             raise Unsupported(f"This model's engine does not support {feature.value.replace('_', ' ')}.", param=param)
-    _check_logprobs(request, capabilities, terms)
+    max_logprobs = min(capabilities.max_logprobs, terms.max_logprobs)
+    for requested, param in ((request.logprobs, "top_logprobs"), (request.prompt_logprobs, "prompt_logprobs")):
+        if requested is not None and requested > max_logprobs:
+            raise RequestError(f"`{param}` is {requested}; the maximum is {max_logprobs}.", param=param)
     warnings = list(_check_tool_results(prompt, terms)) if ToolResult in part_types else []
     alternatives = capabilities.max_alternatives
     if alternatives is not None and (request.logprobs or 0) > alternatives:
-        warnings.append(f"top_logprobs: this model's engine knows only {alternatives} for each token")
-    requested = set(_find_parameters(request, part_types))
+        warnings.append(f"top_logprobs: this engine returns at most {alternatives} per token")
+    requested_names = set(_find_parameters(request, part_types))
     if not renders_prompt:
-        requested.update(_find_prompt_parameters(request, terms))
+        requested_names.update(_find_prompt_parameters(request, terms))
     # Those of the pipeline never reach the engine, so it need not support them.
-    ignored_names = requested - capabilities.parameters - _PIPELINE_PARAMETERS
+    ignored_names = requested_names - capabilities.parameters - _PIPELINE_PARAMETERS
     ignored_names -= {name for name in ignored_names & _OFF.keys() if getattr(request.sampling, name) == _OFF[name]}
     if not ignored_names:
         return warnings
@@ -213,16 +216,11 @@ def _find_required_features(
         if prompt.reasoning.budget is not None:
             yield Feature.REASONING_BUDGET, "thinking_token_budget"
         # A tool's result may contain media.
-        if not part_types.isdisjoint(_MEDIA_HOLDERS):
-            yield from _find_media_features(prompt.messages)
-
-
-def _find_media_features(messages: tuple[Message, ...]) -> Iterator[tuple[Feature, str]]:
-    for index, message in enumerate(messages):
-        for part in _flatten_parts(message.parts):
-            feature = _MEDIA_FEATURES.get(type(part))
-            if feature is not None:
-                yield feature, f"messages[{index}].content"
+        if part_types.isdisjoint(_MEDIA_HOLDERS):
+            return
+        for index, message in enumerate(prompt.messages):
+            features = map(_MEDIA_FEATURES.get, map(type, _flatten_parts(message.parts)))
+            yield from ((feature, f"messages[{index}].content") for feature in features if feature is not None)
 
 
 def iterate_parts(messages: tuple[Message, ...]) -> Iterator[Part]:
@@ -238,33 +236,24 @@ def _flatten_parts(parts: tuple[Part, ...]) -> Iterator[Part]:
             yield from part.content
 
 
-def _check_logprobs(request: GenerateRequest, capabilities: Capabilities, terms: CallTerms) -> None:
-    limit = min(capabilities.max_logprobs, terms.max_logprobs)
-    for requested, param in ((request.logprobs, "top_logprobs"), (request.prompt_logprobs, "prompt_logprobs")):
-        if requested is not None and requested > limit:
-            raise RequestError(f"`{param}` is {requested}; the maximum is {limit}.", param=param)
-
-
 def _find_parameters(request: GenerateRequest, part_types: frozenset[type[Part]]) -> list[str]:
-    """Find the names of the fields of SamplingOptions, Limits, Extras and images that differ from their defaults."""
+    """Find the names of the fields of the sampling, limits, extras and images that differ from their defaults."""
     names = [*request.sampling.list_set_fields()]
     # Ids of the prompt alone are the pipeline's to use, and a session is only a hint.
-    for name, value in request.extras.list_items():
-        if name != "session_id" and not _ONLY_PROMPT_IDS.fullmatch(value):
+    transfer = request.extras.kv_transfer_params
+    for name in request.extras.list_set_fields():
+        is_for_pipeline = name == "kv_transfer_params" and transfer and _ONLY_PROMPT_IDS.fullmatch(transfer)
+        if name != "session_id" and not is_for_pipeline:
             names.append(name)
     limits = zip(GenerationLimits.__struct_fields__, msgspec.structs.astuple(request.limits), strict=True)
     for (name, value), default in zip(limits, _DEFAULT_LIMITS, strict=True):
         if value != default:
             names.append(name)
-    prompt, has_media = request.prompt, not part_types.isdisjoint(_MEDIA_HOLDERS)
-    if has_media and isinstance(prompt, Conversation) and any(_is_detailed(message) for message in prompt.messages):
-        names.append("detail")
+    if isinstance(request.prompt, Conversation) and not part_types.isdisjoint(_MEDIA_HOLDERS):
+        images = (part for part in iterate_parts(request.prompt.messages) if isinstance(part, Image))
+        if any(image.detail not in (None, "auto") for image in images):
+            names.append("detail")
     return names
-
-
-def _is_detailed(message: Message) -> bool:
-    """Whether an image sets a level of detail."""
-    return any(isinstance(part, Image) and part.detail not in (None, "auto") for part in _flatten_parts(message.parts))
 
 
 def _find_prompt_parameters(request: GenerateRequest, terms: CallTerms) -> Iterator[str]:

@@ -64,21 +64,15 @@ class StopStrings:
         while True:
             pos, self._state = patterns.search(text, pos, self._state)
             if pos < 0:
-                return self._release(text, patterns.pending_lengths[self._state])
+                text = self._pending + text
+                n_released = len(text) - patterns.pending_lengths[self._state]
+                self._pending = text[n_released:]
+                return text[:n_released]
             if not ignore:
-                return self._match(text[:pos], patterns.match_lengths[self._state])
-
-    def _release(self, text: str, n_pending: int) -> str:
-        text = self._pending + text
-        n_released = len(text) - n_pending
-        self._pending = text[n_released:]
-        return text[:n_released]
-
-    def _match(self, text: str, length: int) -> str:
-        text, self._pending = self._pending + text, ""
-        stop_start = len(text) - length
-        self._matched = text[stop_start:]
-        return text if self._includes_stop else text[:stop_start]
+                text, self._pending = self._pending + text[:pos], ""
+                stop_start = len(text) - patterns.match_lengths[self._state]
+                self._matched = text[stop_start:]
+                return text if self._includes_stop else text[:stop_start]
 
     def flush(self) -> str:
         """The text that is still held back."""
@@ -103,21 +97,19 @@ class StopStage:
         self.matched: str | None = None
 
     def feed(self, event: Event) -> list[Event]:
-        if isinstance(event, ChoiceFinished):
-            return self._finish(event)
+        if isinstance(event, ChoiceFinished) and self.matched is not None:
+            unsent_tokens = self._pending_tokens.pop(len(self._pending_tokens))[1] + event.tokens
+            return [replace(event, reason=FinishReason.STOP, stop=self.matched, tokens=unsent_tokens)]
         tokens = get_answer_tokens(event)
         self._n_tokens += len(tokens)
         if self.matched is not None:
             self._pending_tokens.push("", tokens)
             return []
-        if isinstance(event, TextDelta):
-            return self._feed_text(event)
-        return [*self._flush(), event]
-
-    def _feed_text(self, event: TextDelta) -> list[Event]:
+        if not isinstance(event, TextDelta):
+            return [*self._flush(), event]
         if self._pending_tokens.is_empty and self._stops.can_pass_through(event.text):
             return [event]
-        self._pending_tokens.push(event.text, event.tokens)
+        self._pending_tokens.push(event.text, tokens)
         # An engine of events may report no tokens.
         is_early = self._min_tokens > 0 and self._n_tokens <= self._min_tokens
         text = self._stops.feed(event.text, ignore=is_early)
@@ -135,12 +127,6 @@ class StopStage:
         if not text and not tokens:
             return []
         return [TextDelta(self._choice, text, tokens)]
-
-    def _finish(self, event: ChoiceFinished) -> list[Event]:
-        if self.matched is not None:
-            tokens = self._pending_tokens.pop(len(self._pending_tokens))[1] + event.tokens
-            return [replace(event, reason=FinishReason.STOP, stop=self.matched, tokens=tokens)]
-        return [*self._flush(), event]
 
 
 class ChoicePipeline:
@@ -229,12 +215,9 @@ class Vocabulary:
         token = self.find_entry(id).token
         if score is None:
             return token
-        top = tuple(self._build_alternative(alternative_id, logprob) for alternative_id, logprob in score.top)
+        top_tokens = [(self.find_entry(top_id).token, logprob) for top_id, logprob in score.top]
+        top = tuple([Alternative(other.id, other.text, logprob, other.raw) for other, logprob in top_tokens])
         return Token(id, token.text, score.logprob, top, token.raw, score.rank, token.special)
-
-    def _build_alternative(self, id: int, logprob: float) -> Alternative:
-        token = self.find_entry(id).token
-        return Alternative(id, token.text, logprob, token.raw)
 
 
 class Detokenizer:

@@ -1,4 +1,4 @@
-"""Computes embeddings of texts on any model that has an embedder: tokenisation, limits, then the model. Knows no HTTP.
+"""Embeds and scores texts on any model that can: limits, tokenisation, then the model.
 
 The texts are untrusted: names of control tokens in them are plain text.
 """
@@ -57,24 +57,18 @@ async def embed(
         Overloaded: the queue is full.
     """
     if (encoder := model.text_encoder) is not None:
-        remote_request = TextEmbedRequest(model.name, texts, dimensions, normalize)
-        return await _embed_elsewhere(model, encoder, remote_request, queue_share)
+        if EncodingTask.EMBEDDINGS not in encoder.encoding_tasks:
+            raise Unsupported(_SCORES_ONLY, param="model")
+        model.encoding_queue.check_capacity(queue_share)
+        text_request = TextEmbedRequest(model.name, texts, dimensions, normalize)
+        tokens = estimate_tokens(texts.inputs)
+        return await run_in_turn(model, queue_share, tokens, lambda: encoder.embed_texts(text_request))
     embedder, tokenizer = find_embedder(model)
     embedder.embedding_info.check_dimensions(dimensions)
     model.encoding_queue.check_capacity(queue_share)
     inputs = await encode_inputs(tokenizer, texts, embedder.embedding_info.max_tokens)
     request = EmbedRequest(model.name, inputs, dimensions, normalize)
     return await run_in_turn(model, queue_share, sum(map(len, inputs)), lambda: embedder.embed(request))
-
-
-async def _embed_elsewhere(
-    model: ServedModel, encoder: TextEncoder, request: TextEmbedRequest, queue_share: QueueShare
-) -> Embeddings:
-    if EncodingTask.EMBEDDINGS not in encoder.encoding_tasks:
-        raise Unsupported(_SCORES_ONLY, param="model")
-    model.encoding_queue.check_capacity(queue_share)
-    tokens = estimate_tokens(request.texts.inputs)
-    return await run_in_turn(model, queue_share, tokens, lambda: encoder.embed_texts(request))
 
 
 def estimate_tokens(texts: Iterable[str | tuple[int, ...]]) -> int:
@@ -165,7 +159,7 @@ def truncate_ids(ids: Sequence[int], max_ids: int, *, keep_end: bool = False) ->
     return tuple(ids[len(ids) - max_ids :] if keep_end else ids[:max_ids])
 
 
-# Scores the similarity of texts: with a cross-encoder, or as the cosine of embeddings. Knows no HTTP.
+# Scoring: with a cross-encoder, or as the cosine of embeddings.
 
 _NO_ACTIVATION = "This model's scores are cosine similarities, which use no activation function."
 
@@ -182,20 +176,23 @@ async def score_pairs(
     model.encoding_queue.check_capacity(queue_share)
     if (encoder := model.text_encoder) is not None:
         return await _score_elsewhere(model, encoder, request, queue_share)
-    if isinstance(model.backend, ScorerBackend):
-        return await _score_with_cross_encoder(model, model.backend, request, queue_share)
-    return await _score_with_embeddings(model, request, queue_share)
-
-
-async def _score_with_cross_encoder(
-    model: ServedModel, backend: ScorerBackend, request: TextPairs, queue_share: QueueShare
-) -> RelevanceScores:
-    limit = backend.engine.max_tokens
-    _check_lengths(backend.tokenizer, request, limit)
-    pairs = await _run_encoding(lambda: _encode_pairs(backend.tokenizer, request, limit), request)
-    score_request = ScoreRequest(model.name, pairs, request.activation)
-    tokens = sum(len(pair.ids) for pair in pairs)
-    return await run_in_turn(model, queue_share, tokens, lambda: backend.engine.score(score_request))
+    if isinstance(backend := model.backend, ScorerBackend):
+        limit = backend.engine.max_tokens
+        _check_lengths(backend.tokenizer, request, limit)
+        pairs = await _run_encoding(lambda: _encode_pairs(backend.tokenizer, request, limit), request)
+        score_request = ScoreRequest(model.name, pairs, request.activation)
+        tokens = sum(len(pair.ids) for pair in pairs)
+        return await run_in_turn(model, queue_share, tokens, lambda: backend.engine.score(score_request))
+    embedder, tokenizer = find_embedder(model)
+    if request.activation is not None:
+        raise Unsupported(_NO_ACTIVATION, param="use_activation")
+    limit = embedder.embedding_info.max_tokens
+    _check_lengths(tokenizer, request, limit)
+    # Each text is embedded once, however many pairs it is in.
+    inputs = await _run_encoding(lambda: _encode_texts(tokenizer, request, limit), request)
+    embed_request = EmbedRequest(model.name, inputs, normalize=True)
+    embeddings = await run_in_turn(model, queue_share, sum(map(len, inputs)), lambda: embedder.embed(embed_request))
+    return await anyio.to_thread.run_sync(_compute_cosines, embeddings, len(request.queries))
 
 
 async def _score_elsewhere(
@@ -216,19 +213,6 @@ async def _score_elsewhere(
     request = TextEmbedRequest(model.name, TextInputs((*pairs.queries, *pairs.documents), pairs.truncate))
     embeddings = await run_in_turn(model, queue_share, tokens, lambda: encoder.embed_texts(request))
     return await anyio.to_thread.run_sync(_compute_cosines, embeddings, len(pairs.queries))
-
-
-async def _score_with_embeddings(model: ServedModel, request: TextPairs, queue_share: QueueShare) -> RelevanceScores:
-    """Score by embeddings; each text is embedded once, however many pairs it is in."""
-    embedder, tokenizer = find_embedder(model)
-    if request.activation is not None:
-        raise Unsupported(_NO_ACTIVATION, param="use_activation")
-    limit = embedder.embedding_info.max_tokens
-    _check_lengths(tokenizer, request, limit)
-    inputs = await _run_encoding(lambda: _encode_texts(tokenizer, request, limit), request)
-    embed_request = EmbedRequest(model.name, inputs, normalize=True)
-    embeddings = await run_in_turn(model, queue_share, sum(map(len, inputs)), lambda: embedder.embed(embed_request))
-    return await anyio.to_thread.run_sync(_compute_cosines, embeddings, len(request.queries))
 
 
 def _compute_cosines(embeddings: Embeddings, n_queries: int) -> RelevanceScores:

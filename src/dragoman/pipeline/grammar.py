@@ -1,4 +1,7 @@
-"""Builds the grammar of a response: reasoning first, then the response format or calls of the declared tools."""
+"""What a response may be sampled from: its sampling parameters, its reasoning budget, and its grammar.
+
+The grammar has the reasoning first, then the response format or calls of the declared tools.
+"""
 
 from __future__ import annotations
 
@@ -26,8 +29,6 @@ from ..core.syntax import (
 )
 from .models import ServedModel, TokenBackend
 
-# Builds the sampling parameters: the request's over the model's defaults, checked against the vocabulary.
-
 
 def find_callable_tools(request: GenerateRequest) -> tuple[Tool, ...]:
     """The tools that this response may call."""
@@ -39,7 +40,9 @@ def find_callable_tools(request: GenerateRequest) -> tuple[Tool, ...]:
 
 
 def build_sampling(model: ServedModel, backend: TokenBackend, request: GenerateRequest) -> Sampling:
-    """The effective sampling. Raises RequestError for ids outside the vocabulary."""
+    """The effective sampling: the request's over the model's defaults. Raises RequestError for ids outside the
+    vocabulary.
+    """
     options = request.sampling
     vocab_size = backend.tokenizer.vocab_size
     if options.logit_bias:
@@ -49,18 +52,14 @@ def build_sampling(model: ServedModel, backend: TokenBackend, request: GenerateR
     if request.limits.stop_token_ids:
         check_ids(request.limits.stop_token_ids, vocab_size, "stop_token_ids")
     banned: tuple[tuple[int, ...], ...] = ()
-    if options.bad_words:
-        banned = tuple(ids for word in options.bad_words for ids in _encode_bad_word(backend, word))
+    for word in options.bad_words or ():
+        # A word may start a text or follow a space; both token sequences are banned, as in vLLM.
+        encodings = {tuple(backend.tokenizer.encode(prefix + word.lstrip(), special=False)) for prefix in ("", " ")}
+        banned += tuple(encodings - {()})
     # The tokens that open a call, where no tool may be called: this enforces tool_choice `none`.
     if model.call_opener_ids and isinstance(request.prompt, Conversation) and not find_callable_tools(request):
         banned += model.call_opener_ids
     return options.resolve(model.sampling, banned)
-
-
-def _encode_bad_word(backend: TokenBackend, word: str) -> set[tuple[int, ...]]:
-    """A word may start a text or follow a space; both token sequences are banned, as in vLLM."""
-    encodings = {tuple(backend.tokenizer.encode(prefix + word.lstrip(), special=False)) for prefix in ("", " ")}
-    return encodings - {()}
 
 
 def build_reasoning_budget(
@@ -131,7 +130,12 @@ async def compile_grammar(
     if grammar is None:
         return None
     if isinstance(request.constraint, JsonSchema) and not request.constraint.strict:
-        relaxations.append(await _find_relaxation(backend, grammar, request.constraint_param))
+        # What the schema's part of the grammar does not enforce. Compiled alone; the compiled part is cached.
+        param = request.constraint_param
+        parts = tuple((part_param, text) for part_param, text in grammar.parts if part_param == param)
+        if parts:
+            part = ConstraintGrammar(parts[0][1], parts, grammar.is_cheap, grammar.costly)
+            relaxations.append(_Relaxation.of(param, (await backend.compiler.compile(part)).warnings))
     for relaxation in filter(None, relaxations):
         if is_strict:
             raise Unsupported(f"This server is strict (--strict): {relaxation.text}.", param=relaxation.param)
@@ -150,15 +154,6 @@ class _Relaxation(NamedTuple):
         return cls(param, f"{param} is not fully enforced: {', '.join(unenforced)}") if unenforced else None
 
 
-async def _find_relaxation(backend: TokenBackend, grammar: ConstraintGrammar, param: str) -> _Relaxation | None:
-    """What the part of a grammar that belongs to `param` does not enforce; the compiled part is cached."""
-    parts = tuple((part_param, text) for part_param, text in grammar.parts if part_param == param)
-    if not parts:
-        return None
-    part = ConstraintGrammar(parts[0][1], parts, grammar.is_cheap, grammar.costly)
-    return _Relaxation.of(param, (await backend.compiler.compile(part)).warnings)
-
-
 async def _build_calls(
     format: ToolFormat,
     backend: TokenBackend,
@@ -174,19 +169,17 @@ async def _build_calls(
     params = [f"tools[{declared_tools.index(tool)}]" for tool in tools]
 
     # Composing and checking schemas is work of milliseconds each, in a thread so that streams go on.
-    def compose_each() -> list[_Composed]:
-        each = zip(tools, params, strict=True)
-        return [_compose_tool(format, backend, tool, param, warnings) for tool, param in each]
+    def compose_tools() -> list[_Composed]:
+        pairs = zip(tools, params, strict=True)
+        return [_compose_tool(format, backend, tool, param, warnings) for tool, param in pairs]
 
-    forms = [await _enforce(format, backend, composed) for composed in await anyio.to_thread.run_sync(compose_each)]
+    forms = [await _enforce(format, backend, composed) for composed in await anyio.to_thread.run_sync(compose_tools)]
     relaxations += [relaxation for _, relaxation in forms]
-    allows_parallel = request.prompt.parallel_tool_calls and not tool_choice.is_named
-    called = tuple(form for form, _ in forms)
     return ToolCallRules(
-        called,
+        tuple(form for form, _ in forms),
         format.call_separator,
         tool_choice.mode == "required",
-        allows_parallel,
+        request.prompt.parallel_tool_calls and not tool_choice.is_named,
         format.section_delimiters,
         format.has_unmarked_calls,
     )
@@ -208,7 +201,11 @@ class _Composed(NamedTuple):
 def _compose_tool(format: ToolFormat, backend: TokenBackend, tool: Tool, place: str, warnings: list[str]) -> _Composed:
     param = f"{place}.function.parameters"
     if isinstance(tool, CustomTool):
-        return _Composed(tool, param, _build_custom_form(format, tool, f"{place}.custom", warnings))
+        custom_param = f"{place}.custom"
+        # A regex also holds inside a JSON string; a grammar cannot be escaped for one.
+        if tool.syntax == "lark":
+            warnings.append(f"{custom_param}.format is not enforced: only a regex can be; the prompt shows the grammar")
+        return _Composed(tool, param, CallForm(_build_pieces(format, tool, custom_param), custom_param, True))
     if tool.parameters is None:
         return _Composed(tool, param, CallForm(_build_pieces(format, tool, param), param, bool(tool.strict)))
     try:
@@ -263,13 +260,6 @@ def _iterate_unenforced(pieces: Iterable[SyntaxPiece]) -> Iterator[str]:
                 yield from _iterate_unenforced(inner)
             case _:
                 pass
-
-
-def _build_custom_form(format: ToolFormat, tool: CustomTool, param: str, warnings: list[str]) -> CallForm:
-    """The form of a custom tool. A regex also holds inside a JSON string; a grammar cannot be escaped for one."""
-    if tool.syntax == "lark":
-        warnings.append(f"{param}.format is not enforced: only a regex can be; the prompt shows the grammar")
-    return CallForm(_build_pieces(format, tool, param), param, True)
 
 
 def _build_pieces(format: ToolFormat, tool: Tool, param: str) -> tuple[SyntaxPiece, ...]:

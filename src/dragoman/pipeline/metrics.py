@@ -1,4 +1,4 @@
-"""Counts requests and tokens per model, for engines that have no counters of their own. Knows no HTTP.
+"""Counts requests and tokens per model, for engines that have no counters of their own.
 
 It runs once per batch of events, not once per token.
 """
@@ -48,21 +48,18 @@ class ModelMetrics:
         """Every model with the current counters of its cores."""
         for model in self._models:
             if model.stats_source is not None:
-                yield model, _add_held(model.stats_source.stats(), model.queue.n_held)
+                cores, n_held = model.stats_source.stats(), model.queue.n_held
+                if n_held:
+                    # Requests that wait in front of the engine are listed with its first core.
+                    first = copy.copy(cores[0])
+                    first.waiting += n_held
+                    cores = [first, *cores[1:]]
+                yield model, cores
                 continue
             stats, health = self._find_stats(model), model.backend.engine.health()
             stats.running, stats.waiting = health.running, health.waiting + model.queue.n_held
             stats.kv_cache_usage = health.kv_cache_usage
             yield model, [stats]
-
-
-def _add_held(cores: Sequence[EngineStats], n_held: int) -> Sequence[EngineStats]:
-    """The counters of an engine whose requests wait in part in front of it; those are listed with its first core."""
-    if not n_held:
-        return cores
-    first = copy.copy(cores[0])
-    first.waiting += n_held
-    return [first, *cores[1:]]
 
 
 class RequestMetrics:
@@ -108,11 +105,9 @@ class RequestMetrics:
             else:
                 count += len(get_answer_tokens(event))
                 self._observe_event(event)
-        if count:
-            self._observe_tokens(count, self._clock())
-
-    def _observe_tokens(self, count: int, now: float) -> None:
-        stats = self._stats
+        if not count:
+            return
+        stats, now = self._stats, self._clock()
         self._tokens += count
         stats.generation_tokens += count
         if self._first_token_time is None:

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
-from functools import partial
 
 import msgspec
 
 from ..constraints.grammar_compiler import CompiledGrammar
-from ..core.engine import Capabilities, Engine, Feature, Matcher, TokenEngine, TokenRequest, check_ids
+from ..core.engine import Engine, Feature, Matcher, TokenEngine, TokenRequest, check_ids
 from ..core.errors import ContextTooLong, Unsupported
 from ..core.events import AppliedEdit
-from ..core.request import Conversation, GenerateRequest, JsonObject, JsonSchema
+from ..core.request import Conversation, Extras, GenerateRequest, JsonObject, JsonSchema
 from ..core.syntax import ParseContext, ToolFormat
 from ..parsers import registry
 from .admission import (
@@ -161,9 +160,11 @@ def _build_event_job(model: ServedModel, engine: Engine, request: GenerateReques
         return ChoicePipeline(parser, None if "stop" in capabilities.parameters else _build_stop_stage(request, choice))
 
     ticket = build_ticket(model, request, terms, estimate_prompt_tokens(request))
-    return EventJob(
-        engine, ticket, _apply_cache_salt(request, capabilities, terms), reasoning is not None, build_choice
-    )
+    # The owner's salt, which does not identify the owner, so that owners never share a prefix cache.
+    if terms.cache_salt and "cache_salt" in capabilities.parameters:
+        salt = hashlib.sha256(f"{terms.cache_salt}\n{request.cache_salt}".encode("utf-8", "surrogatepass")).hexdigest()
+        request = msgspec.structs.replace(request, cache_salt=salt)
+    return EventJob(engine, ticket, request, reasoning is not None, build_choice)
 
 
 def build_ticket(model: ServedModel, request: GenerateRequest, terms: CallTerms, tokens: int) -> QueueTicket:
@@ -172,14 +173,6 @@ def build_ticket(model: ServedModel, request: GenerateRequest, terms: CallTerms,
     if priority and "priority" not in model.capabilities.parameters:
         priority = 0
     return QueueTicket(model.queue, terms.queue_share, tokens, priority, terms.is_background)
-
-
-def _apply_cache_salt(request: GenerateRequest, capabilities: Capabilities, terms: CallTerms) -> GenerateRequest:
-    """Add the owner's cache salt, so that owners never share a prefix cache. The salt does not identify the owner."""
-    if not terms.cache_salt or "cache_salt" not in capabilities.parameters:
-        return request
-    salt = hashlib.sha256(f"{terms.cache_salt}\n{request.cache_salt}".encode("utf-8", "surrogatepass")).hexdigest()
-    return msgspec.structs.replace(request, cache_salt=salt)
 
 
 def _find_stops(request: GenerateRequest) -> tuple[str, ...]:
@@ -214,7 +207,28 @@ class _TokenPreparation(msgspec.Struct, frozen=True):
         if request.limits.stop and not _find_stops(request):
             self.warnings.append("stop is ignored: it would truncate the JSON of the response format")
         max_tokens = self._limit_max_tokens(len(encoded.ids))
-        requests = self._build_requests(encoded, max_tokens, await self._compile_grammar(encoded))
+        tools = find_callable_tools(request)
+        grammar: CompiledGrammar | None = None
+        if (request.constraint is not None or tools) and Feature.GRAMMAR in model.capabilities.features:
+            grammar = await compile_grammar(
+                model,
+                backend,
+                request,
+                self.tool_format,
+                encoded.prompt_tail,
+                self.warnings,
+                is_strict=self.terms.is_strict,
+            )
+        requests = self._build_requests(encoded, max_tokens, grammar)
+        context = ParseContext(encoded.prompt_tail, tools, self.terms.new_id)
+        is_conversation = isinstance(request.prompt, Conversation)
+        choice_pipelines = [
+            ChoicePipeline(
+                registry.create_parser(model.reasoning, self.tool_format, context) if is_conversation else None,
+                _build_stop_stage(request, choice),
+            )
+            for choice in range(len(requests))
+        ]
         return TokenJob(
             engine=backend.engine,
             queue_ticket=build_ticket(model, request, self.terms, len(encoded.ids)),
@@ -227,7 +241,7 @@ class _TokenPreparation(msgspec.Struct, frozen=True):
             generates_nothing=max_tokens == 0,
             visible_control_ids=self.model.marker_ids,
             skips_special=not request.special_tokens_in_text,
-            choice_pipelines=self._build_choices(encoded, len(requests)),
+            choice_pipelines=tuple(choice_pipelines),
             applied_edits=encoded.applied_edits,
         )
 
@@ -246,21 +260,6 @@ class _TokenPreparation(msgspec.Struct, frozen=True):
             )
         return min(requested, available)
 
-    async def _compile_grammar(self, encoded: EncodedPrompt) -> CompiledGrammar | None:
-        if self.request.constraint is None and not find_callable_tools(self.request):
-            return None
-        if Feature.GRAMMAR not in self.model.capabilities.features:
-            return None
-        return await compile_grammar(
-            self.model,
-            self.backend,
-            self.request,
-            self.tool_format,
-            encoded.prompt_tail,
-            self.warnings,
-            is_strict=self.terms.is_strict,
-        )
-
     def _build_requests(
         self, encoded: EncodedPrompt, max_tokens: int, grammar: CompiledGrammar | None
     ) -> tuple[TokenRequest, ...]:
@@ -269,7 +268,17 @@ class _TokenPreparation(msgspec.Struct, frozen=True):
         candidates = max(request.choices, request.best_of or 0)
         # best_of ranks candidates by likelihood, so it needs logprobs even if the client does not.
         logprobs = 0 if request.logprobs is None and candidates > request.choices else request.logprobs
-        build_matcher = self._choose_matcher(grammar, max_tokens)
+        closes_at_limit = False
+        matchers: list[Matcher | None] = [None] * candidates
+        if grammar is not None:
+            closes_at_limit, endings = self._closes_at_limit, self.backend.compiler.endings
+            matchers = [
+                grammar.build_closing_matcher(endings, max_tokens) if closes_at_limit else grammar.build_matcher()
+                for _ in range(candidates)
+            ]
+        stop_token_ids = NO_IDS if limits.ignore_eos else self.backend.eos
+        if limits.stop_token_ids:
+            stop_token_ids = stop_token_ids.union(limits.stop_token_ids)
         vision = self.backend.vision
         first = TokenRequest(
             id=f"{self.terms.answer_id}-{self.index}-0",
@@ -279,13 +288,13 @@ class _TokenPreparation(msgspec.Struct, frozen=True):
             sampling=build_sampling(self.model, self.backend, request),
             # The context may have reduced `max_tokens` below it; an engine would never end such a sequence.
             min_tokens=min(limits.min_tokens, max_tokens),
-            stop_token_ids=self._find_stop_ids(),
+            stop_token_ids=stop_token_ids,
             logprobs=logprobs,
             logprob_ids=request.logprob_ids,
             prompt_logprobs=request.prompt_logprobs,
-            matcher=build_matcher(),
+            matcher=matchers[0],
             grammar=None if grammar is None else grammar.text,
-            closes_at_limit=grammar is not None and self._closes_at_limit,
+            closes_at_limit=closes_at_limit,
             reasoning_budget=build_reasoning_budget(self.model, self.backend, request, encoded.prompt_tail),
             priority=request.priority,
             # A line break, which no owner's id contains, so that two pairs cannot join to the same text.
@@ -297,15 +306,20 @@ class _TokenPreparation(msgspec.Struct, frozen=True):
         )
         if candidates == 1:
             return (first,)
-        return (first, *(self._build_candidate(first, choice, build_matcher()) for choice in range(1, candidates)))
-
-    def _choose_matcher(self, grammar: CompiledGrammar | None, max_tokens: int) -> Callable[[], Matcher | None]:
-        """A function that builds the matcher of one choice."""
-        if grammar is None:
-            return lambda: None
-        if not self._closes_at_limit:
-            return grammar.build_matcher
-        return partial(grammar.build_closing_matcher, self.backend.compiler.endings, max_tokens)
+        # Choice k of a seeded request uses seed + k, as in vLLM.
+        seed = first.sampling.seed
+        others = [
+            msgspec.structs.replace(
+                first,
+                id=f"{self.terms.answer_id}-{self.index}-{choice}",
+                sampling=msgspec.structs.replace(first.sampling, seed=None if seed is None else seed + choice),
+                prompt_logprobs=None,
+                choice=choice,
+                matcher=matchers[choice],
+            )
+            for choice in range(1, candidates)
+        ]
+        return (first, *others)
 
     @property
     def _closes_at_limit(self) -> bool:
@@ -313,45 +327,14 @@ class _TokenPreparation(msgspec.Struct, frozen=True):
         closes = self.terms.close_at_limit if closes is None else closes
         return closes and "close_at_limit" in self.model.capabilities.parameters
 
-    def _select_extras(self) -> tuple[tuple[str, str], ...]:
+    def _select_extras(self) -> Extras:
         """The extras that the engine supports; `check_request` has warned about the others."""
-        items = self.request.extras.list_items()
-        if not items:
-            return ()
+        extras = self.request.extras
+        names = extras.list_set_fields()
+        if not names:
+            return extras
         supported = self.model.capabilities.parameters
-        return tuple(
-            (name, strip_reused_ids(value) if name == "kv_transfer_params" else value)
-            for name, value in items
-            if name in supported
-        )
-
-    def _find_stop_ids(self) -> frozenset[int]:
-        limits = self.request.limits
-        eos = NO_IDS if limits.ignore_eos else self.backend.eos
-        return eos.union(limits.stop_token_ids) if limits.stop_token_ids else eos
-
-    def _build_candidate(self, first: TokenRequest, choice: int, matcher: Matcher | None) -> TokenRequest:
-        """The request of one choice. Choice k of a seeded request uses seed + k, as in vLLM."""
-        seed = first.sampling.seed
-        return msgspec.structs.replace(
-            first,
-            id=f"{self.terms.answer_id}-{self.index}-{choice}",
-            sampling=msgspec.structs.replace(first.sampling, seed=None if seed is None else seed + choice),
-            prompt_logprobs=None,
-            choice=choice,
-            matcher=matcher,
-        )
-
-    def _build_choices(self, encoded: EncodedPrompt, n_choices: int) -> tuple[ChoicePipeline, ...]:
-        model, request = self.model, self.request
-        context = ParseContext(encoded.prompt_tail, find_callable_tools(request), self.terms.new_id)
-        is_conversation = isinstance(request.prompt, Conversation)
-        return tuple(
-            [
-                ChoicePipeline(
-                    registry.create_parser(model.reasoning, self.tool_format, context) if is_conversation else None,
-                    _build_stop_stage(request, choice),
-                )
-                for choice in range(n_choices)
-            ]
-        )
+        changes: dict[str, str | None] = {name: None for name in names if name not in supported}
+        if extras.kv_transfer_params is not None and "kv_transfer_params" in supported:
+            changes["kv_transfer_params"] = strip_reused_ids(extras.kv_transfer_params)
+        return msgspec.structs.replace(extras, **changes)

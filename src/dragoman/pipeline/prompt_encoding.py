@@ -27,11 +27,10 @@ from ..core.message import (
     Reasoning,
     Role,
     Text,
-    Tool,
     ToolCall,
     ToolResult,
 )
-from ..core.request import ClearReasoning, ClearToolResults, Conversation, Edit, GenerateRequest
+from ..core.request import ClearReasoning, ClearToolResults, Conversation, GenerateRequest
 from ..prompts.render import ImagePlaceholders, Rendered, Renderer
 from .admission import CallTerms, iterate_parts
 from .models import TokenBackend
@@ -91,7 +90,11 @@ async def encode_prompt(backend: TokenBackend, request: GenerateRequest, terms: 
     ids = add_special_tokens(backend, rendered.ids) if request.add_special_tokens else rendered.ids
     if prompt.preceding_ids:
         check_ids(prompt.preceding_ids, backend.tokenizer.vocab_size, "context")
-        ids = _join_prompts(backend, prompt.preceding_ids, ids)
+        # The tokens that begin a text are not repeated after an earlier prompt.
+        beginning = backend.tokenizer.wrapping.prefix
+        size = len(beginning)
+        repeats_beginning = prompt.preceding_ids[:size] == beginning == ids[:size]
+        ids = (*prompt.preceding_ids, *(ids[size:] if repeats_beginning else ids))
     return EncodedPrompt(ids, rendered.text, rendered.tail, rendered.ignored_options, images=images)
 
 
@@ -136,14 +139,6 @@ def add_special_tokens(backend: TokenBackend, ids: tuple[int, ...]) -> tuple[int
     return (*wrapping.prefix, *ids, *wrapping.suffix)
 
 
-def _join_prompts(backend: TokenBackend, preceding_ids: tuple[int, ...], ids: tuple[int, ...]) -> tuple[int, ...]:
-    """Put a prompt after an earlier one. The token that begins a text is not repeated."""
-    beginning = backend.tokenizer.wrapping.prefix
-    size = len(beginning)
-    repeats_beginning = bool(size) and preceding_ids[:size] == beginning == ids[:size]
-    return (*preceding_ids, *(ids[size:] if repeats_beginning else ids))
-
-
 async def encode_text(backend: TokenBackend, text: str, *, add_special_tokens: bool) -> list[int]:
     """The ids of a raw prompt. Its author is the client, who may write control tokens in it."""
     encode_ids = backend.tokenizer.encode
@@ -165,60 +160,51 @@ async def render_conversation(
     """
     # As in OpenAI's API: with `none` the model does not see the tools, instead of being told not to use them.
     visible_tools = () if conversation.tool_choice.mode == "none" else None
-    conversation, images = _extract_images(backend.vision, conversation)
+    vision, images = backend.vision, list[bytes]()
+    if vision is not None:
+        placeholder = Text(vision.placeholder) if vision.uses_text_placeholder else None
+        conversation, images = extract_images(conversation, placeholder)
     source = conversation.template.template
     if source is not None:
-        return await _render_untrusted(backend, conversation, images, source, terms, visible_tools)
+        # The template in the request is untrusted: it is rendered in a worker process.
+        base, templates = _model_renderer(backend), backend.request_templates
+        if templates is None:
+            raise Unsupported(
+                "This server does not take chat templates from requests (--trust-request-chat-template).",
+                param="chat_template",
+            )
+        renderer = await templates.renderer(base, source)
+        prepared_images, placeholders = await anyio.to_thread.run_sync(_prepare_images, vision, images)
+        steps = renderer.steps(
+            _apply_effort(renderer, conversation),
+            now=terms.now,
+            tools=visible_tools,
+            pictures=placeholders,
+            cache_owner=terms.cache_salt,
+        )
+        return await templates.render(renderer, steps), prepared_images
 
     def work() -> tuple[Rendered, tuple[PreparedImage, ...]]:
         renderer = _model_renderer(backend)
-        read_images, placeholders = _read_images(backend.vision, images)
+        prepared_images, placeholders = _prepare_images(vision, images)
         prepared = _apply_effort(renderer, conversation)
         rendered = renderer.render(
             prepared, now=terms.now, tools=visible_tools, placeholders=placeholders, cache_owner=terms.cache_salt
         )
-        return rendered, read_images
+        return rendered, prepared_images
 
     # Decoding images blocks, so it runs in a thread.
     is_small = not images and _estimate_size(conversation) <= MAX_INLINE_CHARS
     return work() if is_small else await anyio.to_thread.run_sync(work)
 
 
-async def _render_untrusted(
-    backend: TokenBackend,
-    conversation: Conversation,
-    images: list[bytes],
-    source: str,
-    terms: CallTerms,
-    visible_tools: tuple[Tool, ...] | None,
-) -> tuple[Rendered, tuple[PreparedImage, ...]]:
-    """Render with the template in the request, in a worker process."""
-    base, templates = _model_renderer(backend), backend.request_templates
-    if templates is None:
-        raise Unsupported(
-            "This server does not take chat templates from requests (--trust-request-chat-template).",
-            param="chat_template",
-        )
-    renderer = await templates.renderer(base, source)
-    read, pictures = await anyio.to_thread.run_sync(_read_images, backend.vision, images)
-    ready = _apply_effort(renderer, conversation)
-    steps = renderer.steps(ready, now=terms.now, tools=visible_tools, pictures=pictures, cache_owner=terms.cache_salt)
-    return await templates.render(renderer, steps), read
-
-
-def _extract_images(vision: ImageProcessor | None, conversation: Conversation) -> tuple[Conversation, list[bytes]]:
-    if vision is None:
-        return conversation, []
-    return extract_images(conversation, Text(vision.placeholder) if vision.uses_text_placeholder else None)
-
-
-def _read_images(
+def _prepare_images(
     vision: ImageProcessor | None, images: Sequence[bytes]
 ) -> tuple[tuple[PreparedImage, ...], ImagePlaceholders | None]:
     if vision is None or not images:
         return (), None
-    read_images = vision.prepare(images)
-    return read_images, ImagePlaceholders(vision.placeholder, tuple(image.text for image in read_images))
+    prepared_images = vision.prepare(images)
+    return prepared_images, ImagePlaceholders(vision.placeholder, tuple(image.text for image in prepared_images))
 
 
 def _apply_effort(renderer: Renderer, conversation: Conversation) -> Conversation:
@@ -271,18 +257,17 @@ def extract_images(conversation: Conversation, placeholder: Text | None = None) 
         return conversation, []
     image_data: list[bytes] = []
     replacement = placeholder or _EMPTY_IMAGE
-    messages = tuple(_replace_message_images(message, image_data, replacement) for message in conversation.messages)
-    return msgspec.structs.replace(conversation, messages=messages), image_data
+    messages = [
+        msgspec.structs.replace(
+            message, parts=tuple(_replace_image(part, image_data, replacement) for part in message.parts)
+        )
+        for message in conversation.messages
+    ]
+    return msgspec.structs.replace(conversation, messages=tuple(messages)), image_data
 
 
 def _has_image(part: Part) -> bool:
     return isinstance(part, Image) or (isinstance(part, ToolResult) and any(map(_has_image, part.content)))
-
-
-def _replace_message_images(message: Message, image_data: list[bytes], replacement: Image | Text) -> Message:
-    return msgspec.structs.replace(
-        message, parts=tuple(_replace_image(part, image_data, replacement) for part in message.parts)
-    )
 
 
 def _replace_image(part: Part, image_data: list[bytes], replacement: Image | Text) -> Part:
@@ -366,8 +351,17 @@ async def build_edited_prompt(
     if not isinstance(prompt, Conversation) or not prompt.edits:
         return request, encoded
     for edit in prompt.edits:
-        messages, count = _apply_edit(edit, prompt.messages)
-        if not count or not _is_due(edit, prompt.messages, len(encoded.ids)):
+        if isinstance(edit, ClearReasoning):
+            kind, least_saved, is_due = ClearedKind.REASONING, 1, True
+            messages, count = _clear_reasoning(edit, prompt.messages)
+        else:
+            kind, least_saved = ClearedKind.RESULTS, edit.at_least
+            messages, count = _clear_results(edit, prompt.messages)
+            if edit.above_uses is None:
+                is_due = len(encoded.ids) > edit.above_tokens
+            else:
+                is_due = len(_find_result_ids(prompt.messages)) > edit.above_uses
+        if not count or not is_due:
             continue
         edited_conversation = msgspec.structs.replace(prompt, messages=messages)
         shorter_prompt = await encode_prompt(
@@ -375,32 +369,12 @@ async def build_edited_prompt(
         )
         # Counted by rendering again: a template may drop old reasoning by itself, and then clearing it saves nothing.
         saved_tokens = len(encoded.ids) - len(shorter_prompt.ids)
-        if saved_tokens < (edit.at_least if isinstance(edit, ClearToolResults) else 1):
-            continue
-        kind = ClearedKind.RESULTS if isinstance(edit, ClearToolResults) else ClearedKind.REASONING
-        prompt, encoded, applied_edits = (
-            edited_conversation,
-            shorter_prompt,
-            (*applied_edits, AppliedEdit(kind, count, saved_tokens)),
-        )
+        if saved_tokens >= least_saved:
+            prompt, encoded = edited_conversation, shorter_prompt
+            applied_edits = (*applied_edits, AppliedEdit(kind, count, saved_tokens))
     return msgspec.structs.replace(request, prompt=prompt), msgspec.structs.replace(
         encoded, applied_edits=applied_edits
     )
-
-
-def _is_due(edit: Edit, messages: Sequence[Message], prompt_tokens: int) -> bool:
-    if isinstance(edit, ClearReasoning):
-        return True
-    if edit.above_uses is not None:
-        return len(_find_result_ids(messages)) > edit.above_uses
-    return prompt_tokens > edit.above_tokens
-
-
-def _apply_edit(edit: Edit, messages: Sequence[Message]) -> tuple[tuple[Message, ...], int]:
-    """Return the edited messages, and the number of results or turns that were cleared."""
-    if isinstance(edit, ClearReasoning):
-        return _clear_reasoning(edit, messages)
-    return _clear_results(edit, messages)
 
 
 def _find_result_ids(messages: Sequence[Message]) -> list[str]:
@@ -410,12 +384,13 @@ def _find_result_ids(messages: Sequence[Message]) -> list[str]:
 
 
 def _clear_results(edit: ClearToolResults, messages: Sequence[Message]) -> tuple[tuple[Message, ...], int]:
+    """Return the edited messages, and the number of results that were cleared."""
     names = {part.id: part.name for message in messages for part in message.parts if isinstance(part, ToolCall)}
     results = _find_result_ids(messages)
     old_ids = results[: max(0, len(results) - edit.keep)]
     cleared_ids = {id for id in old_ids if names.get(id) not in edit.exclude}
 
-    def cleared(part: Part) -> Part:
+    def clear_part(part: Part) -> Part:
         match part:
             case ToolResult(call_id) if call_id in cleared_ids:
                 return msgspec.structs.replace(part, content=(PLACEHOLDER,))
@@ -425,21 +400,23 @@ def _clear_results(edit: ClearToolResults, messages: Sequence[Message]) -> tuple
             case _:
                 return part
 
-    return tuple(_replace_parts(message, [cleared(part) for part in message.parts]) for message in messages), len(
-        cleared_ids
-    )
+    edited_messages = [_replace_parts(message, [clear_part(part) for part in message.parts]) for message in messages]
+    return tuple(edited_messages), len(cleared_ids)
 
 
 def _clear_reasoning(edit: ClearReasoning, messages: Sequence[Message]) -> tuple[tuple[Message, ...], int]:
-    """An assistant turn is all assistant and tool messages up to the next user message."""
+    """Return the edited messages, and the number of turns that were cleared.
+
+    An assistant turn is all assistant and tool messages up to the next user message.
+    """
     turns: list[int] = []
     turn = 0
     for message in messages:
         turn += message.role is Role.USER
         turns.append(turn)
-    reasoning_turns = [turn for turn, message in zip(turns, messages, strict=True) if _has_reasoning(message)]
-    unique_turns = list(dict.fromkeys(reasoning_turns))
-    cleared_turns = set(unique_turns[: max(0, len(unique_turns) - edit.keep)])
+    parts = ((turn, part) for turn, message in zip(turns, messages, strict=True) for part in message.parts)
+    reasoning_turns = list(dict.fromkeys(turn for turn, part in parts if isinstance(part, Reasoning)))
+    cleared_turns = set(reasoning_turns[: max(0, len(reasoning_turns) - edit.keep)])
     edited_messages = tuple(
         _replace_parts(message, [part for part in message.parts if not isinstance(part, Reasoning)])
         if turn in cleared_turns
@@ -447,10 +424,6 @@ def _clear_reasoning(edit: ClearReasoning, messages: Sequence[Message]) -> tuple
         for turn, message in zip(turns, messages, strict=True)
     )
     return edited_messages, len(cleared_turns)
-
-
-def _has_reasoning(message: Message) -> bool:
-    return any(isinstance(part, Reasoning) for part in message.parts)
 
 
 def _replace_parts(message: Message, parts: Sequence[Part]) -> Message:

@@ -1,7 +1,7 @@
 """The queue in front of a model's engine: bounds what waits, and shares the engine fairly between API keys.
 
 A queue without bounds holds hours of work and any amount of memory. A first-come-first-served queue is filled by one
-client that sends more than the engine can do, and everybody else is rejected. So each key has a queue of its own here:
+client that sends more than the engine can do, and all others are rejected. So each key has a queue of its own here:
 
 - Order: the key that has received the least service for its weight is next. Service is measured in tokens, as in
   "Fairness in Serving Large Language Models" (Sheng et al., OSDI 2024): prompt tokens, and generated tokens twice.
@@ -10,7 +10,7 @@ client that sends more than the engine can do, and everybody else is rejected. S
 - Bounds: a request that finds the queue full replaces the last request of the key with the most waiting requests (or
   tokens) for its weight, if its own key has fewer; otherwise it is rejected.
 
-Requests without an owner share one queue in order of arrival. Knows no engine and no clock.
+Requests without an owner share one queue in order of arrival.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ COMPLETION_WEIGHT = 2
 
 
 class QueueShare(Struct, frozen=True):
-    """Who shares the engine with others.
+    """The share of an API key in an engine.
 
     name: the key; empty where all requests share one queue.
     weight: a key of weight 2 receives twice the service of one of weight 1 while both have requests waiting.
@@ -104,7 +104,7 @@ class QueuedRequest:
 
 
 class _Owner:
-    """What one key has waiting, and the service that it has received.
+    """One key: its waiting requests, and the service that it has received.
 
     waiting: not dispatched, in the order of their turns.
     n_pending, pending_tokens: not running: waiting here or in the engine's own queue.
@@ -185,7 +185,15 @@ class RequestQueue:
         for victim in self._find_victims(share, tokens):
             self.leave(victim, 0)
             victim.wake()
-        owner = self._find_owner(share)
+        owner = self._owners.get(share.name)
+        if owner is None:
+            owner = self._owners[share.name] = _Owner(share)
+        owner.weight = share.weight  # It may have been changed.
+        if not owner.n_present:
+            # An owner that returns does not keep a claim to the service that it did not use. Otherwise a key that was
+            # idle for an hour could take the engine for itself until the others had caught up.
+            present = [other.served for other in self._owners.values() if other.n_present]
+            owner.served = max(owner.served, min(present, default=0))
         self._n_arrived += 1
         owner.last_arrival = self._n_arrived
         request = QueuedRequest(self, owner, tokens, (is_background, priority, self._n_arrived))
@@ -241,7 +249,7 @@ class RequestQueue:
         if self._n_waiting:
             self._dispatch()
         if not self._n_present:
-            # Nobody competes: service that was received before does not count.
+            # No requests compete: service that was received before does not count.
             self._owners.clear()
 
     def mark_full(self) -> None:
@@ -249,18 +257,6 @@ class RequestQueue:
         tried again.
         """
         self._fast_rejections = FAST_REJECTIONS
-
-    def _find_owner(self, share: QueueShare) -> _Owner:
-        """The owner; one that returns does not keep a claim to the service that it did not use."""
-        owner = self._owners.get(share.name)
-        if owner is None:
-            owner = self._owners[share.name] = _Owner(share)
-        owner.weight = share.weight  # It may have been changed.
-        if not owner.n_present:
-            # Otherwise a key that was idle for an hour could take the engine for itself until the others had caught up.
-            present = [other.served for other in self._owners.values() if other.n_present]
-            owner.served = max(owner.served, min(present, default=0))
-        return owner
 
     def _leave_pending(self, request: QueuedRequest) -> None:
         request.owner.n_pending -= 1
@@ -321,7 +317,7 @@ class RequestQueue:
             return False
         oldest = self._n_arrived - RECENT_ARRIVALS
         weights = sum(other.weight for other in self._owners.values() if other.n_present or other.last_arrival > oldest)
-        # All weights are its own where nobody else has come lately: then nothing is reserved.
+        # All weights are its own where no other owner has sent requests lately: then nothing is reserved.
         n_admitted = owner.n_present - len(owner.waiting)
         return weights > owner.weight and n_admitted * weights >= capacity * owner.weight
 
@@ -341,9 +337,11 @@ class RequestQueue:
 
     def _find_victims(self, share: QueueShare, tokens: int) -> list[QueuedRequest]:
         """The requests that have to leave so that one of this owner can wait. Raises Overloaded where none may."""
-        excess_requests = self._n_pending + 1 - self._max_requests
-        if excess_requests > 0:
-            excess_requests = self._n_pending + 1 - self._compute_max_pending()
+        # Pending are requests that wait, and those that start in a free slot. Where the slots are unknown, every
+        # request is pending for an instant.
+        n_free = 0 if self._slots is None else max(0, self._slots - self._n_running)
+        max_pending = max(self._max_requests, 1) if self._slots is None else self._max_requests + n_free
+        excess_requests = self._n_pending + 1 - max_pending
         # A single prompt of any length may wait: otherwise one above the limit could never be served.
         excess_tokens = self.waiting_tokens + tokens - self._max_tokens if self.waiting_tokens else 0
         victims: list[QueuedRequest] = []
@@ -363,7 +361,9 @@ class RequestQueue:
             candidates = (owner for owner in others if others[owner][0])
             greedy = max(candidates, key=lambda owner: others[owner][unit] / owner.weight, default=None)
             if greedy is None or others[greedy][unit] / greedy.weight <= own_load[unit - 1]:
-                raise self._build_error(is_tokens=unit == 2)
+                if unit == 2:
+                    raise Overloaded(f"{self.waiting_tokens} tokens of prompts are already queued; retry later.")
+                raise QueueFull(f"{self._n_pending} requests are already queued; retry later.")
             remaining = others[greedy]
             # The last one: it has waited the shortest time for its place in this owner's order.
             victim = greedy.waiting[remaining[0] - 1]
@@ -371,18 +371,6 @@ class RequestQueue:
             others[greedy] = [remaining[0] - 1, remaining[1] - 1, remaining[2] - victim.tokens]
             excess_tokens -= victim.tokens
         return victims
-
-    def _compute_max_pending(self) -> int:
-        """Requests that may be pending: those that wait, and those that start in a free slot."""
-        if self._slots is None:
-            # Every request is pending for an instant.
-            return max(self._max_requests, 1)
-        return self._max_requests + max(0, self._slots - self._n_running)
-
-    def _build_error(self, *, is_tokens: bool) -> Overloaded:
-        if is_tokens:
-            return Overloaded(f"{self.waiting_tokens} tokens of prompts are already queued; retry later.")
-        return QueueFull(f"{self._n_pending} requests are already queued; retry later.")
 
 
 def _get_order(request: QueuedRequest) -> tuple[bool, int, int]:
@@ -396,7 +384,7 @@ def _get_turn(owner: _Owner) -> tuple[bool, float, int]:
 
 
 class QueueTicket(Struct, frozen=True):
-    """What a prepared request needs to be enqueued. The fields are those of `RequestQueue.enqueue`."""
+    """The place of a prepared request that is not enqueued yet. The fields are those of `RequestQueue.enqueue`."""
 
     queue: RequestQueue
     share: QueueShare

@@ -102,10 +102,25 @@ class _MergeState:
         self._pending: list[tuple[int, Event]] = []
 
     def read(self, index: int, event: Event) -> list[Event]:
+        """Add an event of prompt `index`; returns the events of the merged stream that it releases."""
         match event:
             case Started():
                 self._started[index] = event
-                return self._begin_when_started()
+                started = [event for event in self._started if event is not None]
+                if len(started) < len(self._started):
+                    return []
+                merged_start = Started(
+                    sum(event.prompt_tokens for event in started),
+                    _sum_known([event.cached_tokens for event in started]),
+                    sum(event.choices for event in started),
+                    len(started),
+                    tuple(applied_edit for event in started for applied_edit in event.edited),
+                    _sum_known([event.written_tokens for event in started]),
+                    tuple(dict.fromkeys(warning for event in started for warning in event.warnings)),
+                    min(event.elapsed for event in started),
+                )
+                pending, self._pending = self._pending, []
+                return [merged_start, *(self._renumber(index, pending_event) for index, pending_event in pending)]
             case Finished(usage):
                 self._usages.append(usage)
                 return []
@@ -115,23 +130,6 @@ class _MergeState:
                 return []
             case _:
                 return [self._renumber(index, event)]
-
-    def _begin_when_started(self) -> list[Event]:
-        started = [event for event in self._started if event is not None]
-        if len(started) < len(self._started):
-            return []
-        pending, self._pending = self._pending, []
-        merged_start = Started(
-            sum(event.prompt_tokens for event in started),
-            _sum_known([event.cached_tokens for event in started]),
-            sum(event.choices for event in started),
-            len(started),
-            tuple(applied_edit for event in started for applied_edit in event.edited),
-            _sum_known([event.written_tokens for event in started]),
-            tuple(dict.fromkeys(warning for event in started for warning in event.warnings)),
-            min(event.elapsed for event in started),
-        )
-        return [merged_start, *(self._renumber(index, pending_event) for index, pending_event in pending)]
 
     def _renumber(self, index: int, event: Event) -> Event:
         if isinstance(event, PromptTokens):
@@ -184,7 +182,7 @@ async def select_best(batches: Batches, n_best: int) -> Batches:
     ranked = sorted(candidate_events.values(), key=_compute_likelihood, reverse=True)[:n_best]
     yield [msgspec.structs.replace(started, choices=n_best), *prompts]
     for index, events in enumerate(ranked):
-        yield [_with_choice(event, index) for event in events]
+        yield [msgspec.structs.replace(event, choice=index) for event in events]
     yield [finished]
 
 
@@ -192,11 +190,6 @@ def _compute_likelihood(events: list[Event]) -> float:
     tokens: list[Token] = [token for event in events for token in get_answer_tokens(event)]
     logprobs = [token.logprob for token in tokens if token.logprob is not None]
     return sum(logprobs) / len(logprobs) if logprobs else 0.0
-
-
-def _with_choice(event: Event, index: int) -> Event:
-    assert not isinstance(event, (Started, PromptTokens, Finished))
-    return msgspec.structs.replace(event, choice=index)
 
 
 DirectRun = TokenRun | EventRun
@@ -240,38 +233,27 @@ async def admit(
     Raises:
         RequestError: the call is rejected before the engine is involved.
     """
-    request_metrics = [None] * len(requests)
-    if metrics is not None:
-        request_metrics = [metrics.start_request(model) for _ in requests]
-    # Preparing awaits; the lease in the returned batches takes over before this one ends.
-    with model.keep_loaded():
-        return await _prepare_call(model, requests, terms, request_metrics)
-
-
-async def _prepare_call(
-    model: ServedModel,
-    requests: Sequence[GenerateRequest],
-    terms: CallTerms,
-    request_metrics: Sequence[RequestMetrics | None],
-) -> AdmittedRun:
+    request_metrics = [None if metrics is None else metrics.start_request(model) for _ in requests]
     jobs: list[Job] = []
     warnings: dict[str, None] = {}
-    for index, request in enumerate(requests):
-        job, job_warnings = await prepare_job(model, request, terms, index)
-        jobs.append(job)
-        warnings |= dict.fromkeys(job_warnings)
-    streams = [_build_stream(model, *prompt_args) for prompt_args in zip(jobs, requests, request_metrics, strict=True)]
-    batches = merge_prompts([stream for stream, _ in streams])
-    if terms.timeout is not None:
-        batches = limit_time(batches, terms.timeout)
-    # The outermost of these layers, so that the model stays loaded until every inner generator has been closed.
-    if model.usage_guard is not None:
-        batches = Lease(model.usage_guard, batches)
-    admitted = isinstance(model.backend, TokenBackend)
+    # Preparing awaits; the lease in the returned batches takes over before this one ends.
+    with model.keep_loaded():
+        for index, request in enumerate(requests):
+            job, job_warnings = await prepare_job(model, request, terms, index)
+            jobs.append(job)
+            warnings |= dict.fromkeys(job_warnings)
+        streams = [_build_stream(model, *prompt) for prompt in zip(jobs, requests, request_metrics, strict=True)]
+        batches = merge_prompts([stream for stream, _ in streams])
+        if terms.timeout is not None:
+            batches = limit_time(batches, terms.timeout)
+        # The outermost of these layers, so that the model stays loaded until every inner generator has been closed.
+        if model.usage_guard is not None:
+            batches = Lease(model.usage_guard, batches)
+    is_admitted = isinstance(model.backend, TokenBackend)
     control_ids = model.backend.tokenizer.control_ids if isinstance(model.backend, TokenBackend) else NO_IDS
     # A merge of several prompts reads from queues, so their events cannot be handed on directly.
     direct = streams[0][1] if len(streams) == 1 else None
-    return AdmittedRun(batches, tuple(warnings), admitted, control_ids, tuple(jobs), direct)
+    return AdmittedRun(batches, tuple(warnings), is_admitted, control_ids, tuple(jobs), direct)
 
 
 def _build_stream(

@@ -268,22 +268,14 @@ class ServedModel:
     """The tokens that open a tool call, each as a sequence."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "marker_ids", self._find_marker_ids())
-        object.__setattr__(self, "call_opener_ids", self._find_call_opener_ids())
-
-    def _find_call_opener_ids(self) -> tuple[tuple[int], ...]:
-        if self.tools is None or not isinstance(self.backend, TokenBackend):
-            return ()
-        special = self.backend.tokenizer.special_tokens
-        return tuple((special[marker],) for marker in self.tools.call_openers if marker in special)
-
-    def _find_marker_ids(self) -> frozenset[int]:
-        if not isinstance(self.backend, TokenBackend):
-            return frozenset()
-        special = self.backend.tokenizer.special_tokens
+        special = self.backend.tokenizer.special_tokens if isinstance(self.backend, TokenBackend) else {}
         markers = [marker for parser in (self.tools, self.reasoning) if parser is not None for marker in parser.markers]
         # A marker may consist of several control tokens, or of one and text: `<|action_start|><|plugin|>`.
-        return frozenset(id for text, id in special.items() if any(text in marker for marker in markers))
+        marker_ids = frozenset(id for text, id in special.items() if any(text in marker for marker in markers))
+        call_openers = () if self.tools is None else self.tools.call_openers
+        call_opener_ids = tuple((special[marker],) for marker in call_openers if marker in special)
+        object.__setattr__(self, "marker_ids", marker_ids)
+        object.__setattr__(self, "call_opener_ids", call_opener_ids)
 
     def find_response_name(self, requested: str) -> str:
         """The model name in responses: an adapter's own name; the model's name for an alias."""

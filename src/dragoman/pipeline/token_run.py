@@ -1,4 +1,4 @@
-"""Runs one prompt on an engine of tokens: n sequences in, one stream of canonical events out.
+"""Runs one prompt on an engine, of tokens or of events, and yields batches of canonical events.
 
 The same steps have two drivers. The consumer of `stream_batches` is resumed for a batch; or, while it waits there and
 has attached a receiver that is ready, the receiver gets the batch in the iteration after the engine's step. The second
@@ -54,7 +54,9 @@ class BatchReceiver(Protocol):
 
 
 class TokenRun:
-    """The state of one prompt's response. `batches` may be iterated once; closing it aborts every sequence.
+    """One prompt's response from an engine of tokens: n sequences in, one stream of canonical events out.
+
+    `stream_batches` may be called once; closing its generator aborts every sequence.
 
     Parts of the job are released as soon as they are not needed: many runs wait for tokens at the same time.
     """
@@ -130,7 +132,14 @@ class TokenRun:
                     raise self._failure
             yield [Finished(self._build_usage())]
         finally:
-            self._abort_unfinished()
+            for choice in self._choices:
+                if choice.pipeline.has_finished:
+                    continue
+                try:
+                    self._engine.abort(choice.id)
+                except BaseException:
+                    # Does not block, so it cannot be cancelled by us. The response has already ended.
+                    log.exception("an engine failed to abort %s", choice.id)
             progress.end(self._fail)
             place.leave(sum([choice.n_sampled for choice in self._choices]))
             # After `leave`, which ends the fast rejections that this begins.
@@ -189,15 +198,6 @@ class TokenRun:
             self._queue_was_full = True
             raise
 
-    def _abort_unfinished(self) -> None:
-        for choice in self._choices:
-            if not choice.pipeline.has_finished:
-                try:
-                    self._engine.abort(choice.id)
-                except BaseException:
-                    # Does not block, so it cannot be cancelled by us. The response has already ended.
-                    log.exception("an engine failed to abort %s", choice.id)
-
     def _find_choice(self, id: str) -> _Choice:
         return self._choices[0] if self._choices_by_id is None else self._choices_by_id[id]
 
@@ -226,8 +226,16 @@ class TokenRun:
                 self._failure = error
                 # An engine in another process rejects after `add`.
                 self._queue_was_full = self._queue_was_full or isinstance(error, QueueFull)
-            case Ended() if self._pending_outputs is None:
-                return self._handle_ended(output)
+            case Ended(kv_transfer_params=kv_transfer_params) if self._pending_outputs is None:
+                choice = self._find_choice(output.id)
+                # OpenAI's and vLLM's `stop_reason` is null for the end of the turn, and names only stops that the
+                # request set.
+                reason, stop = output.reason, None if output.stop in self._eos else output.stop
+                # The grammar was brought to an end because of the limit, so the answer is cut, although it is valid.
+                if reason is FinishReason.STOP and (choice.was_closed or output.was_closed):
+                    reason, stop = FinishReason.LENGTH, None
+                if not choice.pipeline.has_finished:
+                    return self._finish_choice(choice, reason, stop, kv_transfer_params)
             case WeightVersionSet(id, version) if self._pending_outputs is None:
                 self._find_choice(id).record_weight_change(version)
             case WeightVersionSet() | Sampled() | Ended():
@@ -295,17 +303,6 @@ class TokenRun:
             events += self._finish_choice(choice, FinishReason.STOP, None)
         return events
 
-    def _handle_ended(self, end: Ended) -> list[Event]:
-        choice = self._find_choice(end.id)
-        if choice.pipeline.has_finished:
-            return []
-        # OpenAI's and vLLM's `stop_reason` is null for the end of the turn, and names only stops that the request set.
-        stop = None if end.stop in self._eos else end.stop
-        # The grammar was brought to an end because of the limit, so the answer is cut, although it is valid.
-        if end.reason is FinishReason.STOP and (choice.was_closed or end.was_closed):
-            return self._finish_choice(choice, FinishReason.LENGTH, None, end.kv_transfer_params)
-        return self._finish_choice(choice, end.reason, stop, end.kv_transfer_params)
-
     def _finish_choice(
         self, choice: _Choice, reason: FinishReason, stop: int | None, kv_transfer_params: str | None = None
     ) -> list[Event]:
@@ -326,7 +323,10 @@ class TokenRun:
 
 
 class _Choice:
-    """One sequence and its event pipeline. sampled: number of sampled tokens."""
+    """One sequence and its event pipeline.
+
+    n_sampled: number of sampled tokens.
+    """
 
     __slots__ = ("_closing", "_weight_changes", "assembler", "id", "n_sampled", "pipeline")
 
@@ -359,11 +359,10 @@ class _Choice:
         return tuple(WeightSpan(version, start, end) for (version, start), end in spans)
 
 
-# Runs one prompt on an engine of events, with the same parsers and stop strings as for engines of tokens.
-
-
 class EventRun:
-    """The state of one prompt's response. `batches` may be iterated once; closing it closes the engine's stream.
+    """One prompt's response from an engine of events, with the same parsers and stop strings as for engines of tokens.
+
+    `stream_batches` may be called once; closing its generator closes the engine's stream.
 
     A third-party engine's stream is validated: an illegal one fails with ProtocolError instead of yielding a corrupt
     response.
@@ -422,9 +421,9 @@ class EventRun:
                     task.uncancel()
                     raise self._failure
                 progress.events += 1
-                canonical = self._feed(event)
-                if canonical:
-                    yield canonical
+                batch = self._feed(event)
+                if batch:
+                    yield batch
         finally:
             progress.end(self._fail)
             try:
@@ -487,38 +486,33 @@ class EventRun:
                 self._waiting_task.cancel()
 
     def _feed(self, event: Event | None) -> list[Event]:
-        out = self._advance(event)
+        """Handle an event that the stream yielded."""
+        events = self._advance(event)
         if isinstance(event, Finished):
             self._ended = True
         elif self._ended:
-            return [*out, Finished(self._build_usage())]
-        return out
+            return [*events, Finished(self._build_usage())]
+        return events
 
     def _advance(self, event: Event | None) -> list[Event]:
         """Handle an event. It ends the answer where the last choice has matched a stop string: there is no need to wait
         for the engine's own end.
         """
         if event is None:
-            raise ProtocolError("the engine yielded None, which is no event")
+            raise ProtocolError("the engine yielded None instead of an event")
         self._grammar.feed(event)
-        out = self._handle_event(event)
-        if self._was_stopped and all(choice.has_finished for choice in self._choices):
-            self._ended = True
-        return out
-
-    def _handle_event(self, event: Event) -> list[Event]:
+        events = [event]
         match event:
             case Started():
                 self._started = event
                 if self._place is not None:
                     self._place.start()
                 self._choices = [self._job.build_choice(choice) for choice in range(event.choices)]
-                return [event]
             case PromptTokens():
-                return [event]
+                pass
             case Finished(usage):
                 self._completion_tokens = usage.completion
-                return [Finished(self._complete_usage(usage))]
+                events = [Finished(self._complete_usage(usage))]
             case _:
                 pipeline = self._choices[event.choice]
                 # The engine does not know that a stop string has ended the choice.
@@ -528,7 +522,9 @@ class EventRun:
                 if pipeline.has_matched_stop:
                     self._was_stopped = True
                     events += pipeline.feed(ChoiceFinished(event.choice, FinishReason.STOP))
-                return events
+        if self._was_stopped and all(choice.has_finished for choice in self._choices):
+            self._ended = True
+        return events
 
     def _complete_usage(self, usage: Usage) -> Usage:
         """The engine's own counts; reasoning tokens are counted here where our parser separated the reasoning."""

@@ -14,7 +14,7 @@ from starlette.types import Receive, Scope, Send
 from .. import __version__
 from ..core.control import ModelPuller
 from ..core.errors import NotFound, Overloaded
-from ..dialects.base import ReaderOptions
+from ..dialects.base import ReaderOptions, VerificationMode
 from ..dialects.body import abbreviate
 from ..http.asgi_extensions import find_direct_response, find_on_disconnect
 from ..pipeline.metrics import ModelMetrics
@@ -186,10 +186,10 @@ def create_app(
         reader_options=ReaderOptions(
             profile=options.profile,
             default_model=models.default,
-            drop_nonces=options.drop_nonces,
-            tokens_as_ids=options.tokens_as_ids,
+            drop_nonces=options.drop_agent_nonces,
+            tokens_as_ids=options.return_tokens_as_token_ids,
         ),
-        sealer=Sealer(secret or secrets.token_bytes(32), options.reasoning_verification),
+        sealer=Sealer(secret or secrets.token_bytes(32), VerificationMode(options.reasoning_verification)),
         fingerprint=f"dragoman-{__version__}",
         media=media or MediaResolver(MediaOptions()),
         meters=ModelMetrics(models, clock.monotonic),
@@ -197,7 +197,7 @@ def create_app(
         recent_prompts=features.recent_prompts,
         recent_requests=RecentRequests() if options.ui else None,
     )
-    keyring = Keyring(options.api_keys, options.admin_keys, tenants, now=clock.now)
+    keyring = Keyring(options.api_key, options.admin_api_key, tenants, now=clock.now)
     ledger = UsageLedger(store or MemoryStore(now=clock.now), clock.now)
     service = Service(
         models=models,

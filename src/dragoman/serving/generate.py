@@ -186,7 +186,7 @@ async def _prepare_and_observe(context: RequestContext, call: GenerationCall, he
 
 def _add_timings(context: RequestContext, admitted: AdmittedCall) -> AdmittedCall:
     """Have the answer contain its timings, if the server reports them."""
-    if not context.service.options.per_request_metrics:
+    if not context.service.options.enable_per_request_metrics:
         return admitted
     batches = add_timings(admitted.run.batches, context.service.clock.monotonic)
     # It changes the last batch, so all of them must pass through it.
@@ -366,7 +366,7 @@ def _apply_header_directives(request: GenerateRequest, headers: Headers) -> Gene
     rank, session = headers.get("x-data-parallel-rank"), headers.get("x-session-id")
     if reply is None and fault is None and rank is None and session is None:
         return request
-    directives = {
+    directives: dict[str, str | int] = {
         name: _read_json_header(f"x-dragoman-{name}", value)
         for name, value in (("reply", reply), ("fault", fault))
         if value is not None
@@ -375,10 +375,10 @@ def _apply_header_directives(request: GenerateRequest, headers: Headers) -> Gene
     if rank is not None:
         if not (rank.isascii() and rank.isdecimal() and len(rank) < 10):
             raise RequestError("x-data-parallel-rank: must be a number", code="invalid_header")
-        directives["data_parallel_rank"] = rank
+        directives["data_parallel_rank"] = int(rank)
     # As in vLLM, the body takes precedence.
     if session and request.extras.session_id is None:
-        directives["session_id"] = msgspec.json.encode(session[:_MAX_SESSION_ID]).decode()
+        directives["session_id"] = session[:_MAX_SESSION_ID]
     return replace(request, extras=replace(request.extras, **directives))
 
 
@@ -397,7 +397,7 @@ def _resolve_for_engine(request: GenerateRequest, name: str, model: ServedModel,
     """Replace an alias by the model's own name, set the adapter, and lower the priority of background requests."""
     extras = request.extras
     if name != model.name:
-        extras = replace(extras, lora=msgspec.json.encode(name).decode())
+        extras = replace(extras, lora=name)
     priority = request.priority + BACKGROUND_PRIORITY_OFFSET if caller.is_background else request.priority
     # Nearly always: no copy of the request is made.
     if request.model == name and request.priority == priority and extras is request.extras:

@@ -6,12 +6,11 @@ import asyncio
 from collections import deque
 from dataclasses import dataclass, field
 
-from msgspec import Struct
-
-from ..dialects.base import Profile, ReaderOptions, VerificationMode
+from ..dialects.base import Profile, ReaderOptions
 from ..pipeline.metrics import ModelMetrics
 from ..pipeline.models import Models
 from ..pipeline.prompt_encoding import RecentPrompts
+from ..settings import ServingSettings
 from ..store import Store
 from .body import BodyMemoryBudget
 from .clock import Clock, IdGenerator
@@ -26,55 +25,27 @@ from .tracing import Telemetry
 STARTS_PER_TURN = 4
 
 
-class ServingOptions(Struct, frozen=True):
-    """Options of the HTTP API.
+class ServingOptions(ServingSettings, frozen=True, kw_only=True):
+    """Options of the HTTP API: its settings as they are, and what is computed of other settings.
 
-    strict: unknown or unsupported parameters are errors instead of warnings.
     bind: the address listened on; None for a Unix socket.
-    max_background: concurrent background responses.
     max_sockets: concurrent WebSockets.
     socket_lifetime: seconds after which a WebSocket is closed.
-    batch_concurrency: concurrent requests of batches.
-    weights_dir, lora_dir: directories from which weights and adapters are loaded at run time; None disables that.
-    tokens_as_ids: see `ReaderOptions`.
-    per_request_metrics: answers with one choice contain their timings, as with vLLM's flag.
-    close_at_limit: end constrained answers legally within their token limit, unless a request says otherwise.
-    request_timeout: seconds after which a generation fails; None is unlimited.
-    progress_timeout: seconds without an event, while requests run, after which `/health` returns 503.
-    observes_calls: calls are recorded for the access log, also without a request log and keys.
     ui: serve the page at `/ui`, and keep the facts of the last requests for it.
     """
 
     profile: Profile = Profile.OPENAI
-    strict: bool = False
-    max_body_bytes: int = 32 * 1024 * 1024
-    max_inflight_body_bytes: int = 512 * 1024 * 1024
     bind: str | None = "127.0.0.1"
-    allowed_hosts: tuple[str, ...] = ()
     cors: CorsPolicy = CorsPolicy()
-    api_keys: tuple[str, ...] = ()
-    admin_keys: tuple[str, ...] = ()
     timeouts: StreamTimeouts = StreamTimeouts()
-    access_log: bool = False
-    max_logprobs: int = 20
-    max_file_bytes: int = 200 * 1024 * 1024
-    batch_concurrency: int = 16
-    explain: bool = False
-    drop_nonces: bool = True
-    reasoning_verification: VerificationMode = VerificationMode.LENIENT
-    max_background: int = 64
     max_sockets: int = 1024
     socket_lifetime: float = 3600.0
-    weights_dir: str | None = None
-    lora_dir: str | None = None
-    max_weights_bytes: int = 1024 * 1024 * 1024
-    per_request_metrics: bool = False
-    tokens_as_ids: bool = False
-    close_at_limit: bool = False
-    request_timeout: float | None = None
-    progress_timeout: float = 600.0
-    observes_calls: bool = False
     ui: bool = False
+
+    @property
+    def observes_calls(self) -> bool:
+        """Whether calls are recorded for the access log, also without a request log and keys."""
+        return self.access_log and self.log_format == "json"
 
 
 class StartLimiter:

@@ -1,7 +1,7 @@
 """Settings of the server: each defined once, and read from the command line, the environment and files."""
 
 from .definition import Settings
-from .fields import FIELDS, FORMER_NAMES, PREFIX, SettingField, describe_unsupported, find_changed_settings, flag_of
+from .fields import FIELDS, FORMER_NAMES, PREFIX, SettingField, describe_unsupported, find_changed_settings, format_flag
 from .sections import (
     GenerationConfig,
     Instance,
@@ -14,6 +14,7 @@ from .sections import (
     SettingsError,
     read_ray_settings,
 )
+from .serving import ServingSettings
 from .sources import (
     check_exposure,
     is_loopback,
@@ -36,13 +37,14 @@ __all__ = [
     "Option",
     "RaySettings",
     "Secret",
+    "ServingSettings",
     "SettingField",
     "Settings",
     "SettingsError",
     "check_exposure",
     "describe_unsupported",
     "find_changed_settings",
-    "flag_of",
+    "format_flag",
     "is_loopback",
     "load_keywords",
     "load_or_create_key",

@@ -1,6 +1,6 @@
 """Every setting of the server, defined once: its type, its default, its bounds and what it is for.
 
-Knows no command line library, no file and no environment; `sources` reads a server's settings from all of them.
+`sources` reads their values from the command line, the environment and a file.
 """
 
 from __future__ import annotations
@@ -9,10 +9,19 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from .sections import GenerationConfig, ModelEntries, ModelEntry, Option, RaySettings, Secret
+from .sections import (
+    BATCHING_ENGINES,
+    MIB,
+    PARSING_ENGINES,
+    SCHEDULING_ENGINES,
+    VLLM_ENGINES,
+    GenerationConfig,
+    ModelEntries,
+    ModelEntry,
+    Option,
+    RaySettings,
+)
 from .simulator import SimulatorSettings
-
-_MIB = 1024 * 1024
 
 
 class Settings(SimulatorSettings, frozen=True, kw_only=True):
@@ -47,20 +56,38 @@ class Settings(SimulatorSettings, frozen=True, kw_only=True):
         ),
     ] = None
     chat_template: Annotated[
-        str | None, Option("Model", "Jinja chat template, as a path or inline, instead of the model's own.")
+        str | None,
+        Option(
+            "Model", "Jinja chat template, as a path or inline, instead of the model's own.", engines=SCHEDULING_ENGINES
+        ),
     ] = None
     trust_request_chat_template: Annotated[
-        bool, Option("Model", "Accept chat templates in requests. They run in a sandbox.")
+        bool, Option("Model", "Accept chat templates in requests. They run in a sandbox.", engines=SCHEDULING_ENGINES)
     ] = False
     tool_call_parser: Annotated[
-        str | None, Option("Model", "Parser for the model's tool calls. By default detected from the chat template.")
+        str | None,
+        Option(
+            "Model",
+            "Parser for the model's tool calls. By default detected from the chat template.",
+            engines=PARSING_ENGINES,
+        ),
     ] = None
     reasoning_parser: Annotated[
-        str | None, Option("Model", "Parser for the model's reasoning. By default detected from the chat template.")
+        str | None,
+        Option(
+            "Model",
+            "Parser for the model's reasoning. By default detected from the chat template.",
+            engines=PARSING_ENGINES,
+        ),
     ] = None
     override_generation_config: Annotated[
         GenerationConfig,
-        Option("Model", "Default sampling parameters, as JSON: '{\"temperature\": 0.2}'.", metavar="JSON"),
+        Option(
+            "Model",
+            "Default sampling parameters, as JSON: '{\"temperature\": 0.2}'.",
+            metavar="JSON",
+            engines=PARSING_ENGINES,
+        ),
     ] = GenerationConfig()
     dtype: Annotated[
         Literal["auto", "float32", "bfloat16", "float16"],
@@ -68,12 +95,15 @@ class Settings(SimulatorSettings, frozen=True, kw_only=True):
             "Model",
             "Data type for model weights and activations (torch, mlx) or for the KV cache (llama.cpp); `auto` "
             "uses the checkpoint's, or float16 for llama.cpp.",
+            engines=("transformers", "mlx", "llamacpp", "vllm"),
         ),
     ] = "auto"
     device: Annotated[
         str,
         Option(
-            "Model", "Device for torch: `cpu`, `cuda`, `cuda:1` or `mps`; `auto` uses an accelerator if there is one."
+            "Model",
+            "Device for torch: `cpu`, `cuda`, `cuda:1` or `mps`; `auto` uses an accelerator if there is one.",
+            engines=("transformers",),
         ),
     ] = "auto"
     gpu_layers: Annotated[
@@ -83,6 +113,7 @@ class Settings(SimulatorSettings, frozen=True, kw_only=True):
             "Number of layers that llama.cpp offloads to the GPU; -1 lets llama.cpp decide.",
             minimum=-1,
             maximum=100000,
+            engines=("llamacpp",),
         ),
     ] = -1
     deterministic: Annotated[
@@ -91,6 +122,7 @@ class Settings(SimulatorSettings, frozen=True, kw_only=True):
             "Model",
             "Run llama.cpp without flash attention on a CPU: slower, but concurrent requests change logits only in the "
             "last digits.",
+            engines=("llamacpp",),
         ),
     ] = False
     mmproj: Annotated[
@@ -100,6 +132,7 @@ class Settings(SimulatorSettings, frozen=True, kw_only=True):
             "GGUF file with the multimodal projector, for llama.cpp. By default the only `mmproj*.gguf` file "
             "next to the model; `none` disables image input.",
             metavar="FILE",
+            engines=("llamacpp",),
         ),
     ] = None
     threads: Annotated[
@@ -110,6 +143,7 @@ class Settings(SimulatorSettings, frozen=True, kw_only=True):
             "and `encoder`.",
             minimum=1,
             maximum=1024,
+            engines=("tiny", "encoder", "transformers", "llamacpp"),
         ),
     ] = None
     quantization: Annotated[
@@ -118,6 +152,7 @@ class Settings(SimulatorSettings, frozen=True, kw_only=True):
             "Model",
             "Quantize the weights of a transformers model at load time: 4-bit NF4 (`bitsandbytes`) or 8-bit "
             "(`torchao`). Pre-quantized checkpoints need no flag.",
+            engines=("transformers",),
         ),
     ] = None
     attention_backend: Annotated[
@@ -126,6 +161,7 @@ class Settings(SimulatorSettings, frozen=True, kw_only=True):
             "Model",
             "Torch attention kernel for transformers models; `auto` lets torch choose at each step. Loading "
             "fails if the kernel does not support the model or the device.",
+            engines=("transformers",),
         ),
     ] = "auto"
     sampling_device: Annotated[
@@ -134,50 +170,82 @@ class Settings(SimulatorSettings, frozen=True, kw_only=True):
             "Model",
             "Where tokens of transformers models are sampled: on the `host`, or on the device of the `model`; `auto` "
             "uses the model's device if that is an accelerator.",
+            engines=("transformers",),
         ),
     ] = "auto"
     trust_remote_code: Annotated[
-        bool, Option("Model", "Allow transformers to run Python code from the model directory.")
+        bool,
+        Option(
+            "Model",
+            "Allow transformers to run Python code from the model directory.",
+            engines=("transformers", "mlx", "vllm"),
+        ),
     ] = False
     vllm_args: Annotated[
         str | None,
-        Option("Model", "Additional vLLM engine arguments for `vllm:`.", metavar="JSON"),
+        Option("Model", "Additional vLLM engine arguments for `vllm:`.", metavar="JSON", engines=("vllm",)),
     ] = None
     directives: Annotated[
         bool,
-        Option("Model", "Enable directives in prompts ([[...]]) that control the replies of `scripted` and `sim`."),
+        Option(
+            "Model",
+            "Enable directives in prompts ([[...]]) that control the replies of `scripted` and `sim`.",
+            engines=("scripted", "sim"),
+        ),
     ] = False
     upstream_model: Annotated[
-        str | None, Option("Upstream", "Upstream model to serve; by default the first one that the upstream lists.")
+        str | None,
+        Option(
+            "Upstream",
+            "Upstream model to serve; by default the first one that the upstream lists.",
+            engines=("upstream",),
+        ),
     ] = None
     upstream_kind: Annotated[
         Literal[
             "auto", "compatible", "openai", "vllm", "dragoman", "sglang", "llama.cpp", "anthropic", "responses", "tei"
         ],
-        Option("Upstream", "Type of upstream server, which determines the extensions in use; `auto` detects it."),
+        Option(
+            "Upstream",
+            "Type of upstream server, which determines the extensions in use; `auto` detects it.",
+            engines=("upstream",),
+        ),
     ] = "auto"
     upstream_task: Annotated[
         tuple[str, ...],
         Option(
             "Upstream",
-            "What the upstream model does: `generate`, `embed`, `score`, or several, such as generate,embed. By "
-            "default the upstream is asked.",
+            "What the upstream model does: `generate`, `embed`, `score`, or several, such as generate,embed. "
+            "Detected from the upstream by default.",
+            engines=("upstream",),
         ),
     ] = ()
     upstream_api_key: Annotated[
-        tuple[Secret, ...],
+        tuple[str, ...],
         Option(
             "Upstream",
             "API key for the upstream. Repeatable: one for all upstreams, or one per upstream in the same order.",
+            engines=("upstream",),
+            is_secret=True,
         ),
     ] = ()
     upstream_weight: Annotated[
         tuple[str, ...],
-        Option("Upstream", "Load-balancing weights, in the order of the upstreams, such as 2,1. Equal by default."),
+        Option(
+            "Upstream",
+            "Load-balancing weights, in the order of the upstreams, such as 2,1. Equal by default.",
+            engines=("upstream",),
+        ),
     ] = ()
     upstream_timeout: Annotated[
         float,
-        Option("Upstream", "Seconds without data after which an upstream request fails.", minimum=0.1, maximum=86400),
+        Option(
+            "Upstream",
+            "Seconds without data after which an upstream request fails.",
+            minimum=0.1,
+            maximum=86400,
+            engines=("upstream",),
+        ),
     ] = 600.0
     upstream_retries: Annotated[
         int,
@@ -186,6 +254,7 @@ class Settings(SimulatorSettings, frozen=True, kw_only=True):
             "Number of retries on other upstreams before the first byte of a response.",
             minimum=0,
             maximum=1000,
+            engines=("upstream",),
         ),
     ] = 2
     host: Annotated[str, Option("Server", "Address to listen on.")] = "127.0.0.1"
@@ -237,65 +306,9 @@ class Settings(SimulatorSettings, frozen=True, kw_only=True):
     max_connections_per_address: Annotated[
         int, Option("Server", "Maximum open connections from one address other than loopback.", minimum=1)
     ] = 4096
-    max_body_bytes: Annotated[
-        int, Option("Server", "Maximum size of a request body, in bytes.", minimum=1024, allows_size_suffix=True)
-    ] = 32 * _MIB
-    max_inflight_body_bytes: Annotated[
-        int,
-        Option(
-            "Server",
-            "Maximum total size of request bodies being read, in bytes; a single body of up to --max-body-bytes "
-            "is always accepted.",
-            minimum=1024,
-            allows_size_suffix=True,
-        ),
-    ] = 512 * _MIB
     keepalive_interval: Annotated[
         float, Option("Server", "Seconds between keep-alive events on an idle stream.", minimum=0.05, maximum=3600)
     ] = 5.0
-    request_timeout: Annotated[
-        float | None,
-        Option(
-            "Server",
-            "Seconds after which a generation that has not finished fails with a timeout; a client may ask for less by "
-            "the header `x-dragoman-timeout`. By default there is no deadline.",
-            minimum=0.05,
-            maximum=86400,
-        ),
-    ] = None
-    close_at_limit: Annotated[
-        bool,
-        Option(
-            "Server",
-            "Spend the last tokens within `max_tokens` on a legal ending of a constrained answer, so that its JSON is "
-            "valid; a request decides for itself by `structured_outputs.close_at_limit`.",
-        ),
-    ] = False
-    enable_per_request_metrics: Annotated[
-        bool,
-        Option(
-            "Server",
-            "Add `metrics` (milliseconds in the queue, to the first token, between tokens) to Chat and Completions "
-            "answers with one choice, in a stream to its usage chunk.",
-        ),
-    ] = False
-    return_tokens_as_token_ids: Annotated[
-        bool,
-        Option(
-            "Server",
-            "Represent the tokens in the logprobs of Chat and Completions as `token_id:ID` unless the request has "
-            "`return_tokens_as_token_ids`.",
-        ),
-    ] = False
-    progress_timeout: Annotated[
-        float,
-        Option(
-            "Server",
-            "Seconds without any event of a model, while requests run on it, after which `/health` is 503.",
-            minimum=1,
-            maximum=86400,
-        ),
-    ] = 600.0
     shutdown_timeout: Annotated[
         float,
         Option(
@@ -315,12 +328,6 @@ class Settings(SimulatorSettings, frozen=True, kw_only=True):
             maximum=3600,
         ),
     ] = 0.0
-    api_key: Annotated[
-        tuple[Secret, ...], Option("Access", "API key that clients must send. Repeatable: any of them is accepted.")
-    ] = ()
-    admin_api_key: Annotated[
-        tuple[Secret, ...], Option("Access", "API key for administrative endpoints. Repeatable.")
-    ] = ()
     keys_file: Annotated[
         str | None,
         Option(
@@ -340,45 +347,17 @@ class Settings(SimulatorSettings, frozen=True, kw_only=True):
         ),
     ] = "auto"
     secret_key: Annotated[
-        Secret | None,
+        str | None,
         Option(
             "Access",
             "Secret that encrypts and signs the reasoning returned to clients. Servers with the same secret "
             "accept each other's. By default generated and stored in the state directory.",
+            is_secret=True,
         ),
     ] = None
-    weights_dir: Annotated[
-        str | None,
-        Option(
-            "Access",
-            "Directory from which administrators may load new weights at run time; by default weights can only "
-            "be uploaded.",
-            metavar="DIR",
-        ),
-    ] = None
-    lora_dir: Annotated[
-        str | None,
-        Option(
-            "Access",
-            "Directory from which administrators may load adapters at run time; by default only --lora-modules are "
-            "loaded.",
-            metavar="DIR",
-        ),
-    ] = None
-    max_weights_bytes: Annotated[
-        int, Option("Access", "Maximum size of uploaded weights, in bytes.", minimum=1024, allows_size_suffix=True)
-    ] = 1024 * _MIB
     no_auth: Annotated[
         bool, Option("Access", "Allow a non-loopback address without an API key.", off_flag="require-auth")
     ] = False
-    allowed_hosts: Annotated[
-        tuple[str, ...],
-        Option(
-            "Access",
-            "Additional host name to accept in the Host header, besides localhost. Repeatable.",
-            metavar="HOST",
-        ),
-    ] = ()
     allowed_origins: Annotated[
         tuple[str, ...],
         Option(
@@ -400,19 +379,30 @@ class Settings(SimulatorSettings, frozen=True, kw_only=True):
         int | None,
         Option(
             "Scheduling",
-            "Maximum number of sequences running at the same time; of requests, for an engine that takes them whole.",
+            "Maximum number of sequences running at the same time; for upstreams, scripts and plug-ins: of requests.",
             minimum=1,
+            engines=(*PARSING_ENGINES, "scripted"),
         ),
     ] = None
     max_num_batched_tokens: Annotated[
         int | None,
         Option(
-            "Scheduling", "Maximum number of tokens per step, over all sequences.", minimum=1, allows_size_suffix=True
+            "Scheduling",
+            "Maximum number of tokens per step, over all sequences.",
+            minimum=1,
+            allows_size_suffix=True,
+            engines=SCHEDULING_ENGINES,
         ),
     ] = None
     kv_cache_tokens: Annotated[
         int | None,
-        Option("Scheduling", "Size of the KV cache in tokens, over all sequences.", minimum=1, allows_size_suffix=True),
+        Option(
+            "Scheduling",
+            "Size of the KV cache in tokens, over all sequences.",
+            minimum=1,
+            allows_size_suffix=True,
+            engines=(*BATCHING_ENGINES, "llamacpp", "sim"),
+        ),
     ] = None
     kv_offloading_dir: Annotated[
         str | None,
@@ -421,6 +411,7 @@ class Settings(SimulatorSettings, frozen=True, kw_only=True):
             "Also store KV cache blocks of prompts in this directory, so that they survive a restart. Only for "
             "engines that run in this process.",
             metavar="DIR",
+            engines=BATCHING_ENGINES,
         ),
     ] = None
     kv_offloading_bytes: Annotated[
@@ -430,11 +421,16 @@ class Settings(SimulatorSettings, frozen=True, kw_only=True):
             "Maximum size of the KV offloading directory, in bytes.",
             minimum=1024,
             allows_size_suffix=True,
+            engines=BATCHING_ENGINES,
         ),
-    ] = 16384 * _MIB
+    ] = 16384 * MIB
     enable_prefix_caching: Annotated[
         bool,
-        Option("Scheduling", "Disable prefix caching, so that shared prompt prefixes are computed for every request."),
+        Option(
+            "Scheduling",
+            "Disable prefix caching, so that shared prompt prefixes are computed for every request.",
+            engines=SCHEDULING_ENGINES,
+        ),
     ] = True
     max_queued_requests: Annotated[
         int, Option("Scheduling", "Maximum queue length; beyond it requests get 503 with Retry-After.", minimum=0)
@@ -447,7 +443,7 @@ class Settings(SimulatorSettings, frozen=True, kw_only=True):
             minimum=1,
             allows_size_suffix=True,
         ),
-    ] = 32 * _MIB
+    ] = 32 * MIB
     step_timeout: Annotated[
         float,
         Option(
@@ -455,6 +451,7 @@ class Settings(SimulatorSettings, frozen=True, kw_only=True):
             "Seconds that one step of a model may take. After that its requests fail and the engine restarts.",
             minimum=1,
             maximum=86400,
+            engines=(*BATCHING_ENGINES, "llamacpp"),
         ),
     ] = 300.0
     worker_timeout: Annotated[
@@ -465,6 +462,7 @@ class Settings(SimulatorSettings, frozen=True, kw_only=True):
             "request, before it is killed.",
             minimum=0.05,
             maximum=3600,
+            engines=SCHEDULING_ENGINES,
         ),
     ] = 2.0
     worker_memory: Annotated[
@@ -472,34 +470,15 @@ class Settings(SimulatorSettings, frozen=True, kw_only=True):
         Option(
             "Scheduling",
             "Bytes that a worker process may allocate for that.",
-            minimum=16 * _MIB,
+            minimum=16 * MIB,
             allows_size_suffix=True,
+            engines=SCHEDULING_ENGINES,
         ),
-    ] = 512 * _MIB
+    ] = 512 * MIB
     api_profile: Annotated[
         Literal["openai", "vllm"] | None,
         Option("API", "Response format: exactly OpenAI's, or with vLLM's extra fields (the default for `sim`)."),
     ] = None
-    strict: Annotated[
-        bool, Option("API", "Reject requests and settings with parameters that would be ignored, instead of warning.")
-    ] = False
-    explain: Annotated[
-        bool,
-        Option(
-            "API",
-            "Enable /v1/chat/completions/render and .../explain, which show how a prompt was rendered and "
-            "cached. Recent prompts of each API key are kept in memory.",
-        ),
-    ] = False
-    drop_agent_nonces: Annotated[
-        bool,
-        Option(
-            "API",
-            "Keep the unique prefix that some agents add to every prompt (such as Claude Code's billing "
-            "header). Prefix caching is not effective then.",
-            off_flag="keep-agent-nonces",
-        ),
-    ] = True
     media_urls: Annotated[
         Literal["refuse", "fetch", "pass"],
         Option(
@@ -517,15 +496,6 @@ class Settings(SimulatorSettings, frozen=True, kw_only=True):
             metavar="HOST",
         ),
     ] = ()
-    max_logprobs: Annotated[int, Option("API", "Maximum `top_logprobs` per token.", minimum=0, maximum=1000)] = 20
-    reasoning_verification: Annotated[
-        Literal["lenient", "strict", "off"],
-        Option(
-            "API",
-            "How to handle returned reasoning that this server did not sign: `lenient` drops it, or uses its "
-            "summary, with a warning; `strict` rejects the request; `off` skips the signature check.",
-        ),
-    ] = "lenient"
     store: Annotated[
         str,
         Option(
@@ -554,16 +524,7 @@ class Settings(SimulatorSettings, frozen=True, kw_only=True):
             minimum=1024,
             allows_size_suffix=True,
         ),
-    ] = 4096 * _MIB
-    max_file_bytes: Annotated[
-        int, Option("Store", "Maximum size of an uploaded file, in bytes.", minimum=1024, allows_size_suffix=True)
-    ] = 200 * _MIB
-    batch_concurrency: Annotated[
-        int,
-        Option(
-            "Scheduling", "Maximum number of concurrent batch requests; they run at the lowest priority.", minimum=1
-        ),
-    ] = 16
+    ] = 4096 * MIB
     store_synchronous: Annotated[
         Literal["full", "normal"],
         Option(
@@ -571,12 +532,6 @@ class Settings(SimulatorSettings, frozen=True, kw_only=True):
             "SQLite durability: writes survive a power failure (`full`), or only a crash of the server (`normal`).",
         ),
     ] = "full"
-    max_background: Annotated[
-        int,
-        Option(
-            "Store", "Maximum number of background responses; beyond it requests get 503 with Retry-After.", minimum=0
-        ),
-    ] = 64
     log_level: Annotated[
         Literal["critical", "error", "warning", "info", "debug"],
         Option("Logging", "Minimum level of log messages.", vllm_name="uvicorn_log_level"),
@@ -587,14 +542,6 @@ class Settings(SimulatorSettings, frozen=True, kw_only=True):
             "Logging", "Append a JSON line with token counts and timings for each generation request.", metavar="FILE"
         ),
     ] = None
-    log_format: Annotated[
-        Literal["text", "json"],
-        Option(
-            "Logging",
-            "Format of the log: lines of `text` for people, or JSON objects, which have the API key's name, the model, "
-            "tokens and times of each request.",
-        ),
-    ] = "text"
     otlp_endpoint: Annotated[
         str | None,
         Option(
@@ -614,9 +561,6 @@ class Settings(SimulatorSettings, frozen=True, kw_only=True):
             maximum=1,
         ),
     ] = 1.0
-    access_log: Annotated[
-        bool, Option("Logging", "Disable the access log.", vllm_name="disable_uvicorn_access_log")
-    ] = True
     models: Annotated[
         ModelEntries,
         Option(
@@ -637,7 +581,12 @@ class Settings(SimulatorSettings, frozen=True, kw_only=True):
     ] = None
     lora_modules: Annotated[
         tuple[str, ...],
-        Option("Model", "LoRA adapter to serve: a directory or `org/name`. Repeatable.", metavar="NAME=PATH"),
+        Option(
+            "Model",
+            "LoRA adapter to serve: a directory or `org/name`. Repeatable.",
+            metavar="NAME=PATH",
+            engines=("transformers", *VLLM_ENGINES),
+        ),
     ] = ()
     ray: Annotated[
         RaySettings,

@@ -129,7 +129,15 @@ def read_ray_settings(raw: object) -> RaySettings:
     return settings
 
 
-# Metadata of a setting, and the errors of settings.
+# What the definition of a setting consists of.
+
+MIB = 1024 * 1024
+BATCHING_ENGINES = ("tiny", "transformers", "mlx")
+"""Engines that run on the built-in step loop."""
+VLLM_ENGINES = ("sim", "vllm")
+SCHEDULING_ENGINES = (*BATCHING_ENGINES, "llamacpp", *VLLM_ENGINES)
+PARSING_ENGINES = (*SCHEDULING_ENGINES, "upstream")
+"""Engines whose text is parsed by `parsers`."""
 
 
 class SettingsError(Exception):
@@ -154,6 +162,8 @@ class Option(Struct, frozen=True):
     allows_size_suffix: the number may be written 8k (8,000) or 8K (8,192), as in vLLM.
     off_flag: the flag that switches it off where `--no-...` would read badly.
     vllm_name: vLLM's name, where it differs.
+    engines: the engines that support it, by name; empty for all. Another one warns that it ignores the setting.
+    is_secret: the text is read as a `Secret`.
     """
 
     group: str
@@ -164,3 +174,5 @@ class Option(Struct, frozen=True):
     off_flag: str | None = None
     metavar: str | None = None
     vllm_name: str | None = None
+    engines: tuple[str, ...] = ()
+    is_secret: bool = False

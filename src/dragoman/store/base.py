@@ -24,7 +24,7 @@ class StoreUnavailable(EngineError):
 
 
 class StoreFull(BodyTooLarge):
-    """There is no room for records that cannot be evicted (`pinned`)."""
+    """Records that cannot be evicted (`pinned`) have reached their limit."""
 
     code = "storage_limit_exceeded"
 

@@ -7,6 +7,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import islice
 
 from msgspec.structs import replace
@@ -34,7 +35,10 @@ Undo = Callable[[], object]
 
 @dataclass(slots=True)
 class _StoredRecord:
-    """A stored record with its entries. touched: Unix seconds of the last use."""
+    """A stored record with its entries.
+
+    touched: Unix seconds of the last use.
+    """
 
     record: Record
     touched: float
@@ -68,7 +72,18 @@ class MemoryStore:
         undo: list[Undo] = []
         try:
             for change in changes:
-                self._apply(change, undo)
+                match change:
+                    case Put():
+                        self._put(change, undo)
+                    case Replace():
+                        self._replace(change, undo)
+                    case Append():
+                        self._append(change, undo)
+                    case Remove():
+                        self._remove(change, undo)
+                    case Delete(key, states):
+                        self._require(change, states)
+                        undo.append(partial(self._insert, self._drop(key)))
         except (CommitConflict, StoreFull):
             # In reverse: a later change may build on an earlier one.
             for step in reversed(undo):
@@ -91,8 +106,8 @@ class MemoryStore:
         hops = [stored.record]
         while hops[-1].parent is not None:
             parent = self._find_live(replace(key, id=hops[-1].parent))
-            # A parent is always older. One that is not was deleted and created again under the same id: it is no
-            # ancestor.
+            # A parent is always older. One that is not was deleted and created again under the same id: it is not
+            # an ancestor.
             if parent is None or parent.record.position >= hops[-1].position:
                 break
             hops.append(parent.record)
@@ -154,21 +169,6 @@ class MemoryStore:
     @property
     def _exceeds_bounds(self) -> bool:
         return len(self._records) > self._bounds.records or self._nbytes > self._bounds.nbytes
-
-    def _apply(self, change: Change, undo: list[Undo]) -> None:
-        match change:
-            case Put():
-                self._put(change, undo)
-            case Replace():
-                self._replace(change, undo)
-            case Append():
-                self._append(change, undo)
-            case Remove():
-                self._remove(change, undo)
-            case Delete(key, states):
-                self._require(change, states)
-                stored = self._drop(key)
-                undo.append(lambda: self._insert(stored))
 
     def _put(self, change: Put, undo: list[Undo]) -> None:
         existing = self._records.get(change.key)
@@ -283,8 +283,8 @@ def _is_evictable(stored: _StoredRecord) -> bool:
 
 
 def _add_entry(stored: _StoredRecord, name: str, series: dict[int, SeriesEntry], item: Item) -> Undo:
-    # After the last entry that is left, as the SQL stores compute it.
-    # After the last one, not by length: removed entries leave gaps, and cursors must stay valid.
+    # After the last entry that is left, as in SQL, and not by length: removed entries leave gaps, and cursors must stay
+    # valid.
     position = next(reversed(series), -1) + 1
     series[position] = SeriesEntry(position, item.body, item.id)
     if item.id is not None:

@@ -104,7 +104,7 @@ class PostgresStore(SqlStore):
             async with _translate_errors():
                 if pool is not None:
                     async with pool.acquire() as connection:
-                        await _run_steps(connection, sql.touch(self._take_touches()))
+                        await _run_steps(connection, sql.update_touched(self._take_touches()))
                     await pool.close()
                 if lock_connection is not None:
                     await lock_connection.close()
@@ -115,33 +115,33 @@ class PostgresStore(SqlStore):
 
     async def commit(self, *changes: Change) -> None:
         now = self._now()
-        await self._write(lambda: sql.commit(changes, self._bounds, now))
+        await self._write(lambda: sql.apply_changes(changes, self._bounds, now))
 
     async def list_abandoned(self, kind: str, limit: int = 100) -> tuple[Record, ...]:
         abandoned: list[Record] = []
-        for run in await self._read(sql.list_runs()):
-            if len(abandoned) < limit and run != self._run and not await self._is_alive(run):
-                abandoned += await self._read(sql.list_run_records(run, kind, limit - len(abandoned)))
+        for run in await self._read(sql.select_runs()):
+            if len(abandoned) >= limit or run == self._run:
+                continue
+            async with _translate_errors(), self._acquire_connection() as connection, connection.transaction():
+                # Held for this transaction only. Two processes that check at once can block each other and both see a
+                # live run; the next check corrects that.
+                is_dead = await connection.fetchval("SELECT pg_try_advisory_xact_lock($1)", _compute_lock_id(run))
+            if is_dead:
+                abandoned += await self._read(sql.select_run_records(run, kind, limit - len(abandoned)))
         return tuple(abandoned)
 
     async def clean(self, limit: int = 256) -> int:
         async with _translate_errors():
             await self._ensure_run_lock()
         now, touches = self._now(), self._take_touches()
-        await self._write(lambda: sql.touch(touches))
-        return await self._write(lambda: sql.clean(limit, self._bounds, now))
+        await self._write(lambda: sql.update_touched(touches))
+        return await self._write(lambda: sql.delete_surplus(limit, self._bounds, now))
 
     async def _ensure_run_lock(self) -> None:
         """The lock belongs to its connection: after a database restart it must be acquired again."""
         if self._lock_connection is None or self._lock_connection.is_closed():
             self._lock_connection = await _asyncpg.connect(self._dsn, timeout=self._timeout)
             await self._lock_connection.execute("SELECT pg_advisory_lock($1)", _compute_lock_id(self._run))
-
-    async def _is_alive(self, run: str) -> bool:
-        async with _translate_errors(), self._acquire_connection() as connection, connection.transaction():
-            # Held for this transaction only. Two processes that check at once can block each other and both see a live
-            # run; the next check corrects that.
-            return not await connection.fetchval("SELECT pg_try_advisory_xact_lock($1)", _compute_lock_id(run))
 
     async def _read(self, steps: sql.Steps[T]) -> T:
         async with _translate_errors(), self._acquire_connection() as connection:

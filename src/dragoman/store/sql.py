@@ -1,4 +1,4 @@
-"""The store's SQL for SQLite and PostgreSQL, independent of a driver: generators that yield queries.
+"""The SQL of the stores in SQLite and PostgreSQL, independent of a driver: generators that yield queries.
 
 A generator yields (statement, parameters) and receives the rows, so one implementation serves a synchronous and an
 asynchronous driver. Parameters are `$1`, `$2`, ...; values are never interpolated into a statement.
@@ -94,7 +94,7 @@ _APPEND = """INSERT INTO dragoman_entries (record, series, position, id, body) V
 _REMOVE = "DELETE FROM dragoman_entries WHERE record = $1 AND series = $2 AND id = $3 RETURNING length(body)"
 # PostgreSQL sums bigints to numeric, which the driver returns as a Decimal.
 _PINNED_BYTES = "SELECT CAST(coalesce(sum(nbytes), 0) AS BIGINT) FROM dragoman_records WHERE pinned = 1"
-# A parent is always older than its child (r.position < hop.position), so there are no cycles.
+# A parent is always older than its child (r.position < hop.position), so a chain has no cycles.
 _CHAIN = f"""WITH RECURSIVE hop(position, parent) AS (
         SELECT position, parent FROM dragoman_records WHERE {_KEY} AND {_LIVE}
         UNION ALL
@@ -132,37 +132,53 @@ _LEAST_USED = """SELECT position, nbytes FROM dragoman_records WHERE pinned = 0 
 _AFTER_LAST, _BEFORE_FIRST = 2**62, -1
 
 
-def commit(changes: Sequence[Change], bounds: Bounds, now: float) -> Steps[None]:
+def apply_changes(changes: Sequence[Change], bounds: Bounds, now: float) -> Steps[None]:
     """Apply all changes within a transaction that the driver manages.
 
     Raises:
         CommitConflict, StoreFull: the driver must roll back.
     """
     for change in changes:
-        match change:
-            case Put():
-                yield from _put(change, bounds, now)
-            case Replace():
-                yield from _replace(change, bounds, now)
-            case Append():
-                yield from _append(change, bounds, now)
-            case Remove():
-                yield from _remove(change, bounds, now)
-            case Delete():
-                position, *_ = yield from _lock_record(change, bounds, now, change.states)
-                yield _DELETE, (position,)
+        yield from _apply_change(change, bounds, now)
 
 
-def _put(change: Put, bounds: Bounds, now: float) -> Steps[None]:
-    key = _build_key_parameters(change.key)
-    pinned = int(change.pinned)
-    fields = (change.created, change.state, change.body, change.parent, change.run, change.expires, pinned)
-    if not (yield _INSERT, (*key, *fields, now, len(change.body))):
-        # The key exists, also if the record has expired: it is free again when `clean` has removed it.
-        rows = yield _STATE, key
-        raise CommitConflict(change, rows[0][0] if rows else None)
-    # Checked after the insert, within the transaction: two commits that both fit alone cannot both pass.
-    yield from _check_pinned_bytes(pinned, len(change.body), bounds)
+def _apply_change(change: Change, bounds: Bounds, now: float) -> Steps[None]:
+    if isinstance(change, Put):
+        key, pinned, size = _build_key_parameters(change.key), int(change.pinned), len(change.body)
+        fields = (change.created, change.state, change.body, change.parent, change.run, change.expires, pinned)
+        if not (yield _INSERT, (*key, *fields, now, size)):
+            # The key exists, also if the record has expired: it is free again when `clean` has removed it.
+            rows = yield _STATE, key
+            raise CommitConflict(change, rows[0][0] if rows else None)
+        # Checked after the insert, within the transaction: two commits that both fit alone cannot both pass.
+        yield from _check_pinned_bytes(pinned, size, bounds)
+        return
+    states = frozenset[str]() if isinstance(change, Remove) else change.states
+    record, state, version, size, pinned = yield from _lock_record(change, bounds, now, states)
+    match change:
+        case Replace():
+            if change.version not in (None, version):
+                raise CommitConflict(change, state)
+            added_bytes = len(change.body) - size
+            yield _REPLACE, (change.state, change.body, change.run, added_bytes, record)
+            yield from _check_pinned_bytes(pinned, added_bytes, bounds)
+        case Append():
+            rows = yield _LAST_POSITION, (record, change.series)
+            for position, item in enumerate(change.items, rows[0][0] + 1):
+                storable = item.id is None or is_storable(item.id)
+                if not storable or not (yield _APPEND, (record, change.series, position, item.id, item.body)):
+                    raise CommitConflict(change, state)
+            added_bytes = sum(len(item.body) for item in change.items)
+            # The size is a column, since summing up all bodies for every commit would read the whole store.
+            yield _GROW, (added_bytes, record)
+            yield from _check_pinned_bytes(pinned, added_bytes, bounds)
+        case Remove():
+            rows = (yield _REMOVE, (record, change.series, change.id)) if is_storable(change.id) else ()
+            if not rows:
+                raise CommitConflict(change, None)
+            yield _GROW, (-rows[0][0], record)
+        case Delete():
+            yield _DELETE, (record,)
 
 
 def _lock_record(change: Change, bounds: Bounds, now: float, states: frozenset[str]) -> Steps[Sequence[Any]]:
@@ -177,36 +193,6 @@ def _lock_record(change: Change, bounds: Bounds, now: float, states: frozenset[s
     return rows[0]
 
 
-def _replace(change: Replace, bounds: Bounds, now: float) -> Steps[None]:
-    position, state, version, size, pinned = yield from _lock_record(change, bounds, now, change.states)
-    if change.version not in (None, version):
-        raise CommitConflict(change, state)
-    added_bytes = len(change.body) - size
-    yield _REPLACE, (change.state, change.body, change.run, added_bytes, position)
-    yield from _check_pinned_bytes(pinned, added_bytes, bounds)
-
-
-def _append(change: Append, bounds: Bounds, now: float) -> Steps[None]:
-    record, state, _, _, pinned = yield from _lock_record(change, bounds, now, change.states)
-    rows = yield _LAST_POSITION, (record, change.series)
-    for position, item in enumerate(change.items, rows[0][0] + 1):
-        storable = item.id is None or is_storable(item.id)
-        if not storable or not (yield _APPEND, (record, change.series, position, item.id, item.body)):
-            raise CommitConflict(change, state)
-    added_bytes = sum(len(item.body) for item in change.items)
-    # The size is a column, since summing up all bodies for every commit would read the whole store.
-    yield _GROW, (added_bytes, record)
-    yield from _check_pinned_bytes(pinned, added_bytes, bounds)
-
-
-def _remove(change: Remove, bounds: Bounds, now: float) -> Steps[None]:
-    record, *_ = yield from _lock_record(change, bounds, now, frozenset())
-    rows = (yield _REMOVE, (record, change.series, change.id)) if is_storable(change.id) else ()
-    if not rows:
-        raise CommitConflict(change, None)
-    yield _GROW, (-rows[0][0], record)
-
-
 def _check_pinned_bytes(pinned: int, added_bytes: int, bounds: Bounds) -> Steps[None]:
     if not pinned or added_bytes <= 0:
         return
@@ -215,18 +201,18 @@ def _check_pinned_bytes(pinned: int, added_bytes: int, bounds: Bounds) -> Steps[
         raise StoreFull("The store is full; delete files and batches that are no longer needed.")
 
 
-def get(key: Key, bounds: Bounds, now: float) -> Steps[Record | None]:
+def select_record(key: Key, bounds: Bounds, now: float) -> Steps[Record | None]:
     rows = (yield _GET, _build_live_parameters(key, bounds, now)) if is_storable(key.id) else ()
     return _build_record(key.owner, key.kind, (key.id, *rows[0])) if rows else None
 
 
-def chain(key: Key, bounds: Bounds, now: float) -> Steps[RecordChain | None]:
+def select_chain(key: Key, bounds: Bounds, now: float) -> Steps[RecordChain | None]:
     rows = (yield _CHAIN, _build_live_parameters(key, bounds, now)) if is_storable(key.id) else ()
     records = tuple(_build_record(key.owner, key.kind, row) for row in rows)
     return RecordChain(records, is_complete=records[0].parent is None) if records else None
 
 
-def page(
+def select_page(
     owner: str, kind: str, after: int | None, limit: int, descending: bool, bounds: Bounds, now: float
 ) -> Steps[tuple[Record, ...]]:
     cursor = _resolve_cursor(after, descending)
@@ -234,7 +220,7 @@ def page(
     return tuple(_build_record(owner, kind, row) for row in rows)
 
 
-def entries(
+def select_entries(
     key: Key, series: str, after: int | None, limit: int, descending: bool, bounds: Bounds, now: float
 ) -> Steps[tuple[SeriesEntry, ...]]:
     parameters = (*_build_live_parameters(key, bounds, now), series, _resolve_cursor(after, descending), max(0, limit))
@@ -242,30 +228,30 @@ def entries(
     return tuple(SeriesEntry(*row) for row in rows)
 
 
-def entry(key: Key, series: str, id: str, bounds: Bounds, now: float) -> Steps[SeriesEntry | None]:
+def select_entry(key: Key, series: str, id: str, bounds: Bounds, now: float) -> Steps[SeriesEntry | None]:
     is_valid = is_storable(key.id) and is_storable(id)
     rows = (yield _ENTRY, (*_build_live_parameters(key, bounds, now), series, id)) if is_valid else ()
     return SeriesEntry(*rows[0]) if rows else None
 
 
-def list_runs() -> Steps[list[str]]:
+def select_runs() -> Steps[list[str]]:
     """All runs that records name."""
     rows = yield _RUNS, ()
     return [row[0] for row in rows]
 
 
-def list_run_records(run: str, kind: str, limit: int) -> Steps[list[Record]]:
+def select_run_records(run: str, kind: str, limit: int) -> Steps[list[Record]]:
     rows = yield _RECORDS_OF_RUN, (run, kind, limit)
     return [_build_record(row[0], kind, row[1:]) for row in rows]
 
 
-def touch(touches: Iterable[tuple[int, float]]) -> Steps[None]:
+def update_touched(touches: Iterable[tuple[int, float]]) -> Steps[None]:
     """Store when the records at these positions were last used. Sorted, so that two processes do not deadlock."""
     for position, touched in sorted(touches):
         yield _TOUCH, (touched, position)
 
 
-def clean(limit: int, bounds: Bounds, now: float) -> Steps[int]:
+def delete_surplus(limit: int, bounds: Bounds, now: float) -> Steps[int]:
     """Remove expired records, then the least recently used while the limits are exceeded; return the number removed."""
     removed = len((yield _EXPIRED, (now, now - bounds.ttl, max(0, limit))))
     rows = yield _TOTAL_SIZE, ()
@@ -301,11 +287,11 @@ def _build_record(owner: str, kind: str, row: Sequence[Any]) -> Record:
     )
 
 
-# Reads shared by the SQL stores, and tracking of last use. Independent of a driver.
-
-
 class SqlStore(ABC):
-    """The reading half of a `Store`. now: clock, Unix seconds."""
+    """The reading half of a `Store`, which tracks the last use of records.
+
+    now: clock, Unix seconds.
+    """
 
     def __init__(self, bounds: Bounds, now: Callable[[], float]) -> None:
         self._bounds, self._now = bounds, now
@@ -322,14 +308,14 @@ class SqlStore(ABC):
 
     async def get(self, key: Key) -> Record | None:
         now = self._now()
-        record = await self._read(get(key, self._bounds, now))
+        record = await self._read(select_record(key, self._bounds, now))
         if record is not None:
             self._touches[record.position] = now
         return record
 
     async def chain(self, key: Key) -> RecordChain | None:
         now = self._now()
-        records = await self._read(chain(key, self._bounds, now))
+        records = await self._read(select_chain(key, self._bounds, now))
         if records is not None:
             self._touches |= {record.position: now for record in records.records}
         return records
@@ -337,15 +323,15 @@ class SqlStore(ABC):
     async def page(
         self, owner: str, kind: str, *, after: int | None = None, limit: int = 20, descending: bool = True
     ) -> tuple[Record, ...]:
-        return await self._read(page(owner, kind, after, limit, descending, self._bounds, self._now()))
+        return await self._read(select_page(owner, kind, after, limit, descending, self._bounds, self._now()))
 
     async def entries(
         self, key: Key, series: str, *, after: int | None = None, limit: int = 100, descending: bool = False
     ) -> tuple[SeriesEntry, ...]:
-        return await self._read(entries(key, series, after, limit, descending, self._bounds, self._now()))
+        return await self._read(select_entries(key, series, after, limit, descending, self._bounds, self._now()))
 
     async def entry(self, key: Key, series: str, id: str) -> SeriesEntry | None:
-        return await self._read(entry(key, series, id, self._bounds, self._now()))
+        return await self._read(select_entry(key, series, id, self._bounds, self._now()))
 
     def _take_touches(self) -> list[tuple[int, float]]:
         touches, self._touches = self._touches, {}

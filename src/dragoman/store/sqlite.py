@@ -28,189 +28,12 @@ from . import sql
 from .base import Bounds, Change, Record, StoreUnavailable
 from .sql import SqlStore, Steps
 
-
-class RunLock:
-    """This process's lock. run: a unique name of this opening of the store."""
-
-    def __init__(self, directory: Path, run: str) -> None:
-        directory.mkdir(mode=0o700, exist_ok=True)
-        self._path = directory / run
-        self._file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
-        if not _lock(self._file):
-            raise OSError(f"cannot lock {self._path}")
-
-    def release(self) -> None:
-        os.close(self._file)
-        self._path.unlink(missing_ok=True)
-
-
-def is_alive(directory: Path, run: str) -> bool:
-    """Whether a process, including this one, holds the lock. Removes the file of a dead process."""
-    path = directory / run
-    try:
-        file = os.open(path, os.O_RDWR)
-    except FileNotFoundError:
-        return False
-    try:
-        # The system releases locks when a process dies, however it does, so a lock is never left behind.
-        if not _lock(file):
-            return True
-    finally:
-        os.close(file)
-    path.unlink(missing_ok=True)
-    return False
-
-
-if sys.platform == "win32":
-    import msvcrt
-
-    def _lock(file: int) -> bool:
-        try:
-            msvcrt.locking(file, msvcrt.LK_NBLCK, 1)
-        except OSError:
-            return False
-        return True
-
-else:
-    import fcntl
-
-    def _lock(file: int) -> bool:
-        try:
-            # flock locks the open file, not the process: two openings in one process are two runs.
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-        return True
-
-
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
 _MAX_GROUP = 256
 """Maximum number of commits in one transaction."""
-
-
-def run_steps(connection: sqlite3.Connection, steps: Steps[T]) -> T:
-    """Run the statements of `steps` to completion and return its result."""
-    try:
-        statement, parameters = next(steps)
-        while True:
-            # By name, `$1` of SQLite's own syntax: Python 3.12.0 to 3.12.3 warn when a numbered placeholder is bound by
-            # position (CPython gh-117995).
-            named = {str(number): value for number, value in enumerate(parameters, 1)}
-            rows = connection.execute(statement, named).fetchall()
-            statement, parameters = steps.send(rows)
-    except StopIteration as stop:
-        return stop.value
-
-
-def build_unavailable_error(error: sqlite3.Error) -> StoreUnavailable:
-    """Log the error and build the client's. SQLite's messages name no path and no content, so the client gets them
-    too.
-    """
-    log.error("the store failed: %s", error)
-    return StoreUnavailable(f"The store is unavailable: {error}.")
-
-
-class _WriteJob:
-    """A write and its result, which resolves the future after the transaction is on disk."""
-
-    def __init__(self, work: Callable[[sqlite3.Connection], Any], future: asyncio.Future[Any]) -> None:
-        self._work, self._future = work, future
-        self._result: object = None
-        self.error: Exception | None = None
-
-    def run(self, connection: sqlite3.Connection) -> None:
-        """Run the job in a savepoint: any error but sqlite3.Error undoes this job alone.
-
-        Raises:
-            sqlite3.Error: the whole group must be rolled back.
-        """
-        connection.execute("SAVEPOINT job")
-        try:
-            self._result = self._work(connection)
-        # After a disk error SQLite may have rolled the transaction back by itself, and the savepoint with it.
-        except sqlite3.Error:
-            raise
-        except Exception as error:
-            self.error = error
-            connection.execute("ROLLBACK TO job")
-        connection.execute("RELEASE job")
-
-    def resolve(self) -> None:
-        # Its request was cancelled while the write was under way. What is on disk stays.
-        if self._future.done():
-            return
-        if self.error is not None:
-            self._future.set_exception(self.error)
-        else:
-            self._future.set_result(self._result)
-
-
-class GroupWriter:
-    """The thread that owns the writing connection. A disk error fails every commit of the group."""
-
-    def __init__(self, connection: sqlite3.Connection, loop: asyncio.AbstractEventLoop) -> None:
-        self._connection, self._loop = connection, loop
-        self._queue: queue.SimpleQueue[_WriteJob | None] = queue.SimpleQueue()
-        self._thread = threading.Thread(target=self._run, name="store-writer", daemon=True)
-        self._thread.start()
-
-    async def write(self, work: Callable[[sqlite3.Connection], T]) -> T:
-        """Run `work` in a transaction and return its result. On an error nothing is stored.
-
-        Raises:
-            StoreUnavailable: the disk or database failed. Errors of `work` propagate.
-        """
-        future: asyncio.Future[T] = self._loop.create_future()
-        self._queue.put(_WriteJob(work, future))
-        return await future
-
-    def stop(self) -> None:
-        """Finish the queued jobs and stop the thread. Blocks."""
-        self._queue.put(None)
-        self._thread.join()
-        self._connection.close()
-
-    def _run(self) -> None:
-        is_closing = False
-        while not is_closing:
-            group = [self._queue.get()]
-            # One fsync then serves all of them. A slow disk forms larger groups by itself, so there is no delay to
-            # tune.
-            while len(group) < _MAX_GROUP and not self._queue.empty():
-                group.append(self._queue.get())
-            jobs = [job for job in group if job is not None]
-            is_closing = len(jobs) < len(group)
-            if jobs:
-                self._write_group(jobs)
-                # One wake-up of the event loop for the group, not one for each commit.
-                self._loop.call_soon_threadsafe(_resolve_jobs, jobs)
-
-    def _write_group(self, jobs: list[_WriteJob]) -> None:
-        connection = self._connection
-        try:
-            # The write lock at once: a transaction that begins by reading fails if another process writes before it
-            # does (SQLITE_BUSY_SNAPSHOT), and cannot wait for it.
-            connection.execute("BEGIN IMMEDIATE")
-            for job in jobs:
-                job.run(connection)
-            connection.execute("COMMIT")
-        except sqlite3.Error as error:
-            if connection.in_transaction:
-                connection.execute("ROLLBACK")
-            # One transaction for all waiting jobs, which saves a sync to disk for each; so they fail together too.
-            failure = build_unavailable_error(error)
-            for job in jobs:
-                job.error = StoreUnavailable(failure.message)
-
-
-def _resolve_jobs(jobs: list[_WriteJob]) -> None:
-    for job in jobs:
-        job.resolve()
-
-
 Synchronous = Literal["FULL", "NORMAL"]
 
 _MIN_SQLITE_VERSION = (3, 35, 0)
@@ -270,7 +93,7 @@ class SqliteStore(SqlStore):
         touches = self._take_touches()
         # Only times of last use would be lost.
         with suppress(StoreUnavailable):
-            await writer.write(lambda connection: run_steps(connection, sql.touch(touches)))
+            await writer.write(lambda connection: run_steps(connection, sql.update_touched(touches)))
         # In a thread: joining the writer blocks until its last commit is on disk.
         await asyncio.to_thread(writer.stop)
         await asyncio.to_thread(self._reader_pool.shutdown)
@@ -279,24 +102,24 @@ class SqliteStore(SqlStore):
         self._run_lock.release()
 
     async def commit(self, *changes: Change) -> None:
-        steps = sql.commit(changes, self._bounds, self._now())
+        steps = sql.apply_changes(changes, self._bounds, self._now())
         await self._write(lambda connection: run_steps(connection, steps))
 
     async def list_abandoned(self, kind: str, limit: int = 100) -> tuple[Record, ...]:
         abandoned: list[Record] = []
-        for run in await self._read(sql.list_runs()):
+        for run in await self._read(sql.select_runs()):
             if len(abandoned) < limit and not await self._run_in_thread(
                 lambda run=run: is_alive(self._runs_directory, run)
             ):
-                abandoned += await self._read(sql.list_run_records(run, kind, limit - len(abandoned)))
+                abandoned += await self._read(sql.select_run_records(run, kind, limit - len(abandoned)))
         return tuple(abandoned)
 
     async def clean(self, limit: int = 256) -> int:
         now, touches = self._now(), self._take_touches()
 
         def write(connection: sqlite3.Connection) -> int:
-            run_steps(connection, sql.touch(touches))
-            removed = run_steps(connection, sql.clean(limit, self._bounds, now))
+            run_steps(connection, sql.update_touched(touches))
+            removed = run_steps(connection, sql.delete_surplus(limit, self._bounds, now))
             free_pages: int = connection.execute("PRAGMA freelist_count").fetchone()[0]
             for _ in range(min(free_pages, _MAX_FREED_PAGES)):
                 # Python's driver steps the statement once, which frees one page whatever number is given.
@@ -393,3 +216,183 @@ class SqliteStore(SqlStore):
         if self._writer is None:
             raise StoreUnavailable("The store is closed.")
         return await self._writer.write(work)
+
+
+# Writing in groups.
+
+
+def run_steps(connection: sqlite3.Connection, steps: Steps[T]) -> T:
+    """Run the statements of `steps` to completion and return its result."""
+    try:
+        statement, parameters = next(steps)
+        while True:
+            # By name, `$1` of SQLite's own syntax: Python 3.12.0 to 3.12.3 warn when a numbered placeholder is bound by
+            # position (CPython gh-117995).
+            named = {str(number): value for number, value in enumerate(parameters, 1)}
+            rows = connection.execute(statement, named).fetchall()
+            statement, parameters = steps.send(rows)
+    except StopIteration as stop:
+        return stop.value
+
+
+def build_unavailable_error(error: sqlite3.Error) -> StoreUnavailable:
+    """Log the error and build the client's. SQLite's messages name no path and no content, so the client gets them
+    too.
+    """
+    log.error("the store failed: %s", error)
+    return StoreUnavailable(f"The store is unavailable: {error}.")
+
+
+class _WriteJob:
+    """A write and its result, which resolves the future after the transaction is on disk."""
+
+    def __init__(self, work: Callable[[sqlite3.Connection], Any], future: asyncio.Future[Any]) -> None:
+        self._work, self._future = work, future
+        self._result: object = None
+        self.error: Exception | None = None
+
+    def run(self, connection: sqlite3.Connection) -> None:
+        """Run the job in a savepoint: any error but sqlite3.Error undoes this job alone.
+
+        Raises:
+            sqlite3.Error: the whole group must be rolled back.
+        """
+        connection.execute("SAVEPOINT job")
+        try:
+            self._result = self._work(connection)
+        # After a disk error SQLite may have rolled the transaction back by itself, and the savepoint with it.
+        except sqlite3.Error:
+            raise
+        except Exception as error:
+            self.error = error
+            connection.execute("ROLLBACK TO job")
+        connection.execute("RELEASE job")
+
+    def resolve(self) -> None:
+        # Its request was cancelled while the write was under way. What is on disk stays.
+        if self._future.done():
+            return
+        if self.error is not None:
+            self._future.set_exception(self.error)
+        else:
+            self._future.set_result(self._result)
+
+
+class GroupWriter:
+    """The thread that owns the writing connection. A disk error fails every commit of the group."""
+
+    def __init__(self, connection: sqlite3.Connection, loop: asyncio.AbstractEventLoop) -> None:
+        self._connection, self._loop = connection, loop
+        self._queue: queue.SimpleQueue[_WriteJob | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name="store-writer", daemon=True)
+        self._thread.start()
+
+    async def write(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        """Run `work` in a transaction and return its result. On an error nothing is stored.
+
+        Raises:
+            StoreUnavailable: the disk or database failed. Errors of `work` propagate.
+        """
+        future: asyncio.Future[T] = self._loop.create_future()
+        self._queue.put(_WriteJob(work, future))
+        return await future
+
+    def stop(self) -> None:
+        """Finish the queued jobs and stop the thread. Blocks."""
+        self._queue.put(None)
+        self._thread.join()
+        self._connection.close()
+
+    def _run(self) -> None:
+        is_closing = False
+        while not is_closing:
+            group = [self._queue.get()]
+            # One fsync then serves all of them. A slow disk forms larger groups by itself, so no delay has to
+            # be tuned.
+            while len(group) < _MAX_GROUP and not self._queue.empty():
+                group.append(self._queue.get())
+            jobs = [job for job in group if job is not None]
+            is_closing = len(jobs) < len(group)
+            if jobs:
+                self._write_group(jobs)
+                # One wake-up of the event loop for the group, not one for each commit.
+                self._loop.call_soon_threadsafe(_resolve_jobs, jobs)
+
+    def _write_group(self, jobs: list[_WriteJob]) -> None:
+        connection = self._connection
+        try:
+            # The write lock at once: a transaction that begins by reading fails if another process writes before it
+            # does (SQLITE_BUSY_SNAPSHOT), and cannot wait for it.
+            connection.execute("BEGIN IMMEDIATE")
+            for job in jobs:
+                job.run(connection)
+            connection.execute("COMMIT")
+        except sqlite3.Error as error:
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
+            # One transaction for all waiting jobs, which saves a sync to disk for each; so they fail together too.
+            failure = build_unavailable_error(error)
+            for job in jobs:
+                job.error = StoreUnavailable(failure.message)
+
+
+def _resolve_jobs(jobs: list[_WriteJob]) -> None:
+    for job in jobs:
+        job.resolve()
+
+
+# The lock that marks a live process.
+
+
+class RunLock:
+    """This process's lock. run: a unique name of this opening of the store."""
+
+    def __init__(self, directory: Path, run: str) -> None:
+        directory.mkdir(mode=0o700, exist_ok=True)
+        self._path = directory / run
+        self._file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+        if not _lock(self._file):
+            raise OSError(f"cannot lock {self._path}")
+
+    def release(self) -> None:
+        os.close(self._file)
+        self._path.unlink(missing_ok=True)
+
+
+def is_alive(directory: Path, run: str) -> bool:
+    """Whether a process, including this one, holds the lock. Removes the file of a dead process."""
+    path = directory / run
+    try:
+        file = os.open(path, os.O_RDWR)
+    except FileNotFoundError:
+        return False
+    try:
+        # The system releases locks when a process dies, however it does, so a lock is never left behind.
+        if not _lock(file):
+            return True
+    finally:
+        os.close(file)
+    path.unlink(missing_ok=True)
+    return False
+
+
+if sys.platform == "win32":
+    import msvcrt
+
+    def _lock(file: int) -> bool:
+        try:
+            msvcrt.locking(file, msvcrt.LK_NBLCK, 1)
+        except OSError:
+            return False
+        return True
+
+else:
+    import fcntl
+
+    def _lock(file: int) -> bool:
+        try:
+            # flock locks the open file, not the process: two openings in one process are two runs.
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True

@@ -330,7 +330,7 @@ class EngineKit:
         # The first batch shows that the engine has started: closing earlier would test nothing.
         assert await anext(run.batches)
         await run.batches.aclose()
-        while subject.model.backend.engine.health().running:  # noqa: ASYNC110 - the engine's thread tells nobody
+        while subject.model.backend.engine.health().running:  # noqa: ASYNC110 - the engine's thread does not report it
             await asyncio.sleep(0)
         assert subject.model.backend.engine.health().waiting == 0
 

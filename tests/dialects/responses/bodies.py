@@ -16,6 +16,7 @@ from dragoman.core.reply import ReplyBuilder
 from dragoman.core.request import Conversation, GenerateRequest
 from dragoman.dialects.base import GenerationCall, Header, ReaderOptions
 from dragoman.dialects.responses import ResponsesCall, assign_ids, read_responses
+from dragoman.dialects.responses.input_items import read_stored_items
 
 from ..sealing_key import ReadableSealingKey
 
@@ -55,6 +56,11 @@ def conversation(**fields: object) -> Conversation:
 
 def turns(*items: object, **fields: object) -> tuple[Message, ...]:
     return conversation(input=items, **fields).messages
+
+
+def with_rows(parsed: ResponsesCall, *rows: bytes) -> ResponsesCall:
+    """The call with stored items in place of its own."""
+    return parsed.with_history(read_stored_items(rows), ())
 
 
 def input_rows(*items: object, options: ReaderOptions = OPTIONS, **fields: object) -> list[Json]:

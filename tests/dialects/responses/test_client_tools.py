@@ -26,7 +26,20 @@ from dragoman.dialects.responses import ResponsesCall
 
 from ...laws.responses_sdk import ResponsesSdk
 from ...pictures import PIXEL_URL
-from .bodies import HEADER, WEATHER, call, conversation, events, input_rows, refusal, request, responses, turns, whole
+from .bodies import (
+    HEADER,
+    WEATHER,
+    call,
+    conversation,
+    events,
+    input_rows,
+    refusal,
+    request,
+    responses,
+    turns,
+    whole,
+    with_rows,
+)
 
 Json = dict[str, Any]
 SEARCH: Json = {"type": "tool_search", "execution": "client", "description": "d", "parameters": {"type": "object"}}
@@ -274,7 +287,7 @@ def test_found_tools_of_stored_turns_can_be_called():
     output: Json = {"type": "tool_search_output", "call_id": "c", "execution": "client", "tools": [WEATHER]}
     searched: Json = {"type": "tool_search_call", "call_id": "c", "execution": "client", "arguments": {}}
     rows = [json.dumps({"id": str(i), **item}).encode() for i, item in enumerate((searched, output))]
-    prompt = prompt_of(responses(tools=[SEARCH]).with_items(rows))
+    prompt = prompt_of(with_rows(responses(tools=[SEARCH]), *rows))
     assert [tool.name for tool in prompt.tools] == ["tool_search", "weather"]
 
 
@@ -299,7 +312,7 @@ def test_the_last_update_of_the_configuration_holds():
     plain = {"type": "configuration_update", "text": {"format": {"type": "text"}}}
     assert request(input=[low, user, plain]).constraint is None
     stored = [json.dumps({"id": str(i), **item}).encode() for i, item in enumerate((high, user))]
-    assert prompt_of(responses().with_items(stored)).reasoning.effort == "high"
+    assert prompt_of(with_rows(responses(), *stored)).reasoning.effort == "high"
     assert input_rows(high)[0].items() >= high.items()
 
 

@@ -24,7 +24,7 @@ from dragoman.core.request import Conversation
 from dragoman.dialects.responses import ResponsesCall, assign_ids, read_responses
 from dragoman.dialects.responses.items import SUMMARY_PREFIX, SUMMARY_REQUEST
 
-from .bodies import HEADER, SEALED, events, refusal, responses, whole
+from .bodies import HEADER, SEALED, events, refusal, responses, whole, with_rows
 
 USER: Any = {"role": "user", "content": "Do it."}
 CALL: Any = {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"}
@@ -71,11 +71,12 @@ def test_the_model_writes_the_summary_in_free_text(parsed: ResponsesCall):
 def test_what_a_store_adds_comes_before_the_wish():
     request = read_trigger()
     items = [row for _, row in assign_ids(request.input, "resp_1")]
-    assert request.with_items(items).call.requests == request.call.requests
-    assert prompt(request.with_items([b'{"role":"user","content":"before"}', *items])).messages[-1] == SUMMARY_REQUEST
+    assert with_rows(request, *items).call.requests == request.call.requests
+    assert request.with_history([], request.input).call.requests == request.call.requests
+    assert prompt(with_rows(request, b'{"role":"user","content":"before"}', *items)).messages[-1] == SUMMARY_REQUEST
 
 
-@pytest.mark.parametrize("summary", [SUMMARY, SILENT], ids=("said", "silent"))
+@pytest.mark.parametrize("summary", [SUMMARY, SILENT], ids=("summary", "silent"))
 def test_a_trigger_answers_with_one_compaction_streamed_and_whole(summary: tuple[Event, ...]):
     call = read_trigger().call
     stream = events(call, *summary)

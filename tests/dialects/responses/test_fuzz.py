@@ -24,6 +24,7 @@ from dragoman.dialects.responses.wire import (
 
 from ...pictures import PIXEL_URL
 from ..sealing_key import ReadableSealingKey
+from .bodies import with_rows
 
 Json = dict[str, Any]
 SEALED = ReaderOptions(default_model="m", sealing_key=ReadableSealingKey())
@@ -165,10 +166,9 @@ def test_what_a_store_keeps_of_the_input_is_the_same_conversation(body: Json):
     stored = assign_ids(parsed.input, "resp_1")
     again = read_responses(b'{"input":[%s]}' % b",".join(row for _, row in stored), SEALED)
     assert len(stored) == len(parsed.input) == len(body["input"])
-    assert parsed.with_items([row for _, row in stored]).call.requests == parsed.call.requests
-    assert again.input == tuple(
-        type(item)(item.type, id, item.rest) for item, (id, _) in zip(parsed.input, stored, strict=True)
-    )
+    assert with_rows(parsed, *(row for _, row in stored)).call.requests == parsed.call.requests
+    assert parsed.with_history([], parsed.input).call.requests == parsed.call.requests
+    assert tuple((item.id, item.render(item.id or "")) for item in again.input) == stored
 
 
 def read(body: bytes) -> None:
@@ -181,7 +181,7 @@ def read(body: bytes) -> None:
     for id, row in assign_ids(parsed.input, "resp_1"):
         assert json.loads(row)["id"] == id
     rows = [row for _, row in assign_ids(parsed.input, "resp_1")]
-    assert parsed.with_items(rows).call.requests == parsed.call.requests
+    assert with_rows(parsed, *rows).call.requests == parsed.call.requests
     begun = parsed.call.writer(Header("resp_1", 1, "m")).keepalive.decode()
     for event in begun.split("\n\n")[:-1]:
         assert len(event.splitlines()) == 2

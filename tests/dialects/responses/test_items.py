@@ -31,7 +31,7 @@ from dragoman.dialects.base import VerificationMode
 
 from ...pictures import PIXEL, PIXEL_URL
 from ..sealing_key import ReadableSealingKey
-from .bodies import AGENTS, OPTIONS, SEALED, call, input_rows, read_responses, refusal, responses, turns
+from .bodies import AGENTS, OPTIONS, SEALED, call, input_rows, read_responses, refusal, responses, turns, with_rows
 
 USER: dict[str, Any] = {"role": "user", "content": "hi"}
 CALL: dict[str, Any] = {"type": "function_call", "call_id": "c1", "name": "weather", "arguments": '{"city":1.0}'}
@@ -182,7 +182,7 @@ def test_a_key_reads_reasoning_before_everything_else():
     body = b'{"input":[{"type":"reasoning","summary":[{"type":"summary_text","text":"s"}],"encrypted_content":"%s"}]}'
     for sealed, thought in ((b"reasoning:mine", "mine"), (b"foreign", "s"), (b"compaction:mine", "s")):
         parsed = read_responses(body % sealed, msgspec.structs.replace(OPTIONS, sealing_key=ReadableSealingKey()))
-        continued = parsed.with_items([b'{"id":"1",%s}' % parsed.input[0].rest]).call.requests[0].prompt
+        continued = with_rows(parsed, parsed.input[0].render("1")).call.requests[0].prompt
         assert isinstance(continued, Conversation)
         (message,) = continued.messages
         assert message.parts == (Reasoning(thought),)

@@ -23,9 +23,23 @@ from dragoman.core.events import (
 from dragoman.core.request import JsonObject, JsonSchema, ReasoningOptions, StringChoices
 from dragoman.dialects.base import ReaderOptions
 from dragoman.dialects.responses import Echo, assign_ids, read_responses
+from dragoman.dialects.responses.input_items import read_stored_items
 
 from ..sealing_key import ReadableSealingKey
-from .bodies import AGENTS, HEADER, OPTIONS, WEATHER, call, conversation, events, refusal, request, responses, whole
+from .bodies import (
+    AGENTS,
+    HEADER,
+    OPTIONS,
+    WEATHER,
+    call,
+    conversation,
+    events,
+    refusal,
+    request,
+    responses,
+    whole,
+    with_rows,
+)
 
 SCHEMA: dict[str, Any] = {"type": "object", "properties": {"a": {"type": "number", "minimum": 1.0}}}
 FORMAT: dict[str, Any] = {"type": "json_schema", "name": "answer", "schema": SCHEMA, "strict": True}
@@ -214,7 +228,8 @@ def test_state_is_read_and_can_be_prepended_to_the_input():
     own = [row for _, row in assign_ids(parsed.input, "resp_1")]
     earlier = [b'{"id":"msg_0","type":"message","role":"user","content":[{"type":"input_text","text":"a"}]}']
     together = responses(instructions="new", input=[{"role": "user", "content": text} for text in "ab"])
-    assert parsed.with_items([*earlier, *own]).call.requests == together.call.requests
+    assert with_rows(parsed, *earlier, *own).call.requests == together.call.requests
+    assert parsed.with_history(read_stored_items(earlier), parsed.input).call.requests == together.call.requests
 
 
 def test_what_is_echoed_may_be_changed():

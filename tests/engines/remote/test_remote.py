@@ -28,7 +28,7 @@ from dragoman.core.errors import ContextTooLong, EngineError, Overloaded, QueueF
 from dragoman.core.events import FinishReason, PromptTokens, Started
 from dragoman.core.frames import FrameBuffer, read_frame
 from dragoman.core.images import PromptImage
-from dragoman.core.request import GenerationLimits, JsonSchema, Regex, Sampling, SamplingOptions
+from dragoman.core.request import Extras, GenerationLimits, JsonSchema, Regex, Sampling, SamplingOptions
 from dragoman.engines.base import BaseTokenEngine
 from dragoman.engines.remote import EngineChanges, EngineClient, EngineServer, HostedEngine
 from dragoman.engines.remote.messages import (
@@ -269,7 +269,7 @@ async def test_a_full_engine_makes_the_front_end_reject_at_once() -> None:
         busy = [send(first, f"busy-{number}") for number in range(2)]
         await busy[0].wait(2)
         subject = EngineUnderTest(models[1])
-        with pytest.raises(QueueFull, match="already queued or running"):
+        with pytest.raises(QueueFull, match="reached its limit of 2 sequences"):
             await subject.complete(subject.build_request())
         with pytest.raises(QueueFull, match="The request queue is full"):
             await subject.complete(subject.build_request())
@@ -520,6 +520,13 @@ async def _read(reader: asyncio.StreamReader, count: int) -> list[object]:
 def build_add(id: str, max_tokens: int) -> AddRequest:
     fields = {name: getattr(TokenRequest(id, (1, 2), max_tokens), name) for name in AddRequest.__struct_fields__[:-1]}
     return AddRequest(**fields, is_constrained=False)
+
+
+def test_extras_are_sent_with_their_types() -> None:
+    extras = Extras(kv_transfer_params='{"a": [1]}', lora="sql", data_parallel_rank=3, session_id='a"b')
+    sent = msgspec.structs.replace(build_add("a", 5), extras=extras)
+    (frame,) = FrameBuffer().feed(encode_frame(sent))
+    assert decode_front_end_message(frame) == sent
 
 
 async def test_a_step_is_one_frame(running: Split) -> None:

@@ -15,7 +15,7 @@ from dragoman.core.embeddings import EmbedRequest
 from dragoman.core.engine import Ended, Failed, Feature, TokenOutput, TokenRequest
 from dragoman.core.errors import ContextTooLong, EngineError, Overloaded, RequestError, Unsupported
 from dragoman.core.events import FinishReason
-from dragoman.core.request import GenerationLimits, Sampling, SamplingOptions
+from dragoman.core.request import Extras, GenerationLimits, Sampling, SamplingOptions
 from dragoman.engines.batching import EngineConfig, EngineLimits, SchedulerConfig, build_rng
 from dragoman.engines.tiny import TinyEngine, find_bundled_model, load
 from dragoman.engines.tiny.engine import compute_mean_state
@@ -231,7 +231,7 @@ async def test_a_receiver_that_raises_takes_nothing_from_others(small: Llama) ->
         (replace(ASK, prompt=(1, -1)), RequestError),
         (replace(ASK, prompt=(1,) * 1024), ContextTooLong),
         (replace(ASK, max_tokens=0), RequestError),
-        (replace(ASK, extras=(("lora", "1"),)), Unsupported),
+        (replace(ASK, extras=Extras(lora="a")), Unsupported),
         (replace(ASK, sampling=Sampling(logit_bias=((96, 1.0),))), RequestError),
         (replace(ASK, sampling=Sampling(allowed_token_ids=(3, 1000))), RequestError),
     ],

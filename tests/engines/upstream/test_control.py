@@ -185,7 +185,7 @@ async def test_an_upstream_that_cannot_be_reached_is_an_overload() -> None:
 
 
 async def test_only_administrators_control_an_upstream() -> None:
-    options = msgspec.structs.replace(VLLM, api_keys=("user",), admin_keys=("admin",))
+    options = msgspec.structs.replace(VLLM, api_key=("user",), admin_api_key=("admin",))
     async with client(server(build_front("http://127.0.0.1:9"), options)) as it:
         for path in ("/pause", "/sleep", "/reset_prefix_cache", "/v1/load_lora_adapter"):
             assert (await it.post(path, json={}, headers={"authorization": "Bearer user"})).status_code == 403

@@ -193,7 +193,7 @@ async def test_owners_of_different_keys_share_no_cache_upstream(lent: HfTokenize
     behind = scripted(lent, Say("Hi"))
     (model,) = behind
     assert isinstance(model.backend.engine, ScriptedEngine)
-    options = msgspec.structs.replace(VLLM, api_keys=("one", "two"))
+    options = msgspec.structs.replace(VLLM, api_key=("one", "two"))
     async with relay(behind, options) as client:
         for key in ("one", "two", "two"):
             path, body = chat(cache_salt="mine")

@@ -80,7 +80,7 @@ async def test_the_upstream_tokenizes_as_the_server_itself(
 async def test_an_upstream_without_tokenization_is_not_called() -> None:
     it = engine("http://127.0.0.1:9", kind="openai")
     for call in (it.count_prompt_tokens(ASK), it.tokenize_prompt(ASK), it.detokenize((1, 2))):
-        with pytest.raises(Unsupported, match="does not tokenize"):
+        with pytest.raises(Unsupported, match="does not offer tokenization"):
             await call
 
 

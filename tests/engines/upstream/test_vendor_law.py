@@ -20,7 +20,6 @@ from dragoman.conformance import chat as chat_grammar
 from dragoman.conformance import responses as responses_grammar
 from dragoman.core.message import Reasoning, ToolCall, ToolResult
 from dragoman.core.request import Conversation
-from dragoman.dialects.base import VerificationMode
 from dragoman.engines.scripted import CallTool, Fail, Refuse, Say, Script, ScriptedEngine, ScriptEntry, Think
 from dragoman.pipeline.models import EventBackend, Models, ServedModel
 from dragoman.prompts.tokenizer import HfTokenizer
@@ -151,7 +150,7 @@ async def test_the_sdk_makes_the_whole_out_of_the_stream(
     check(whole.json(), stream.content)
 
 
-STRICT = msgspec.structs.replace(VLLM, reasoning_verification=VerificationMode.STRICT)
+STRICT = msgspec.structs.replace(VLLM, reasoning_verification="strict")
 """A server behind that rejects reasoning which is not, unchanged, its own: as the vendors do."""
 FIRST = ScriptEntry((Think("I have to add."), CALL))
 SECOND = ScriptEntry((Think("So it is 3."), Say("3")))

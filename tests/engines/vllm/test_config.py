@@ -1,11 +1,12 @@
-"""What is known of vLLM without it: which versions this server works with."""
+"""What this server knows of vLLM: the versions that it works with, and the parameters that vLLM honours."""
 
 from __future__ import annotations
 
 import pytest
 
 from dragoman.core.errors import EngineError
-from dragoman.engines.vllm.backend import check_version
+from dragoman.core.request import Extras, GenerationLimits, SamplingOptions
+from dragoman.engines.vllm.backend import VllmFeatures, check_version
 
 
 @pytest.mark.parametrize("version", ["0.32.0", "0.33.0", "0.33.1rc1.dev5+g4ba787ec9", "0.32.0+cpu", "dev"])
@@ -20,3 +21,14 @@ def test_another_version_is_refused_in_a_sentence(version: str) -> None:
     assert str(refused.value) == (
         f"vLLM {version} is installed, but this server works with vLLM 0.32 to 0.33: pip install '.[vllm]'"
     )
+
+
+def test_every_declared_parameter_exists() -> None:
+    features = VllmFeatures(max_model_len=100, vocab_size=100, max_logprobs=5, has_lora=True, has_kv_transfer=True)
+    known = {
+        name
+        for struct in (SamplingOptions, GenerationLimits, Extras)
+        for name in struct.__struct_fields__
+        if name not in ("close_at_limit", "reply", "fault")
+    }
+    assert features.build_capabilities().parameters == known

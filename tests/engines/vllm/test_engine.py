@@ -28,7 +28,7 @@ from dragoman.core.engine import (
 )
 from dragoman.core.errors import ContextTooLong, EngineError, Overloaded, RequestError, Unsupported
 from dragoman.core.events import FinishReason
-from dragoman.core.request import Sampling
+from dragoman.core.request import Extras, Sampling
 from dragoman.engines import tiny
 from dragoman.engines.arrays import Tensors
 from dragoman.engines.tiny.model import Llama, read_model
@@ -226,7 +226,7 @@ async def test_an_adapter_that_cannot_be_loaded_fails_only_its_request(asker: As
     assert adapters is not None
     assert Feature.LORA in asker.model.capabilities.features
     engine = asker.engine
-    ask = TokenRequest(id="l", prompt=PROMPT, max_tokens=4, sampling=GREEDY, extras=(("lora", '"sql"'),))
+    ask = TokenRequest(id="l", prompt=PROMPT, max_tokens=4, sampling=GREEDY, extras=Extras(lora="sql"))
     (output,) = await asker.ask(ask)
     assert isinstance(output, Rejected)
     with pytest.raises(RequestError, match="no such directory"):
@@ -249,15 +249,15 @@ async def test_an_adapter_that_cannot_be_loaded_at_a_start_keeps_nothing_else_do
         assert model.adapters is not None
         assert [adapter.name for adapter in model.adapters] == ["good"]
         assert "The adapter bad is not served, because vLLM cannot load it" in caplog.text
-        ask = TokenRequest(id="b", prompt=PROMPT, max_tokens=2, sampling=GREEDY, extras=(("lora", '"good"'),))
+        ask = TokenRequest(id="b", prompt=PROMPT, max_tokens=2, sampling=GREEDY, extras=Extras(lora="good"))
         assert len((await Asker(models).ask(ask)).tokens) == 2
 
 
 async def test_a_rank_and_a_session_are_vllms_to_judge(asker: Asker) -> None:
     ask = TokenRequest(id="r", prompt=PROMPT, max_tokens=2, sampling=GREEDY)
-    extras = (("data_parallel_rank", "0"), ("session_id", '"s"'))
+    extras = Extras(data_parallel_rank=0, session_id="s")
     assert len((await asker.ask(msgspec.structs.replace(ask, extras=extras))).tokens) == 2
-    (output,) = await asker.ask(msgspec.structs.replace(ask, extras=(("data_parallel_rank", "1"),)))
+    (output,) = await asker.ask(msgspec.structs.replace(ask, extras=Extras(data_parallel_rank=1)))
     assert isinstance(output, Rejected)
     assert output.error.status == 400
     assert "data_parallel_rank 1" in output.error.message

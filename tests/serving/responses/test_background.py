@@ -13,8 +13,9 @@ from starlette.types import Message
 
 from dragoman.conformance.responses import check_object, check_stream
 from dragoman.engines.scripted import CallTool, Fail, Say, ScriptEntry, Think, Wait
+from dragoman.serving.routes.responses.background import EVENTS_SERIES
 from dragoman.serving.service import ServingOptions
-from dragoman.store import MemoryStore, SqliteStore
+from dragoman.store import Append, Item, Key, MemoryStore, Put, SqliteStore
 from tests.serving.harness import ServerHarness, body, scope
 
 from .harness import lifespan, remembering
@@ -88,6 +89,31 @@ async def test_a_dropped_stream_goes_on_with_the_very_bytes() -> None:
     for last in range(-1, len(parts)):
         rest = b"".join(part + b"\n\n" for part in parts[last + 1 :])
         assert await stream_of(it, id, None if last < 0 else last) == rest + END
+
+
+async def test_events_that_were_stored_as_text_are_resumed_and_finalized_with_the_same_bytes() -> None:
+    """Before 0.2 an entry contained server-sent events."""
+    store = MemoryStore()
+    it = remembering(STORY, store=store, sleep=(gate := Gate()))
+    gate.open()
+    done = await start(it)
+    whole = await stream_of(it, done)
+    (record,) = await store.page("", "response")
+    text, queued = whole.removesuffix(END), whole.partition(b"event: response.in_progress")[0]
+    queued_object = queued.rpartition(b'"response":')[2].removesuffix(b"}\n\n")
+    former, running = Key("", "response", "resp_former"), Key("", "response", "resp_running")
+    await store.commit(
+        Put(former, 0, record.body, state="completed"),
+        Append(former, EVENTS_SERIES, (Item(text, "0"),)),
+        Put(running, 0, b'{"object":%s}' % queued_object, state="queued"),
+        Append(running, EVENTS_SERIES, (Item(queued, "0"),)),
+    )
+    assert await stream_of(it, former.id) == whole
+    assert await stream_of(it, former.id, 3) == b"\n\n".join(text.split(b"\n\n")[4:]) + END
+    assert (await it.post(f"/v1/responses/{running.id}/cancel", None)).json()["status"] == "cancelled"
+    resumed = await stream_of(it, running.id)
+    assert resumed.startswith(queued)
+    assert check_stream(resumed)[-1]["response"]["status"] == "cancelled"
 
 
 async def test_the_sdk_resumes_where_it_was_cut_off() -> None:

@@ -35,7 +35,7 @@ async def test_a_trigger_in_a_stream_leaves_one_compaction():
 
 
 async def test_a_compaction_belongs_to_its_key():
-    it = build_server(SUMMARY, options=ServingOptions(api_keys=("mine", "yours")))
+    it = build_server(SUMMARY, options=ServingOptions(api_key=("mine", "yours")))
     compaction = await it.openai("mine").responses.compact(model="m", input=INPUT)
     body: Any = {"model": "m", "input": [item.to_dict(warnings=False) for item in compaction.output]}
     for key, status in (("mine", 200), ("yours", 400)):

@@ -98,7 +98,7 @@ async def test_an_item_cannot_come_twice() -> None:
 
 
 async def test_what_is_anothers_looks_as_what_is_not_there() -> None:
-    it = remembering(ANSWER, options=ServingOptions(api_keys=("a", "b")))
+    it = remembering(ANSWER, options=ServingOptions(api_key=("a", "b")))
     conversation = await it.openai("a").conversations.create(items=LINES)
     other = it.openai("b")
 

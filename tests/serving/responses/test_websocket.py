@@ -295,7 +295,7 @@ async def test_a_connection_ends_at_its_age():
     ],
 )
 async def test_a_client_without_http_access_cannot_connect(headers: dict[str, str], status: int):
-    async with served(ANSWER, options=ServingOptions(api_keys=("mine", "yours"))) as where:
+    async with served(ANSWER, options=ServingOptions(api_key=("mine", "yours"))) as where:
         assert await handshake(where, headers) == status
         async with connect(f"ws://{where}/v1/responses", additional_headers={"x-api-key": "mine"}):
             pass

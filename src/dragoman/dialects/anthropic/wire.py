@@ -11,9 +11,8 @@ from typing import Annotated, Any, Literal
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
 from ..body import NestedRules
-from ..chat.wire import SHARED_HONOURED, build_shared_rows
 from ..fields import MAX_MESSAGES, AtLeastOne, CountOrUnlimited, DecodingFields
-from ..parameter_table import ParameterSupport, ParameterTable, accept, honour, reject, warn
+from ..parameter_table import SHARED_ROWS, Note, ParameterTable, accept, reject, warn
 
 
 class BlockSource(Struct, frozen=True):
@@ -146,18 +145,54 @@ MESSAGES_NESTED = NestedRules(
 class MessagesPromptFields(Struct, frozen=True, kw_only=True):
     """The fields that define the prompt; count_tokens accepts them too."""
 
-    model: str | None = None
-    messages: Annotated[list[AnthropicWireMessage], Meta(min_length=1, max_length=MAX_MESSAGES)]
-    system: str | list[WireContentBlock] | None = None
-    tools: list[AnthropicWireTool] | None = None
-    tool_choice: AnthropicWireToolChoice | None = None
-    thinking: ThinkingConfig | None = None
-    output_config: OutputConfig | None = None
-    output_format: OutputFormat | None = None
-    context_management: ContextManagement | None = None
-    thread: Raw = Raw()
-    chat_template: str | None = None
-    chat_template_kwargs: Raw = Raw()
+    model: Annotated[str | None, Note("optional if the server has a default model")] = None
+    messages: Annotated[
+        Annotated[list[AnthropicWireMessage], Meta(min_length=1, max_length=MAX_MESSAGES)],
+        Note(
+            "user, assistant, system; adjacent messages of the same role form one turn; a final assistant message "
+            "is continued. Blocks: text, image, document, search_result, tool_use, tool_result, thinking; hosted "
+            "tools' calls and results are replayed as far as they can be parsed; thinking and redacted_thinking "
+            "that this server did not sign or encrypt for this key are handled as --reasoning-verification "
+            "specifies"
+        ),
+    ]
+    system: Annotated[
+        str | list[WireContentBlock] | None,
+        Note(
+            "a string or text blocks; Claude Code's billing header, which changes with each request, is omitted "
+            "unless the server is configured to include it"
+        ),
+    ] = None
+    tools: Annotated[
+        list[AnthropicWireTool] | None,
+        Note(
+            "custom tools, and bash, text_editor, computer and memory as functions; hosted tools are omitted with "
+            "a warning. Deferred tools are included in the prompt; input_examples are added to the description"
+        ),
+    ] = None
+    tool_choice: Annotated[AnthropicWireToolChoice | None, Note("auto, any, tool, none, disable_parallel_tool_use")] = (
+        None
+    )
+    thinking: Annotated[
+        ThinkingConfig | None,
+        Note(
+            "enabled and adaptive turn it on, between_tools only after a tool result, disabled turns it off; the "
+            "default is the model's. budget_tokens is enforced; display omitted returns no text"
+        ),
+    ] = None
+    output_config: Annotated[OutputConfig | None, Note("effort, and format with json_schema")] = None
+    output_format: Annotated[OutputFormat | None, Note("former name of output_config.format")] = None
+    context_management: Annotated[
+        ContextManagement | None,
+        Note("clear_tool_uses_20250919 and clear_thinking_20251015; other edits are ignored with a warning"),
+    ] = None
+    thread: Annotated[
+        Raw, Note("create and continue; without a store, a 400 that makes the official SDK send the whole conversation")
+    ] = Raw()
+    chat_template: Annotated[str | None, Note("if the server allows it")] = None
+    chat_template_kwargs: Annotated[
+        Raw, Note("keys that the server allows; enable_thinking and thinking turn thinking on or off")
+    ] = Raw()
 
 
 class MessagesMetadata(Struct, frozen=True):
@@ -167,114 +202,54 @@ class MessagesMetadata(Struct, frozen=True):
 class MessagesBody(DecodingFields, frozen=True, kw_only=True):
     """The fields of a Messages body besides `MessagesPromptFields`."""
 
-    max_tokens: CountOrUnlimited
+    max_tokens: Annotated[
+        CountOrUnlimited, Note("required; 0 only fills the prefix cache, -1 is the rest of the context")
+    ]
     stream: bool | None = None
-    stop_sequences: list[str] | None = None
-    metadata: MessagesMetadata | None = None
-    service_tier: str | None = None
+    stop_sequences: Annotated[list[str] | None, Note("maximum count set by the server")] = None
+    metadata: Annotated[MessagesMetadata | None, Note("user_id has no effect")] = None
+    service_tier: Annotated[str | None, Note("auto and standard_only; there is one tier, reported as standard")] = None
 
-
-DIALECT, COUNT_TOKENS_DIALECT = "messages", "count_tokens"
-
-_PROMPT_FIELDS = (
-    ("model", "optional if the server has a default model"),
-    (
-        "messages",
-        "user, assistant, system; adjacent messages of the same role form one turn; a final assistant message is "
-        "continued. Blocks: text, image, document, search_result, tool_use, tool_result, thinking; "
-        "hosted tools' calls and "
-        "results are replayed as far as they can be parsed; thinking and redacted_thinking that this server did not "
-        "sign or encrypt for this key are handled as --reasoning-verification specifies",
-    ),
-    (
-        "system",
-        "a string or text blocks; Claude Code's billing header, which changes with each request, is omitted unless the "
-        "server is configured to include it",
-    ),
-    (
-        "tools",
-        "custom tools, and bash, text_editor, computer and memory as functions; hosted tools are omitted with a "
-        "warning. Deferred tools are included in the prompt; input_examples are added to the description",
-    ),
-    ("tool_choice", "auto, any, tool, none, disable_parallel_tool_use"),
-    (
-        "thinking",
-        "enabled and adaptive turn it on, between_tools only after a tool result, disabled turns it off; the default "
-        "is the model's. budget_tokens is enforced; display omitted returns no text",
-    ),
-    ("output_config", "effort, and format with json_schema"),
-    ("output_format", "former name of output_config.format"),
-    (
-        "context_management",
-        "clear_tool_uses_20250919 and clear_thinking_20251015; other edits are ignored with a warning",
-    ),
-    (
-        "thread",
-        "create and continue; without a store, a 400 that makes the official SDK send the whole conversation",
-    ),
-    ("chat_template", "if the server allows it"),
-    ("chat_template_kwargs", "keys that the server allows; enable_thinking and thinking turn thinking on or off"),
-)
-
-_GENERATION_FIELDS = (
-    ("max_tokens", "required; 0 only fills the prefix cache, -1 is the rest of the context"),
-    ("stream", ""),
-    ("stop_sequences", "maximum count set by the server"),
-    ("metadata", "user_id has no effect"),
-    ("service_tier", "auto and standard_only; there is one tier, reported as standard"),
-)
-
-_NOTES = dict(SHARED_HONOURED)
 
 _UNSUPPORTED = (
-    *accept(DIALECT, "cache_control", note="caching is automatic"),
-    *accept(DIALECT, "betas", note="beta headers of any value are accepted"),
-    *accept(DIALECT, "user_profile_id", "workspace_id", "billing_policy", note="this server has no accounts"),
-    *accept(DIALECT, "fallback_credit_token", note="this server does no billing"),
-    *accept(DIALECT, "stream_options", note="usage is always included"),
-    *warn(DIALECT, "inference_geo", "the location cannot be selected"),
-    *warn(DIALECT, "speed", "only the standard speed is available", "standard"),
-    *warn(DIALECT, "fallbacks", "fallback models are not supported", [], "default"),
-    *warn(DIALECT, "diagnostics", "cache diagnostics are not supported", {}, {"previous_message_id": None}),
-    *reject(DIALECT, "container", "code execution containers are not supported"),
-    *reject(DIALECT, "mcp_servers", "MCP servers are not supported", []),
-    *reject(DIALECT, "compaction", "compaction is not supported in Messages"),
-    *reject(DIALECT, "stop", "use stop_sequences", []),
-    *reject(DIALECT, "response_format", "use output_config.format", {"type": "text"}),
-    *reject(DIALECT, "n", "a message has exactly one answer", 1),
-    *reject(DIALECT, "best_of", "a message has exactly one answer", 1),
-    *reject(DIALECT, "logprobs", "a message has no field for them; use /v1/chat/completions", False),
-    *reject(DIALECT, "top_logprobs", "a message has no field for them; use /v1/chat/completions", 0),
-    *reject(DIALECT, "prompt_logprobs", "a message has no field for them; use /v1/chat/completions"),
-    *reject(DIALECT, "logprob_token_ids", "a message has no field for them; use /v1/chat/completions", []),
-    *reject(DIALECT, "return_token_ids", "a message has no field for them; use /v1/chat/completions", False),
+    *accept("cache_control", note="caching is automatic"),
+    *accept("betas", note="beta headers of any value are accepted"),
+    *accept("user_profile_id", "workspace_id", "billing_policy", note="this server has no accounts"),
+    *accept("fallback_credit_token", note="this server does no billing"),
+    *accept("stream_options", note="usage is always included"),
+    *warn("inference_geo", "the location cannot be selected"),
+    *warn("speed", "only the standard speed is available", "standard"),
+    *warn("fallbacks", "fallback models are not supported", [], "default"),
+    *warn("diagnostics", "cache diagnostics are not supported", {}, {"previous_message_id": None}),
+    *reject("container", "code execution containers are not supported"),
+    *reject("mcp_servers", "MCP servers are not supported", []),
+    *reject("compaction", "compaction is not supported in Messages"),
+    *reject("stop", "use stop_sequences", []),
+    *reject("response_format", "use output_config.format", {"type": "text"}),
+    *reject("n", "a message has exactly one answer", 1),
+    *reject("best_of", "a message has exactly one answer", 1),
+    *reject("logprobs", "a message has no field for them; use /v1/chat/completions", False),
+    *reject("top_logprobs", "a message has no field for them; use /v1/chat/completions", 0),
+    *reject("prompt_logprobs", "a message has no field for them; use /v1/chat/completions"),
+    *reject("logprob_token_ids", "a message has no field for them; use /v1/chat/completions", []),
+    *reject("return_token_ids", "a message has no field for them; use /v1/chat/completions", False),
 )
 
 
-def _build_rows() -> tuple[ParameterSupport, ...]:
-    shared = ((name, _NOTES[name]) for name in DecodingFields.__struct_fields__)
-    rows = (
-        row
-        for name, note in (*_PROMPT_FIELDS, *_GENERATION_FIELDS, *shared)
-        for row in honour(DIALECT, name, note=note)
-    )
-    session = accept(DIALECT, "session_id", note="a hint for routers")
-    return (*rows, *build_shared_rows(DIALECT), *session, *_UNSUPPORTED)
-
-
-MESSAGES = ParameterTable(_build_rows())
-
-_PROMPT_FIELD_NAMES = frozenset(name for name, _ in _PROMPT_FIELDS)
-COUNT_TOKENS = ParameterTable(
+MESSAGES = ParameterTable(
+    "messages",
+    (MessagesPromptFields, MessagesBody),
     (
-        *(row for name, note in _PROMPT_FIELDS for row in honour(COUNT_TOKENS_DIALECT, name, note=note)),
-        *(
-            row
-            for known in MESSAGES.rows
-            if known.name not in _PROMPT_FIELD_NAMES
-            for row in accept(COUNT_TOKENS_DIALECT, known.name, note="does not change the count")
-        ),
-    )
+        *SHARED_ROWS,
+        *accept("session_id", note="a hint for routers"),
+        *_UNSUPPORTED,
+    ),
+)
+_NOT_COUNTED = [name for name in MESSAGES.names if name not in MessagesPromptFields.__struct_fields__]
+COUNT_TOKENS = ParameterTable(
+    "count_tokens",
+    (MessagesPromptFields,),
+    accept(*_NOT_COUNTED, note="does not change the count"),
 )
 
 

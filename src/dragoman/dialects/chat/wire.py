@@ -11,7 +11,7 @@ from msgspec import Meta, Raw, Struct
 
 from ..body import NestedRules
 from ..fields import MAX_MESSAGES, CountOrUnlimited, GenerationFields, Logprobs, StructuredOutputs
-from ..parameter_table import SHARED_HONOURED, ParameterTable, accept, build_shared_rows, honour, reject, warn
+from ..parameter_table import SHARED_ROWS, Note, ParameterTable, accept, reject, warn
 
 
 class ChatImageUrl(Struct, frozen=True):
@@ -174,80 +174,65 @@ CHAT_NESTED = NestedRules(
 class ChatPromptFields(Struct, frozen=True, kw_only=True):
     """The fields that define the prompt; /tokenize accepts them too."""
 
-    messages: Annotated[list[ChatWireMessage], Meta(min_length=1, max_length=MAX_MESSAGES)]
-    tools: list[ChatWireTool] | None = None
+    messages: Annotated[
+        Annotated[list[ChatWireMessage], Meta(min_length=1, max_length=MAX_MESSAGES)],
+        Note(
+            "all roles; text, image_url, input_audio, audio_url, file, refusal and thinking parts; "
+            "reasoning_details are read; prefix or partial continue a final assistant message; an output without "
+            "its call is refused"
+        ),
+    ]
+    tools: Annotated[
+        list[ChatWireTool] | None,
+        Note("function, and custom with an enforced regex; lark grammars and hosted tools give a warning"),
+    ] = None
     add_generation_prompt: bool | None = None
-    continue_final_message: bool | None = None
-    chat_template: str | None = None
-    chat_template_kwargs: Raw = Raw()
-    documents: list[dict[str, str]] | None = None
+    continue_final_message: Annotated[bool | None, Note("requires a final assistant message")] = None
+    chat_template: Annotated[str | None, Note("if the server allows it")] = None
+    chat_template_kwargs: Annotated[
+        Raw, Note("keys that the server allows; enable_thinking and thinking turn reasoning on or off")
+    ] = Raw()
+    documents: Annotated[list[dict[str, str]] | None, Note("a warning where the chat template does not read them")] = (
+        None
+    )
 
 
 class ChatBody(GenerationFields, frozen=True, kw_only=True):
     """The fields of a chat body besides `ChatPromptFields`."""
 
-    max_completion_tokens: CountOrUnlimited | None = None
+    max_completion_tokens: Annotated[CountOrUnlimited | None, Note("takes precedence over max_tokens")] = None
     logprobs: bool | None = None
-    top_logprobs: Logprobs | None = None
-    tool_choice: str | ChatWireToolChoice | None = None
+    top_logprobs: Annotated[Logprobs | None, Note("0 to 20, requires logprobs; -1 is refused")] = None
+    tool_choice: Annotated[str | ChatWireToolChoice | None, Note("all forms")] = None
     parallel_tool_calls: bool | None = None
-    functions: list[FunctionDefinition] | None = None
-    function_call: str | NameReference | None = None
-    reasoning_effort: str | None = None
-    thinking_token_budget: CountOrUnlimited | None = None
-    include_reasoning: bool | None = None
+    functions: Annotated[list[FunctionDefinition] | None, Note("legacy; the answer has function_call")] = None
+    function_call: Annotated[str | NameReference | None, Note("legacy")] = None
+    reasoning_effort: Annotated[str | None, Note("none turns reasoning off")] = None
+    thinking_token_budget: Annotated[CountOrUnlimited | None, Note("-1 and null mean no budget")] = None
+    include_reasoning: Annotated[bool | None, Note("false hides the reasoning; its tokens still count")] = None
     return_prompt_text: bool | None = None
-    verbosity: str | None = None
-    store: bool | None = None
-
-
-DIALECT = "chat"
-
-_HONOURED = (
-    (
-        "messages",
-        "all roles; text, image_url, input_audio, audio_url, file, refusal and thinking parts; reasoning_details are "
-        "read; prefix or partial continue a final assistant message; an output without its call is refused",
-    ),
-    ("max_completion_tokens", "takes precedence over max_tokens"),
-    ("logprobs", ""),
-    ("top_logprobs", "0 to 20, requires logprobs; -1 is refused"),
-    ("tools", "function, and custom with an enforced regex; lark grammars and hosted tools give a warning"),
-    ("tool_choice", "all forms"),
-    ("parallel_tool_calls", ""),
-    ("functions", "legacy; the answer has function_call"),
-    ("function_call", "legacy"),
-    ("reasoning_effort", "none turns reasoning off"),
-    ("thinking_token_budget", "-1 and null mean no budget"),
-    ("include_reasoning", "false hides the reasoning; its tokens still count"),
-    ("chat_template", "if the server allows it"),
-    ("chat_template_kwargs", "keys that the server allows; enable_thinking and thinking turn reasoning on or off"),
-    ("documents", "a warning where the chat template does not read them"),
-    ("add_generation_prompt", ""),
-    ("continue_final_message", "requires a final assistant message"),
-    ("return_prompt_text", ""),
-    ("store", "true stores the completion; a warning if the server has no store"),
-    ("verbosity", "validated; low and high have no effect and give a warning"),
-)
+    verbosity: Annotated[str | None, Note("validated; low and high have no effect and give a warning")] = None
+    store: Annotated[bool | None, Note("true stores the completion; a warning if the server has no store")] = None
 
 
 _UNSUPPORTED = (
-    *accept(DIALECT, "prompt_cache_key", "prompt_cache_retention", "prompt_cache_options", note="caching is automatic"),
-    *warn(DIALECT, "prediction", "the prediction was not used; it does not affect the answer"),
-    *reject(DIALECT, "modalities", "only text output is supported", ["text"], []),
-    *reject(DIALECT, "audio", "only text output is supported"),
-    *reject(DIALECT, "web_search_options", "web search is not supported"),
-    *reject(DIALECT, "moderation", "moderation is not supported"),
-    *reject(DIALECT, "echo", "chat prompts cannot be echoed; see return_prompt_text", False),
-    *reject(DIALECT, "best_of", "use n", 1),
-    *reject(DIALECT, "media_io_kwargs", "media processing is configured by the server", {}),
-    *reject(DIALECT, "mm_processor_kwargs", "media processing is configured by the server", {}),
+    *accept("prompt_cache_key", "prompt_cache_retention", "prompt_cache_options", note="caching is automatic"),
+    *warn("prediction", "the prediction was not used; it does not affect the answer"),
+    *reject("modalities", "only text output is supported", ["text"], []),
+    *reject("audio", "only text output is supported"),
+    *reject("web_search_options", "web search is not supported"),
+    *reject("moderation", "moderation is not supported"),
+    *reject("echo", "chat prompts cannot be echoed; see return_prompt_text", False),
+    *reject("best_of", "use n", 1),
+    *reject("media_io_kwargs", "media processing is configured by the server", {}),
+    *reject("mm_processor_kwargs", "media processing is configured by the server", {}),
 )
 
 CHAT = ParameterTable(
+    "chat",
+    (ChatPromptFields, ChatBody),
     (
-        *(row for name, note in (*_HONOURED, *SHARED_HONOURED) for row in honour(DIALECT, name, note=note)),
-        *build_shared_rows(DIALECT),
+        *SHARED_ROWS,
         *_UNSUPPORTED,
-    )
+    ),
 )

@@ -24,6 +24,7 @@ from .wire import (
     OLLAMA_EMBED,
     OLLAMA_EMBEDDINGS,
     OLLAMA_MODEL,
+    OLLAMA_SAMPLING,
     OllamaEmbedBody,
     OllamaEmbeddingsBody,
     OllamaModelBody,
@@ -230,13 +231,9 @@ def _format_count(count: int) -> str:
 def _render_parameters(sampling: Sampling) -> str:
     """The sampling defaults in the syntax of a Modelfile, as far as they differ from sampling without any."""
     neutral = Sampling()
-    values = (
-        ("temperature", sampling.temperature, neutral.temperature),
-        ("top_k", sampling.top_k, neutral.top_k),
-        ("top_p", sampling.top_p, neutral.top_p),
-        ("min_p", sampling.min_p, neutral.min_p),
-        ("repeat_penalty", sampling.repetition_penalty, neutral.repetition_penalty),
-    )
+    values = [
+        (name, getattr(sampling, core), getattr(neutral, core)) for name, core in OLLAMA_SAMPLING.core_names.items()
+    ]
     return "\n".join(f"{name:<30} {value:g}" for name, value, default in values if value != default)
 
 

@@ -41,6 +41,7 @@ from .wire import (
     OLLAMA_GENERATE,
     OLLAMA_NESTED,
     OLLAMA_OPTIONS,
+    OLLAMA_SAMPLING,
     Integer,
     OllamaChatBody,
     OllamaFields,
@@ -327,15 +328,10 @@ def _read_format(raw: Raw) -> Constraint | None:
 
 def _read_sampling(options: OllamaOptions) -> SamplingOptions:
     seed, top_k = _read_integer(options.seed, "seed", bits=63), _read_integer(options.top_k, "top_k")
-    # In llama.cpp, a top_k of 0 or less takes all tokens into account.
-    return SamplingOptions(
-        temperature=options.temperature,
-        top_p=options.top_p,
+    return OLLAMA_SAMPLING.read(
+        options,
+        # In llama.cpp, a top_k of 0 or less takes all tokens into account.
         top_k=None if top_k is None else max(top_k, 0),
-        min_p=options.min_p,
-        presence_penalty=options.presence_penalty,
-        frequency_penalty=options.frequency_penalty,
-        repetition_penalty=options.repeat_penalty,
         # llama.cpp's value for a random seed.
         seed=None if seed == -1 else seed,
     )

@@ -12,8 +12,8 @@ from typing import Annotated
 from msgspec import Meta, Raw, Struct
 
 from ..body import NestedRules, abbreviate, invalid_value
-from ..fields import INT32, MAX_LOGPROBS, MAX_MESSAGES, Count, Penalty, Probability, TokenId
-from ..parameter_table import ParameterSupport, ParameterTable, accept, honour, reject, warn
+from ..fields import INT32, MAX_LOGPROBS, MAX_MESSAGES, Count, Penalty, Probability, SamplingFields, TokenId
+from ..parameter_table import Note, ParameterTable, accept, reject, warn
 
 Int32 = Annotated[int, Meta(ge=-INT32 - 1, le=INT32)]
 Integer = int | float
@@ -23,17 +23,23 @@ Integer = int | float
 class OllamaOptions(Struct, frozen=True, kw_only=True):
     """The honoured fields of `options`. Others are rows of `OLLAMA_OPTIONS`."""
 
-    num_ctx: Integer | None = None
-    num_predict: Integer | None = None
-    seed: Integer | None = None
-    stop: str | list[str] | None = None
-    temperature: Annotated[float, Meta(ge=0, le=100)] | None = None
-    top_k: Integer | None = None
+    num_ctx: Annotated[
+        Integer | None,
+        Note("the server's context applies; a larger one causes a warning, and nothing is cut off in silence"),
+    ] = None
+    num_predict: Annotated[Integer | None, Note("-1, -2 and 0 are the rest of the context")] = None
+    seed: Annotated[Integer | None, Note("-1 is random")] = None
+    stop: Annotated[str | list[str] | None, Note("a string or a list")] = None
+    temperature: Annotated[Annotated[float, Meta(ge=0, le=100)] | None, Note("0 is greedy")] = None
+    top_k: Annotated[Integer | None, Note("0 and below disable it")] = None
     top_p: Probability | None = None
     min_p: Probability | None = None
-    repeat_penalty: Annotated[float, Meta(gt=0, le=100)] | None = None
-    presence_penalty: Penalty | None = None
-    frequency_penalty: Penalty | None = None
+    repeat_penalty: Annotated[Annotated[float, Meta(gt=0, le=100)] | None, Note("1 disables it")] = None
+    presence_penalty: Annotated[Penalty | None, Note("-2 to 2")] = None
+    frequency_penalty: Annotated[Penalty | None, Note("-2 to 2")] = None
+
+
+OLLAMA_SAMPLING = SamplingFields(OllamaOptions, {"repeat_penalty": "repetition_penalty"})
 
 
 class OllamaCalledFunction(Struct, frozen=True):
@@ -88,164 +94,127 @@ OLLAMA_NESTED = NestedRules(
 class OllamaFields(Struct, frozen=True, kw_only=True):
     """The fields that /api/chat and /api/generate share. None: the client sent null or nothing."""
 
-    model: str | None = None
-    stream: bool | None = None
-    format: Raw = Raw()
-    options: Raw = Raw()
-    keep_alive: float | str | None = None
-    think: bool | str | None = None
-    truncate: bool | None = None
-    logprobs: bool | None = None
-    top_logprobs: Annotated[int, Meta(ge=0, le=MAX_LOGPROBS)] | None = None
+    model: Annotated[
+        str | None,
+        Note("a name, an alias, or either followed by `:latest`; optional if the server has a default model"),
+    ] = None
+    stream: Annotated[bool | None, Note("true by default")] = None
+    format: Annotated[Raw, Note("`json` or a JSON Schema, both enforced")] = Raw()
+    options: Annotated[Raw, Note("see below")] = Raw()
+    keep_alive: Annotated[
+        float | str | None,
+        Note("seconds or a Go duration; for models that are loaded on demand; needs the right to control models"),
+    ] = None
+    think: Annotated[
+        bool | str | None, Note("a boolean, or low, medium, high; rejected where the model does not support thinking")
+    ] = None
+    truncate: Annotated[
+        bool | None,
+        Note("true drops the oldest turns; without it a prompt that is too long is rejected, unlike in Ollama"),
+    ] = None
+    logprobs: Annotated[bool | None, Note("of every token that has text, thinking and calls included")] = None
+    top_logprobs: Annotated[Annotated[int, Meta(ge=0, le=MAX_LOGPROBS)] | None, Note("0 to 20")] = None
 
 
 class OllamaChatBody(OllamaFields, frozen=True, kw_only=True):
-    messages: Annotated[list[OllamaWireMessage], Meta(max_length=MAX_MESSAGES)] | None = None
-    tools: list[OllamaTool] | None = None
+    messages: Annotated[
+        Annotated[list[OllamaWireMessage], Meta(max_length=MAX_MESSAGES)] | None,
+        Note("images in Base64; an assistant's message at the end is continued"),
+    ] = None
+    tools: Annotated[list[OllamaTool] | None, Note("functions")] = None
 
 
 class OllamaGenerateBody(OllamaFields, frozen=True, kw_only=True):
-    prompt: str | None = None
-    suffix: str | None = None
-    images: list[str] | None = None
+    prompt: Annotated[str | None, Note("rendered by the chat template unless `raw`")] = None
+    suffix: Annotated[str | None, Note("rejected where the model has no tokens for fill-in-the-middle")] = None
+    images: Annotated[list[str] | None, Note("Base64")] = None
     system: str | None = None
-    template: str | None = None
-    context: list[TokenId] | None = None
+    template: Annotated[str | None, Note("a Jinja template, with `--trust-request-chat-template`")] = None
+    context: Annotated[list[TokenId] | None, Note("token ids before the prompt; for engines of tokens")] = None
     raw: bool | None = None
 
 
 class OllamaEmbedBody(Struct, frozen=True, kw_only=True):
     model: str | None = None
     input: str | list[str] | None = None
-    truncate: bool | None = None
+    truncate: Annotated[bool | None, Note("true by default")] = None
     dimensions: Count | None = None
     options: Raw = Raw()
-    keep_alive: float | str | None = None
+    keep_alive: Annotated[float | str | None, Note("as in chat")] = None
 
 
 class OllamaEmbeddingsBody(Struct, frozen=True, kw_only=True):
     model: str | None = None
     prompt: str | None = None
     options: Raw = Raw()
-    keep_alive: float | str | None = None
+    keep_alive: Annotated[float | str | None, Note("as in chat")] = None
 
 
 class OllamaModelBody(Struct, frozen=True, kw_only=True):
     """A body that names a model: of /api/show and /api/pull. `name` is the deprecated name of `model`."""
 
-    model: str | None = None
-    name: str | None = None
-    stream: bool | None = None
+    model: Annotated[str | None, Note("of `/api/show` and `/api/pull`")] = None
+    name: Annotated[str | None, Note("the deprecated name of `model`")] = None
+    stream: Annotated[bool | None, Note("of `/api/pull`: true by default")] = None
 
 
-CHAT, GENERATE, OPTIONS = "ollama_chat", "ollama_generate", "ollama_options"
-EMBED, EMBEDDINGS, MODEL = "ollama_embed", "ollama_embeddings", "ollama_model"
-
-_SHARED = (
-    ("model", "a name, an alias, or either followed by `:latest`; optional if the server has a default model"),
-    ("stream", "true by default"),
-    ("format", "`json` or a JSON Schema, both enforced"),
-    ("options", "see below"),
-    ("keep_alive", "seconds or a Go duration; for models that are loaded on demand; needs the right to control models"),
-    ("think", "a boolean, or low, medium, high; rejected where the model does not support thinking"),
-    ("truncate", "true drops the oldest turns; without it a prompt that is too long is rejected, unlike in Ollama"),
-    ("logprobs", "of every token that has text, thinking and calls included"),
-    ("top_logprobs", "0 to 20"),
+_SHARED_ROWS = (
+    *warn("shift", "an answer ends where the context is full", False),
+    *reject("_debug_render_only", "use /v1/chat/completions/render", False),
 )
 
 
-def _build_shared(dialect: str) -> tuple[ParameterSupport, ...]:
-    return (
-        *(row for name, note in _SHARED for row in honour(dialect, name, note=note)),
-        *warn(dialect, "shift", "an answer ends where the context is full", False),
-        *reject(dialect, "_debug_render_only", "use /v1/chat/completions/render", False),
-    )
-
-
-OLLAMA_CHAT = ParameterTable(
-    (
-        *_build_shared(CHAT),
-        *honour(CHAT, "messages", note="images in Base64; an assistant's message at the end is continued"),
-        *honour(CHAT, "tools", note="functions"),
-    )
-)
+OLLAMA_CHAT = ParameterTable("ollama_chat", (OllamaChatBody,), _SHARED_ROWS)
 OLLAMA_GENERATE = ParameterTable(
+    "ollama_generate",
+    (OllamaGenerateBody,),
     (
-        *_build_shared(GENERATE),
-        *honour(GENERATE, "prompt", note="rendered by the chat template unless `raw`"),
-        *honour(GENERATE, "suffix", note="rejected where the model has no tokens for fill-in-the-middle"),
-        *honour(GENERATE, "images", note="Base64"),
-        *honour(GENERATE, "system"),
-        *honour(GENERATE, "template", note="a Jinja template, with `--trust-request-chat-template`"),
-        *honour(GENERATE, "context", note="token ids before the prompt; for engines of tokens"),
-        *honour(GENERATE, "raw"),
-        *reject(GENERATE, "width", "images are not generated", 0),
-        *reject(GENERATE, "height", "images are not generated", 0),
-        *reject(GENERATE, "steps", "images are not generated", 0),
-    )
+        *_SHARED_ROWS,
+        *reject("width", "images are not generated", 0),
+        *reject("height", "images are not generated", 0),
+        *reject("steps", "images are not generated", 0),
+    ),
 )
 
-_HONOURED_OPTIONS = (
-    ("num_ctx", "the server's context applies; a larger one causes a warning, and nothing is cut off in silence"),
-    ("num_predict", "-1, -2 and 0 are the rest of the context"),
-    ("seed", "-1 is random"),
-    ("stop", "a string or a list"),
-    ("temperature", "0 is greedy"),
-    ("top_k", "0 and below disable it"),
-    ("top_p", ""),
-    ("min_p", ""),
-    ("repeat_penalty", "1 disables it"),
-    ("presence_penalty", "-2 to 2"),
-    ("frequency_penalty", "-2 to 2"),
-)
 _LOAD_TIME = ("numa", "num_batch", "num_gqa", "num_gpu", "main_gpu", "low_vram", "f16_kv", "use_mmap", "use_mlock")
 OLLAMA_OPTIONS = ParameterTable(
+    "ollama_options",
+    (OllamaOptions,),
     (
-        *(row for name, note in _HONOURED_OPTIONS for row in honour(OPTIONS, name, note=note)),
-        *accept(OPTIONS, "num_keep", note="the context is never shifted"),
-        *accept(OPTIONS, "mirostat_tau", "mirostat_eta", note="no effect without mirostat"),
-        *accept(OPTIONS, "vocab_only", "logits_all", "embedding_only", note="no effect on an answer"),
+        *accept("num_keep", note="the context is never shifted"),
+        *accept("mirostat_tau", "mirostat_eta", note="no effect without mirostat"),
+        *accept("vocab_only", "logits_all", "embedding_only", note="no effect on an answer"),
         *(
             row
             for name in (*_LOAD_TIME, "num_thread")
-            for row in warn(OPTIONS, name, "the server's settings determine how a model is loaded")
+            for row in warn(name, "the server's settings determine how a model is loaded")
         ),
-        *warn(OPTIONS, "repeat_last_n", "penalties apply to the whole context", -1),
-        *warn(OPTIONS, "penalize_newline", "penalties apply to all tokens", True),
-        *reject(OPTIONS, "typical_p", "use top_p", 1, 1.0),
-        *reject(OPTIONS, "tfs_z", "use top_p", 1, 1.0),
-        *reject(OPTIONS, "mirostat", "use top_p", 0),
-        *reject(OPTIONS, "rope_frequency_base", "set it when the model is loaded", 0, 0.0),
-        *reject(OPTIONS, "rope_frequency_scale", "set it when the model is loaded", 0, 0.0, 1, 1.0),
-    )
+        *warn("repeat_last_n", "penalties apply to the whole context", -1),
+        *warn("penalize_newline", "penalties apply to all tokens", True),
+        *reject("typical_p", "use top_p", 1, 1.0),
+        *reject("tfs_z", "use top_p", 1, 1.0),
+        *reject("mirostat", "use top_p", 0),
+        *reject("rope_frequency_base", "set it when the model is loaded", 0, 0.0),
+        *reject("rope_frequency_scale", "set it when the model is loaded", 0, 0.0, 1, 1.0),
+    ),
 )
 
 OLLAMA_EMBED = ParameterTable(
-    (
-        *honour(EMBED, "model", "input", "dimensions"),
-        *honour(EMBED, "truncate", note="true by default"),
-        *honour(EMBED, "keep_alive", note="as in chat"),
-        *accept(EMBED, "options", note="none of them affects an embedding"),
-    )
+    "ollama_embed", (OllamaEmbedBody,), accept("options", note="none of them affects an embedding")
 )
 OLLAMA_EMBEDDINGS = ParameterTable(
-    (
-        *honour(EMBEDDINGS, "model", "prompt"),
-        *honour(EMBEDDINGS, "keep_alive", note="as in chat"),
-        *accept(EMBEDDINGS, "options", note="none of them affects an embedding"),
-    )
+    "ollama_embeddings", (OllamaEmbeddingsBody,), accept("options", note="none of them affects an embedding")
 )
 OLLAMA_MODEL = ParameterTable(
+    "ollama_model",
+    (OllamaModelBody,),
     (
-        *honour(MODEL, "model", note="of `/api/show` and `/api/pull`"),
-        *honour(MODEL, "name", note="the deprecated name of `model`"),
-        *honour(MODEL, "stream", note="of `/api/pull`: true by default"),
-        *accept(MODEL, "insecure", "username", "password", note="deprecated in Ollama too"),
-        *accept(MODEL, "verbose", note="all that is known is returned"),
-        *reject(MODEL, "system", "there is no Modelfile to override", ""),
-        *reject(MODEL, "template", "there is no Modelfile to override", ""),
-        *reject(MODEL, "options", "there is no Modelfile to override", {}),
-    )
+        *accept("insecure", "username", "password", note="deprecated in Ollama too"),
+        *accept("verbose", note="all that is known is returned"),
+        *reject("system", "there is no Modelfile to override", ""),
+        *reject("template", "there is no Modelfile to override", ""),
+        *reject("options", "there is no Modelfile to override", {}),
+    ),
 )
 
 

@@ -38,14 +38,15 @@ from ...core.reply import Reply
 from ..errors import MAX_MESSAGE
 from ..json_encoding import clamp_logprob, encode_string, escape_line_breaks, replace_surrogates
 from ..tool_input import ToolInputStreamer
+from .wire import OLLAMA_SAMPLING
 
 OLLAMA_NAMES = FieldNames(
     ("response_format", "format"),
     ("max_tokens", "options.num_predict"),
     ("chat_template", "template"),
-    ("repetition_penalty", "options.repeat_penalty"),
     ("(reasoning_effort|enable_thinking|thinking_token_budget)", "think"),
-    ("(temperature|top_p|top_k|min_p|presence_penalty|frequency_penalty|seed|stop)", r"options.\1"),
+    ("stop", "options.stop"),
+    *OLLAMA_SAMPLING.list_paths("options"),
     # Of the parts of a message only images can be unsupported.
     (r"(messages\[\d+\])\.content", r"\1.images"),
 )

@@ -2,14 +2,14 @@
 
 from .call import ResponsesCall
 from .errors import render_responses_error
-from .input_items import NormalizedItem, assign_ids
+from .input_items import InputItem, assign_ids
 from .item_writers import Echo, ResponsesRenderOptions
 from .reader import read_responses
 from .writer import ResponsesWriter
 
 __all__ = [
     "Echo",
-    "NormalizedItem",
+    "InputItem",
     "ResponsesCall",
     "ResponsesRenderOptions",
     "ResponsesWriter",

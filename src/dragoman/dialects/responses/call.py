@@ -14,13 +14,15 @@ from msgspec import Struct
 from ...core.events import Delta, RefusalDelta, TextDelta
 from ...core.message import Refusal, Text
 from ...core.reply import Choice, Reply
-from ...core.request import Conversation, GenerateRequest
+from ...core.request import GenerateRequest
 from ..base import GenerationCall, Header
 from ..envelope import ResponseId
 from ..json_encoding import encode_string
 from . import item_writers
-from .input_items import NormalizedItem
+from .input_items import InputItem
 from .item_writers import Echo, ResponsesRenderOptions
+from .items import ParsedItem
+from .wire import WireItem
 from .writer import ResponsesWriter
 
 Seal = Callable[[str], str]
@@ -92,58 +94,63 @@ def select_user_messages(items: Sequence[bytes]) -> list[bytes]:
 
 
 class BuiltRequest(Struct, frozen=True):
-    """What a body and its input items ask for. echo: the fields that `Echo.rest` has."""
+    """What a body and its input items ask for.
+
+    echo: the fields that `Echo.rest` has.
+    items: the items, parsed.
+    """
 
     request: GenerateRequest
     render_options: ResponsesRenderOptions
     echo: bytes
+    items: Sequence[ParsedItem]
 
 
 class ResponsesCall(Struct, frozen=True, kw_only=True):
     """A parsed Responses body.
 
-    call: one request with one choice, built from the items of the body alone.
-    input: those items, normalized.
+    call: one request with one choice, built from the items of the body alone until `with_history`.
+    input: the items of the body.
     echo: the request fields that the response object repeats.
     render_options, id: for `create_writer` and `with_echo`.
-    rebuild: what the body asks for after other items, for `with_items`.
+    rebuild: what the body asks for with other items and sampled turns, for `with_history`.
     previous_response_id, conversation: whose items precede these.
     store: whether to store the response; None is unset, which means yes.
     background: run in the background.
     """
 
     call: GenerationCall
-    input: tuple[NormalizedItem, ...]
+    input: tuple[InputItem, ...]
     echo: Echo
     render_options: ResponsesRenderOptions
     id: ResponseId
-    rebuild: Callable[[Sequence[bytes]], BuiltRequest]
+    rebuild: Callable[[Sequence[ParsedItem | WireItem], tuple[tuple[int, ...], ...]], BuiltRequest]
     previous_response_id: str | None = None
     conversation: str | None = None
     store: bool | None = None
     background: bool = False
 
-    def with_items(self, items: Sequence[bytes]) -> ResponsesCall:
-        """The same call with its items replaced: earlier turns, resolved references, its own items.
+    def with_history(
+        self,
+        history: Sequence[WireItem],
+        input: tuple[InputItem, ...],
+        sampled_turns: tuple[tuple[int, ...], ...] = (),
+    ) -> ResponsesCall:
+        """The same call after earlier items.
 
-        items: each a complete JSON object, in order. The instructions stay before them, and tools
-        and settings that they contain apply. Raises RequestError.
+        history: stored items. The instructions stay before them; tools and settings that they contain apply.
+        input: the call's own items, with references resolved.
+        sampled_turns: token ids to which the conversation encodes earlier output.
+
+        Raises:
+            RequestError: a stored item is invalid for this call.
         """
-        built = self.rebuild(items)
-        call = msgspec.structs.replace(self.call, requests=(built.request,))
-        changed = msgspec.structs.replace(self, call=call, render_options=built.render_options)
+        built = self.rebuild((*history, *(item.parsed for item in input)), sampled_turns)
+        # The output limit is the body's, or that of a call without output.
+        request = msgspec.structs.replace(built.request, limits=self.call.requests[0].limits)
+        call = msgspec.structs.replace(self.call, requests=(request,))
+        changed = msgspec.structs.replace(self, call=call, input=input, render_options=built.render_options)
         return changed.with_echo(msgspec.structs.replace(self.echo, rest=built.echo))
-
-    def with_sampled_turns(self, sampled_turns: tuple[tuple[int, ...], ...]) -> ResponsesCall:
-        """The same call, whose conversation encodes earlier output to the ids that were sampled."""
-        request = self.call.requests[0]
-        assert isinstance(request.prompt, Conversation)
-        requests = (
-            msgspec.structs.replace(
-                request, prompt=msgspec.structs.replace(request.prompt, sampled_turns=sampled_turns)
-            ),
-        )
-        return msgspec.structs.replace(self, call=msgspec.structs.replace(self.call, requests=requests))
 
     def with_echo(self, echo: Echo) -> ResponsesCall:
         """The same call with another echo."""

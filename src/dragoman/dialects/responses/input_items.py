@@ -1,21 +1,21 @@
-"""Normalized input items, as `/input_items` lists them and a store saves them.
+"""The items of an input: parsed for the prompt, and normalized as `/input_items` lists them and a store saves them.
 
-Every item has its type and a status, a message's content is a list of parts, and parts have all the keys that the
-official types require. Ids are the client's if it sent any; the others derive from the response's id.
+Every normalized item has its type and a status, a message's content is a list of parts, and parts have all the keys
+that the official types require. Ids are the client's if it sent any; the others derive from the response's id.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 from msgspec import Raw, Struct
 
-from ..body import read_json_value
+from ..body import BodySchema, ParsedBody, prefix_param, read_json_value
 from ..json_encoding import encode_string
 from .client_tools import CALL_TYPES, OUTPUT_TYPES
-from .items import RAW_TYPES, find_item_type, read_arguments, read_texts
+from .items import ParsedItem, find_item_type, read_arguments, read_texts
 from .wire import ResponsesContentPart, WireContent, WireItem, minify
 
 STATUSES = ("in_progress", "completed", "incomplete")
@@ -41,25 +41,65 @@ ID_PREFIXES = {
 """Id prefixes of items, in input and output."""
 _GENERATED_ID = re.compile(r"[a-z]+_([A-Za-z0-9]+)_(?:in)?\d+", re.ASCII)
 """An id that `assign_ids` or a writer generated."""
+_WIRE_ITEM = BodySchema(WireItem)
 
 
-class NormalizedItem(Struct, frozen=True):
-    """One normalized item.
+class InputItem(Struct, frozen=True):
+    """One item of the input.
 
+    type: never absent, as it may be in `wire`.
     id: None if the client sent none.
-    rest: its other fields as JSON, without the braces.
+    wire: the item as it was sent.
+    fields: all of its fields, if it is stored as it was sent; otherwise empty.
+    parsed: what it adds to the prompt; `wire` if it has not been parsed yet.
     """
 
     type: str
     id: str | None
-    rest: bytes
+    wire: WireItem
+    fields: dict[str, Raw] = {}
+    parsed: ParsedItem | WireItem = None
 
     def render(self, id: str) -> bytes:
-        """The complete JSON object."""
-        return b'{"id":%s,%s}' % (encode_string(id), self.rest)
+        """The complete JSON object, normalized."""
+        return b'{"id":%s,%s}' % (encode_string(id), self._render_fields())
+
+    def _render_fields(self) -> bytes:
+        kind, item = self.type, self.wire
+        if self.fields:
+            fields = {**_REQUIRED_FIELDS.get(kind, {}), **self.fields}
+            return b",".join(encode_string(name) + b":" + minify(raw) for name, raw in fields.items() if name != "id")
+        rendered = b'"type":"%s"' % kind.encode()
+        if kind == "compaction":
+            return rendered + b',"encrypted_content":' + encode_string(item.encrypted_content or "")
+        if kind in ("item_reference", "compaction_trigger"):
+            return rendered
+        # OpenAI's types allow no other status in `/input_items`, and clients may send any.
+        rendered += b',"status":"%s"' % (item.status if item.status in STATUSES else "completed").encode()
+        match kind:
+            case "message":
+                content = _render_parts(item.content, "output_text" if item.role == "assistant" else "input_text")
+                phase = b"" if item.phase is None else b',"phase":' + encode_string(item.phase)
+                return rendered + b',"role":"%s","content":%s%s' % ((item.role or "").encode(), content, phase)
+            case "reasoning":
+                rendered += b',"summary":%s' % _render_parts(list(read_texts(item.summary)), "summary_text")
+                if texts := read_texts(item.content):
+                    rendered += b',"content":%s' % _render_parts(list(texts), "reasoning_text")
+                return rendered + _render_present(encrypted_content=item.encrypted_content)
+            case "function_call":
+                field, value = b"arguments", encode_string(read_arguments(item.arguments, "arguments"))
+            case "custom_tool_call":
+                field, value = b"input", encode_string(read_arguments(item.input, "input"))
+            case _:
+                output = item.output
+                field = b"output"
+                value = encode_string(output) if isinstance(output, str) else _render_parts(output, "input_text")
+        call_id = item.call_id if kind.endswith("_output") else item.call_id or item.id or ""
+        present = _render_present(call_id=call_id, name=item.name, namespace=item.namespace)
+        return rendered + present + b',"%s":%s' % (field, value)
 
 
-def assign_ids(items: Sequence[NormalizedItem], response_id: str) -> tuple[tuple[str, bytes], ...]:
+def assign_ids(items: Sequence[InputItem], response_id: str) -> tuple[tuple[str, bytes], ...]:
     """(id, JSON object) of each item. An id that an earlier item already has is replaced."""
     # An id contains its response's, so that `find_response_id` needs no index from items to responses.
     tail = response_id.removeprefix("resp_")
@@ -82,12 +122,20 @@ def read_item_id(row: bytes) -> str:
     return msgspec.json.decode(row, type=_Item).id
 
 
-def read_stored_item(row: bytes) -> NormalizedItem:
-    """Parse an item of the store."""
-    parsed = msgspec.json.decode(row, type=_Item)
+def read_stored_items(rows: Sequence[bytes]) -> list[WireItem]:
+    """Decode items of the store. Raises RequestError, which names the item by its position."""
+    items: list[WireItem] = []
+    for i, row in enumerate(rows):
+        with prefix_param(f"input[{i}]"):
+            items.append(ParsedBody(row).decode(_WIRE_ITEM))
+    return items
+
+
+def read_referenced_item(row: bytes) -> InputItem:
+    """Decode an item of the store that a reference stands for."""
+    (item,) = read_stored_items((row,))
     fields = msgspec.json.decode(row, type=dict[str, Raw])
-    rest = b",".join(encode_string(name) + b":" + bytes(value) for name, value in fields.items() if name != "id")
-    return NormalizedItem(parsed.type, parsed.id, rest)
+    return InputItem(find_item_type(item, "input"), item.id, item, fields, parsed=item)
 
 
 def find_response_id(item: str) -> str | None:
@@ -106,81 +154,25 @@ _REQUIRED_FIELDS: Mapping[str, dict[str, Raw]] = {
 """Fields that a listed item has and a client may leave out."""
 
 
-def normalize_item(item: WireItem, raw: dict[str, Raw], path: str) -> NormalizedItem:
-    """Normalize an item that `read_items` has accepted. raw: its original fields, if its type is one of RAW_TYPES."""
-    kind = find_item_type(item, path)
-    if kind in RAW_TYPES:
-        return NormalizedItem(kind, item.id, _render_raw({**_REQUIRED_FIELDS.get(kind, {}), **raw}, path))
-    # OpenAI's types allow no other status in `/input_items`, and clients may send any.
-    status = item.status if item.status in STATUSES else "completed"
-    return NormalizedItem(kind, item.id, _render_fields(kind, item, status or "completed", path))
+def build_input_item(item: WireItem, fields: dict[str, Raw], parsed: ParsedItem, path: str) -> InputItem:
+    """fields: of an item whose type is one of RAW_TYPES. Raises RequestError: one of them is not valid JSON."""
+    # These fields have not been decoded yet, and `minify` requires valid JSON.
+    for name, value in fields.items():
+        read_json_value(value, f"{path}.{name[:64]}")
+    return InputItem(find_item_type(item, path), item.id, item, fields, parsed)
 
 
-def _render_fields(kind: str, item: WireItem, status: str, path: str) -> bytes:
-    match kind:
-        case "message":
-            return _render_message(item, status)
-        case "reasoning":
-            return _render_reasoning(item, status)
-        case "compaction":
-            return b'"type":"compaction","encrypted_content":' + encode_string(item.encrypted_content or "")
-        case "item_reference" | "compaction_trigger":
-            return b'"type":"%s"' % kind.encode()
-        case _:
-            return _render_call(kind, item, status, path)
-
-
-def _render_message(item: WireItem, status: str) -> bytes:
-    role = item.role or ""
-    content = b",".join(_render_parts(item.content, "output_text" if role == "assistant" else "input_text"))
-    phase = b"" if item.phase is None else b',"phase":' + encode_string(item.phase)
-    return b'"type":"message","status":"%s","role":"%s","content":[%s]%s' % (
-        status.encode(), role.encode(), content, phase,
-    )  # fmt: skip
-
-
-def _render_call(kind: str, item: WireItem, status: str, path: str) -> bytes:
-    """A call, or what came of it."""
-    is_output = kind.endswith("_output")
-    # Local shell calls have only an id, and their outputs refer to it.
-    call_id = item.call_id if is_output else item.call_id or item.id or ""
-    fields = b'"type":"%s","status":"%s"' % (kind.encode(), status.encode())
-    fields += _render_present(call_id=call_id, name=item.name, namespace=item.namespace)
-    match kind:
-        case "function_call":
-            return fields + b',"arguments":' + encode_string(read_arguments(item.arguments, f"{path}.arguments"))
-        case "custom_tool_call":
-            return fields + b',"input":' + encode_string(read_arguments(item.input, f"{path}.input"))
-        case _:
-            return fields + b',"output":' + _render_output(item.output)
-
-
-def _render_reasoning(item: WireItem, status: str) -> bytes:
-    summary = b",".join(_render_text_part("summary_text", text) for text in read_texts(item.summary))
-    fields = b'"type":"reasoning","status":"%s","summary":[%s]' % (status.encode(), summary)
-    content = b",".join(_render_text_part("reasoning_text", text) for text in read_texts(item.content))
-    if content:
-        fields += b',"content":[%s]' % content
-    if item.encrypted_content is not None:
-        fields += b',"encrypted_content":' + encode_string(item.encrypted_content)
-    return fields
-
-
-def _render_output(output: WireContent | None) -> bytes:
-    return (
-        encode_string(output) if isinstance(output, str) else b"[%s]" % b",".join(_render_parts(output, "input_text"))
-    )
-
-
-def _render_parts(content: WireContent | None, text_kind: str) -> Iterable[bytes]:
+def _render_parts(content: WireContent | None, text_kind: str) -> bytes:
+    """An array of parts."""
+    parts: Sequence[ResponsesContentPart | str] = ()
     if isinstance(content, str):
-        return [_render_text_part(text_kind, content)] if content else []
-    if not isinstance(content, list):
-        return []
-    return [
+        parts = (content,) if content else ()
+    elif isinstance(content, list):
+        parts = content
+    return b"[%s]" % b",".join(
         _render_text_part(text_kind, part) if isinstance(part, str) else _render_content_part(part, text_kind)
-        for part in content
-    ]
+        for part in parts
+    )
 
 
 def _render_text_part(kind: str, text: str) -> bytes:
@@ -216,10 +208,3 @@ def _render_present(**fields: str | None) -> bytes:
     """Render the fields that are not None, each after a comma."""
     present = ((name, value) for name, value in fields.items() if value is not None)
     return b"".join(b',"%s":%s' % (name.encode(), encode_string(value)) for name, value in present)
-
-
-def _render_raw(raw: dict[str, Raw], path: str) -> bytes:
-    # These fields have not been decoded yet, and `minify` requires valid JSON.
-    for name, value in raw.items():
-        read_json_value(value, f"{path}.{name[:64]}")
-    return b",".join(encode_string(name) + b":" + minify(value) for name, value in raw.items() if name != "id")

@@ -6,11 +6,11 @@ system messages remain. The prompt that requests a summary is here too.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
 import msgspec
-from msgspec import Raw
+from msgspec import Raw, Struct
 
 from ...core.errors import RequestError
 from ...core.message import (
@@ -32,9 +32,12 @@ from ...core.message import (
 from ...core.request import Conversation, GenerateRequest
 from ..base import Purpose, SealingKey, VerificationMode, unpack_reasoning
 from ..body import (
+    BodySchema,
+    ParsedBody,
     check_one_of,
     invalid_value,
     missing_parameter,
+    prefix_param,
     read_base64,
     read_image_url,
     read_json_object,
@@ -42,7 +45,7 @@ from ..body import (
 )
 from .client_tools import CALL_TYPES, CLIENT_TOOLS, OUTPUT_TYPES, find_kinds, read_screen, render_shell_output
 from .tools import ResponsesToolRegistry
-from .wire import ResponsesContentPart, ResponsesInputAudio, ResponsesWireTool, WireContent, WireItem
+from .wire import ReasoningConfig, ResponsesContentPart, ResponsesWireTool, TextOptions, WireContent, WireItem
 
 SUMMARY_REQUEST = Message(
     Role.USER,
@@ -82,7 +85,10 @@ def apply_summary(summary: str, messages: Sequence[Message]) -> list[Message]:
 
 
 T = TypeVar("T")
+ResultPart = Text | Image | Audio | File
+"""A part of a tool's result."""
 
+EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 COMPACTION_TRIGGER = "compaction_trigger"
 ADDITIONAL_TOOLS, CONFIGURATION_UPDATE = "additional_tools", "configuration_update"
 READ_TYPES = (
@@ -132,44 +138,242 @@ def find_item_type(item: WireItem, path: str) -> str:
     return "item_reference"
 
 
-def read_items(
-    items: Sequence[WireItem],
-    tools: ResponsesToolRegistry,
-    sealing_key: SealingKey | None,
-    warnings: list[str],
-    path: str = "input",
-    *,
-    keeps_seal: bool = False,
-) -> tuple[Message, ...]:
-    """Parse items to messages. References are skipped.
+class AssistantParts(Struct, frozen=True):
+    """The text of an assistant's message."""
+
+    parts: tuple[Part, ...]
+
+
+class ItemCall(Struct, frozen=True):
+    """A call of a tool.
+
+    kind: type of the item if the client runs the tool; it has no name then.
+    """
+
+    id: str
+    arguments: str
+    name: str = ""
+    namespace: str | None = None
+    kind: str = ""
+    custom: bool = False
+
+
+class FreeOutput(Struct, frozen=True):
+    """An output that no call precedes."""
+
+    name: str
+    namespace: str | None
+    content: tuple[ResultPart, ...]
+
+
+class LoadedTools(Struct, frozen=True):
+    """Tools that can be called from here on.
+
+    call_id: of the search that found them, if the client made it.
+    """
+
+    tools: list[ResponsesWireTool]
+    call_id: str | None = None
+    is_error: bool = False
+
+
+class ItemSummary(Struct, frozen=True):
+    """The decrypted summary of a compaction."""
+
+    text: str
+
+
+class ConfigurationUpdate(Struct, frozen=True):
+    """Settings that replace the body's."""
+
+    reasoning: ReasoningConfig | None = None
+    text: TextOptions | None = None
+
+
+ParsedItem = (
+    Message
+    | AssistantParts
+    | Reasoning
+    | ItemCall
+    | ToolResult
+    | FreeOutput
+    | LoadedTools
+    | ItemSummary
+    | ConfigurationUpdate
+    | None
+)
+"""A parsed item, independent of those before it. A Message is not the assistant's; None adds nothing to the prompt."""
+
+_UPDATE = BodySchema(ConfigurationUpdate)
+
+
+def read_update(item: WireItem, path: str) -> ConfigurationUpdate:
+    """Parse a `configuration_update` item."""
+    fields = {"reasoning": item.reasoning, "text": item.text}
+    present = {name: raw for name, raw in fields.items() if bytes(raw).strip() not in (b"", b"null")}
+    if not present:
+        raise missing_parameter(f"{path}.reasoning", " An update has 'reasoning', 'text' or both.")
+    with prefix_param(path):
+        update = ParsedBody(msgspec.json.encode(present)).decode(_UPDATE)
+        if update.reasoning is not None:
+            check_one_of(update.reasoning.effort or "none", EFFORTS, "reasoning.effort")
+        return update
+
+
+class ItemReader:
+    """Parses items one by one.
+
+    sealing_key: decrypts reasoning and summaries; None if there is none.
+    warnings: receives warnings.
+    keeps_seal: as in ReaderOptions.
+    """
+
+    def __init__(self, sealing_key: SealingKey | None, warnings: list[str], *, keeps_seal: bool = False) -> None:
+        self._sealing_key, self._warnings, self._keeps_seal = sealing_key, warnings, keeps_seal
+
+    def read(self, item: WireItem, path: str) -> ParsedItem:
+        """Raises RequestError, which names the offending field below `path`."""
+        kind = find_item_type(item, path)
+        if (read := _READERS.get(kind)) is not None:
+            return read(item, path)
+        match kind:
+            case "reasoning":
+                return self._read_reasoning(item, path)
+            case "compaction":
+                return self._read_compaction(item, path)
+            case "item_reference" if not item.id:
+                raise missing_parameter(f"{path}.id")
+            case _ if kind in CALL_TYPES:
+                return self._read_client_call(item, kind, path)
+            case _ if kind in HOSTED_TYPES:
+                self._warnings.append(f"{path}: items of type '{kind}' cannot be replayed here; it was left out")
+            case _:
+                """References are resolved by the server's store, triggers are handled by the reader of the body."""
+        return None
+
+    def _read_reasoning(self, item: WireItem, path: str) -> Reasoning:
+        """The decrypted reasoning if possible, else the content, else the summary."""
+        sealed, key = item.encrypted_content, self._sealing_key
+        unsealed = None if sealed is None or key is None else key.unseal(Purpose.REASONING, sealed)
+        # Sealed reasoning is complete, whereas the visible text may be a summary of it.
+        if unsealed is not None:
+            return unpack_reasoning(unsealed)
+        if sealed is not None and key is not None and key.check is VerificationMode.STRICT:
+            raise _foreign_content_error(path)
+        texts, seal = read_texts(item.content) or read_texts(item.summary), ""
+        if sealed is not None and not self._keeps_seal:
+            replacement = "replaced by its visible content" if texts else "left out"
+            self._warnings.append(f"{path}: its encrypted reasoning cannot be read here; it was {replacement}")
+        elif sealed:
+            # The writer sends an OpenAI seal without its kind, as OpenAI does, so a seal without a kind is OpenAI's.
+            seal = sealed if any(kind.read(sealed) is not None for kind in SealKind) else SealKind.OPENAI + sealed
+        return Reasoning("\n\n".join(texts), seal=seal)
+
+    def _read_compaction(self, item: WireItem, path: str) -> ItemSummary:
+        sealed, key = _require(item.encrypted_content, f"{path}.encrypted_content"), self._sealing_key
+        summary = None if key is None else key.unseal(Purpose.COMPACTION, sealed)
+        # A summary replaces all that the assistant wrote before, so unlike reasoning it cannot be left out with a
+        # warning.
+        if summary is None:
+            raise _foreign_content_error(path)
+        return ItemSummary(summary)
+
+    def _read_client_call(self, item: WireItem, kind: str, path: str) -> ItemCall | None:
+        call_id = item.call_id or item.id
+        if not call_id:
+            raise missing_parameter(f"{path}.call_id")
+        # OpenAI's own search has no call that a client could answer, so the tools it found are all that is left of it.
+        if kind == "tool_search_call" and not item.call_id:
+            self._warnings.append(f"{path}: a search that a server made cannot be replayed here; it was left out")
+            return None
+        tool = CLIENT_TOOLS[find_kinds(kind)[0]]
+        return ItemCall(call_id, tool.read_call(item, path).decode(), kind=kind)
+
+
+def _read_message(item: WireItem, path: str) -> Message | AssistantParts:
+    if item.role is None:
+        raise missing_parameter(f"{path}.role")
+    role = check_one_of(item.role, ROLES, f"{path}.role")
+    parts = tuple(_read_content(item.content, f"{path}.content"))
+    if role == "assistant":
+        return AssistantParts(parts)
+    if item.content is None:
+        raise missing_parameter(f"{path}.content")
+    # A refusal in another role than the assistant's is plain text.
+    return Message(Role(role), tuple(Text(part.text) if isinstance(part, Refusal) else part for part in parts))
+
+
+def _read_call(item: WireItem, path: str) -> ItemCall:
+    custom = item.type == "custom_tool_call"
+    raw, field = (item.input, "input") if custom else (item.arguments, "arguments")
+    arguments = read_arguments(raw, f"{path}.{field}")
+    call_id = item.call_id or item.id
+    if not call_id:
+        raise missing_parameter(f"{path}.call_id")
+    if not item.name:
+        raise missing_parameter(f"{path}.name")
+    return ItemCall(call_id, arguments, item.name, item.namespace, custom=custom)
+
+
+def _read_result(item: WireItem, path: str) -> ToolResult | FreeOutput:
+    if not item.call_id and not item.name:
+        raise missing_parameter(f"{path}.call_id")
+    content = _read_output(_require(item.output, f"{path}.output"), f"{path}.output")
+    if item.call_id:
+        return ToolResult(item.call_id, content)
+    return FreeOutput(item.name or "", item.namespace, content)
+
+
+def _read_client_result(item: WireItem, path: str) -> ToolResult | LoadedTools:
+    """The output of a tool that the client ran. The types of a local shell's output have no `call_id`."""
+    kind, output, is_error = item.type, item.output, item.status == "failed"
+    if kind == "tool_search_output":
+        # Without a call id OpenAI's own search found the tools. It has no call to answer, but they can be called too.
+        return LoadedTools(read_tools(item, path), item.call_id or None, is_error)
+    # Its output is optional, but a template shows an empty result as nothing, and the model would apply it again.
+    if kind == "apply_patch_call_output" and not output:
+        content: tuple[ResultPart, ...] = (Text("The patch failed." if is_error else "The patch was applied."),)
+    elif output is None:
+        raise missing_parameter(f"{path}.output")
+    elif kind == "shell_call_output" and isinstance(output, list):
+        content = (Text(render_shell_output(output)),)
+    elif kind == "computer_call_output" and isinstance(output, dict):
+        content = (_read_image(read_screen(output), f"{path}.output"),)
+    else:
+        content = _read_output(output, f"{path}.output")
+    call_id = item.call_id or item.id
+    if not call_id:
+        raise missing_parameter(f"{path}.call_id")
+    return ToolResult(call_id, content, is_error=is_error)
+
+
+def _read_additional_tools(item: WireItem, path: str) -> LoadedTools:
+    return LoadedTools(read_tools(item, path))
+
+
+_READERS: Mapping[str, Callable[[WireItem, str], ParsedItem]] = {
+    "message": _read_message,
+    "function_call": _read_call,
+    "custom_tool_call": _read_call,
+    "function_call_output": _read_result,
+    "custom_tool_call_output": _read_result,
+    ADDITIONAL_TOOLS: _read_additional_tools,
+    CONFIGURATION_UPDATE: read_update,
+    **dict.fromkeys(sorted(OUTPUT_TYPES), _read_client_result),
+}
+"""By the type of the item: those that are read without a key."""
+
+
+class TurnBuilder:
+    """Groups parsed items to the messages of turns.
 
     tools: the declared tools; those that items load are added.
-    path: field that contains the items. keeps_seal: as in ReaderOptions.
-
-    Raises:
-        RequestError: names the offending field.
-    """
-    turns = _TurnBuilder(tools, sealing_key, warnings, keeps_seal)
-    for i, item in enumerate(items):
-        turns.add(item, f"{path}[{i}]")
-    return turns.finish()
-
-
-class _TurnBuilder:
-    """Groups items to turns.
 
     Consecutive text messages of the assistant are separate turns.
     """
 
-    def __init__(
-        self,
-        tools: ResponsesToolRegistry,
-        sealing_key: SealingKey | None,
-        warnings: list[str],
-        keeps_seal: bool,
-    ) -> None:
-        self._tools, self._sealing_key, self._warnings = tools, sealing_key, warnings
-        self._keeps_seal = keeps_seal
+    def __init__(self, tools: ResponsesToolRegistry) -> None:
+        self._tools = tools
         self._messages: list[Message] = []
         self._open_parts: list[Part] = []
         self._names: dict[str, str] = {}
@@ -178,167 +382,52 @@ class _TurnBuilder:
         self._close_turn()
         return tuple(self._messages)
 
-    def add(self, item: WireItem, path: str) -> None:
-        match find_item_type(item, path):
-            case "message":
-                self._add_message(item, path)
-            case "reasoning":
-                self._add_reasoning(item, path)
-            case "function_call":
-                self._add_call(item, read_arguments(item.arguments, f"{path}.arguments"), path, custom=False)
-            case "custom_tool_call":
-                self._add_call(item, read_arguments(item.input, f"{path}.input"), path, custom=True)
-            case "function_call_output" | "custom_tool_call_output":
-                self._add_result(item, path)
-            case "compaction":
-                self._add_compaction(item, path)
-            case kind if kind in CALL_TYPES:
-                self._add_client_call(item, kind, path)
-            case kind if kind in OUTPUT_TYPES:
-                self._add_client_result(item, kind, path)
-            case "additional_tools":
-                self._tools.load(read_tools(item, path), f"{path}.tools")
-            case kind if kind in HOSTED_TYPES:
-                self._warnings.append(f"{path}: items of type '{kind}' cannot be replayed here; it was left out")
-            case "item_reference" if not item.id:
-                raise missing_parameter(f"{path}.id")
+    def add(self, item: ParsedItem, path: str) -> None:
+        """path: field of the item. Raises RequestError: it loads invalid tools."""
+        match item:
+            case Message():
+                self._close_turn()
+                self._messages.append(item)
+            case AssistantParts(parts):
+                # Reasoning, then text, then calls is one answer of a model; a second text can only be that of the next
+                # answer.
+                if parts and self._open_parts and isinstance(self._open_parts[-1], Text | Refusal):
+                    self._close_turn()
+                self._open_parts += parts
+            case Reasoning() if item.text or item.seal:
+                self._open_parts.append(item)
+            case ItemCall():
+                tools = self._tools
+                name = tools.qualify_client_tool(item.kind) if item.kind else tools.qualify(item.name, item.namespace)
+                self._names[item.id] = name
+                self._open_parts.append(ToolCall(item.id, name, item.arguments, custom=item.custom))
+            case ToolResult():
+                self._add_result(item)
+            case FreeOutput(name, namespace, content):
+                # Such as the goals of Codex 0.169 (openai-python 3.54: `call_id` is optional beside `name`). Chat
+                # templates know no such turn, so the model reads it as a user's.
+                self._close_turn()
+                text = Text(f"Output of {self._tools.qualify(name, namespace)}:\n")
+                self._messages.append(Message(Role.USER, (text, *content)))
+            case LoadedTools(tools, call_id, is_error):
+                names = self._tools.load(tools, f"{path}.tools")
+                if call_id:
+                    content = (Text("Loaded tools: " + (", ".join(names) or "none")),)
+                    self._add_result(ToolResult(call_id, content, is_error=is_error))
+            case ItemSummary(text):
+                self._close_turn()
+                self._messages = apply_summary(text, self._messages)
             case _:
-                """References are resolved by the server's store; triggers and updates are handled by the reader."""
+                """Updates are applied by the reader of the body."""
+
+    def _add_result(self, result: ToolResult) -> None:
+        self._close_turn()
+        self._messages.append(Message(Role.TOOL, (result,), self._names.get(result.call_id)))
 
     def _close_turn(self) -> None:
         if self._open_parts:
             self._messages.append(Message(Role.ASSISTANT, tuple(self._open_parts)))
             self._open_parts = []
-
-    def _add_message(self, item: WireItem, path: str) -> None:
-        if item.role is None:
-            raise missing_parameter(f"{path}.role")
-        role = check_one_of(item.role, ROLES, f"{path}.role")
-        parts = tuple(_read_content(item.content, f"{path}.content"))
-        if role != "assistant":
-            if item.content is None:
-                raise missing_parameter(f"{path}.content")
-            self._close_turn()
-            self._messages.append(Message(Role(role), tuple(map(_refusal_to_text, parts))))
-            return
-        # Reasoning, then text, then calls is one answer of a model; a second text can only be that of the next answer.
-        if parts and self._open_parts and isinstance(self._open_parts[-1], Text | Refusal):
-            self._close_turn()
-        self._open_parts += parts
-
-    def _add_reasoning(self, item: WireItem, path: str) -> None:
-        """Add the decrypted reasoning if possible, else the content, else the summary."""
-        # Sealed reasoning is complete, whereas the visible text may be a summary of it.
-        unsealed, seal = self._unseal(item, path), ""
-        if unsealed is None:
-            visible = "\n\n".join(read_texts(item.content) or read_texts(item.summary))
-            if self._keeps_seal and item.encrypted_content:
-                seal = item.encrypted_content
-                # The writer sends an OpenAI seal without its kind, as OpenAI does, so a seal without a kind is
-                # OpenAI's.
-                seal = seal if any(kind.read(seal) is not None for kind in SealKind) else SealKind.OPENAI + seal
-            reasoning = Reasoning(visible, seal=seal)
-        else:
-            reasoning = unpack_reasoning(unsealed)
-        if reasoning.text or reasoning.seal:
-            self._open_parts.append(reasoning)
-
-    def _unseal(self, item: WireItem, path: str) -> str | None:
-        sealed, key = item.encrypted_content, self._sealing_key
-        reasoning = None if sealed is None or key is None else key.unseal(Purpose.REASONING, sealed)
-        if sealed is None or reasoning is not None:
-            return reasoning
-        if key is not None and key.check is VerificationMode.STRICT:
-            raise _foreign_content_error(path)
-        if self._keeps_seal:
-            return None
-        replacement = (
-            "left out"
-            if not (read_texts(item.content) or read_texts(item.summary))
-            else "replaced by its visible content"
-        )
-        self._warnings.append(f"{path}: its encrypted reasoning cannot be read here; it was {replacement}")
-        return None
-
-    def _add_compaction(self, item: WireItem, path: str) -> None:
-        sealed, key = _require(item.encrypted_content, f"{path}.encrypted_content"), self._sealing_key
-        summary = None if key is None else key.unseal(Purpose.COMPACTION, sealed)
-        # A summary replaces all that the assistant wrote before, so it cannot be left out with a warning as reasoning
-        # can.
-        if summary is None:
-            raise _foreign_content_error(path)
-        self._close_turn()
-        self._messages = apply_summary(summary, self._messages)
-
-    def _add_call(self, item: WireItem, arguments: str, path: str, *, custom: bool) -> None:
-        call_id = item.call_id or item.id
-        if not call_id:
-            raise missing_parameter(f"{path}.call_id")
-        if not item.name:
-            raise missing_parameter(f"{path}.name")
-        name = self._tools.qualify(item.name, item.namespace)
-        self._names[call_id] = name
-        self._open_parts.append(ToolCall(call_id, name, arguments, custom=custom))
-
-    def _add_client_call(self, item: WireItem, kind: str, path: str) -> None:
-        call_id = item.call_id or item.id
-        if not call_id:
-            raise missing_parameter(f"{path}.call_id")
-        # OpenAI's own search has no call that a client could answer, so the tools it found are all that is left of it.
-        if kind == "tool_search_call" and not item.call_id:
-            self._warnings.append(f"{path}: a search that a server made cannot be replayed here; it was left out")
-            return
-        name = self._tools.qualify_client_tool(kind)
-        tool = CLIENT_TOOLS[find_kinds(kind)[0]]
-        self._names[call_id] = name
-        self._open_parts.append(ToolCall(call_id, name, tool.read_call(item, path).decode()))
-
-    def _add_client_result(self, item: WireItem, kind: str, path: str) -> None:
-        """Add the output of a tool that the client ran. The types of a local shell's output have no `call_id`."""
-        if kind == "tool_search_output":
-            # Before the check of the id: tools that OpenAI's own search found, which has no call to answer, can be
-            # called too.
-            loaded = self._tools.load(read_tools(item, path), f"{path}.tools")
-            content: tuple[Text | Image | Audio | File, ...] = (Text("Loaded tools: " + (", ".join(loaded) or "none")),)
-            if not item.call_id:
-                return
-        else:
-            content = self._read_client_output(item, kind, f"{path}.output")
-        call_id = item.call_id or item.id
-        if not call_id:
-            raise missing_parameter(f"{path}.call_id")
-        self._close_turn()
-        result = ToolResult(call_id, content, is_error=item.status == "failed")
-        self._messages.append(Message(Role.TOOL, (result,), self._names.get(call_id)))
-
-    def _read_client_output(self, item: WireItem, kind: str, path: str) -> tuple[Text | Image | Audio | File, ...]:
-        output = item.output
-        # Its output is optional, but a template shows an empty result as nothing, and the model would apply it again.
-        if kind == "apply_patch_call_output" and not output:
-            return (Text("The patch failed." if item.status == "failed" else "The patch was applied."),)
-        if output is None:
-            raise missing_parameter(path)
-        if kind == "shell_call_output" and isinstance(output, list):
-            return (Text(render_shell_output(output)),)
-        if kind == "computer_call_output" and isinstance(output, dict):
-            return (_read_image(read_screen(output), path),)
-        return tuple(_to_result_part(part) for part in _read_content(output, path))
-
-    def _add_result(self, item: WireItem, path: str) -> None:
-        if not item.call_id and not item.name:
-            raise missing_parameter(f"{path}.call_id")
-        if item.output is None:
-            raise missing_parameter(f"{path}.output")
-        content = tuple(_to_result_part(part) for part in _read_content(item.output, f"{path}.output"))
-        self._close_turn()
-        if not item.call_id:
-            # An output that no call precedes, such as the goals of Codex 0.169 (openai-python 3.54: `call_id` is
-            # optional beside `name`). Chat templates know no such turn, so the model reads it as a user's.
-            name = self._tools.qualify(item.name or "", item.namespace)
-            self._messages.append(Message(Role.USER, (Text(f"Output of {name}:\n"), *content)))
-            return
-        result = ToolResult(item.call_id, content)
-        self._messages.append(Message(Role.TOOL, (result,), self._names.get(item.call_id)))
 
 
 def read_raw_items(items: Sequence[WireItem], fields: Mapping[str, Raw], name: str) -> list[dict[str, Raw]]:
@@ -356,16 +445,12 @@ def _foreign_content_error(path: str) -> RequestError:
     return invalid_value(f"{path}.encrypted_content", "it is damaged, or was not created by this server for this key")
 
 
-def _refusal_to_text(part: Part) -> Part:
-    """A refusal in another role than the assistant's is plain text."""
-    return Text(part.text) if isinstance(part, Refusal) else part
-
-
-def _to_result_part(part: Part) -> Text | Image | Audio | File:
-    """A refusal in a tool's output, which the model sees as the tool's text."""
-    if isinstance(part, Text | Image | Audio | File):
-        return part
-    return Text(part.text if isinstance(part, Refusal) else "")
+def _read_output(output: WireContent, path: str) -> tuple[ResultPart, ...]:
+    """The content of a tool's output, in which the model sees a refusal as the tool's text."""
+    parts = _read_content(output, path)
+    return tuple(
+        part if isinstance(part, ResultPart) else Text(part.text if isinstance(part, Refusal) else "") for part in parts
+    )
 
 
 def _read_content(content: WireContent | None, path: str) -> Iterator[Part]:
@@ -381,8 +466,6 @@ def _read_content(content: WireContent | None, path: str) -> Iterator[Part]:
 
 def _read_part(part: ResponsesContentPart, path: str) -> Part:
     kind = check_one_of(_require(part.type, f"{path}.type"), PART_TYPES, f"{path}.type")
-    if kind in TEXT_PART_TYPES:
-        return Text(_require(part.text, f"{path}.text"))
     match kind:
         case "refusal":
             return Refusal(_require(part.refusal, f"{path}.refusal"))
@@ -390,8 +473,13 @@ def _read_part(part: ResponsesContentPart, path: str) -> Part:
             return _read_image(part, path)
         case "input_file":
             return _read_file(part, path)
+        case "input_audio":
+            path = f"{path}.input_audio"
+            audio = _require(part.input_audio, path)
+            format = check_one_of(audio.format, AUDIO_FORMATS, f"{path}.format")
+            return Audio(read_base64(audio.data, f"audio/{format}", f"{path}.data"), format)
         case _:
-            return _read_audio(_require(part.input_audio, f"{path}.input_audio"), f"{path}.input_audio")
+            return Text(_require(part.text, f"{path}.text"))
 
 
 def read_tools(item: WireItem, path: str) -> list[ResponsesWireTool]:
@@ -449,8 +537,3 @@ def _read_file(part: ResponsesContentPart, path: str) -> File:
         return File(read_url(part.file_url, f"{path}.file_url"), part.filename)
     data = _require(part.file_data, f"{path}.file_data")
     return File(read_base64(data, None, f"{path}.file_data"), part.filename)
-
-
-def _read_audio(audio: ResponsesInputAudio, path: str) -> Audio:
-    format = check_one_of(audio.format, AUDIO_FORMATS, f"{path}.format")
-    return Audio(read_base64(audio.data, f"audio/{format}", f"{path}.data"), format)

@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 import msgspec
-from msgspec import Raw, Struct
+from msgspec import Raw
 
 from ...core.errors import Unsupported
-from ...core.message import Message, Role, Text, ToolChoice
+from ...core.message import Message, Role, Text
 from ...core.request import (
     Constraint,
     Conversation,
@@ -26,7 +26,6 @@ from ..body import (
     check_one_of,
     invalid_value,
     missing_parameter,
-    prefix_param,
     read_json_object,
 )
 from ..body import abbreviate as quote
@@ -44,15 +43,20 @@ from ..fields import (
 from ..json_encoding import encode_int, encode_string, encode_string_or_null, escape_line_breaks
 from .call import BuiltRequest, ResponsesCall, build_writer_factory
 from .errors import RESPONSES_NAMES
-from .input_items import normalize_item
+from .input_items import build_input_item
 from .item_writers import Echo, ResponsesRenderOptions, encode_bool
 from .items import (
     COMPACTION_TRIGGER,
     CONFIGURATION_UPDATE,
+    EFFORTS,
     SUMMARY_REQUEST,
+    ConfigurationUpdate,
+    ItemReader,
+    ParsedItem,
+    TurnBuilder,
     build_summary_request,
-    read_items,
     read_raw_items,
+    read_update,
 )
 from .tools import ResponsesToolRegistry
 from .wire import (
@@ -67,7 +71,6 @@ from .wire import (
 )
 from .wire import minify as compacted_json
 
-EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 LOGPROBS, ENCRYPTED_REASONING = "message.output_text.logprobs", "reasoning.encrypted_content"
 INCLUDABLE = (
     LOGPROBS,
@@ -82,20 +85,7 @@ INCLUDABLE = (
 ID_PREFIX = "resp_"
 
 
-class _Items(Struct, frozen=True):
-    input: list[WireItem]
-
-
-class _ConfigurationUpdate(Struct, frozen=True):
-    reasoning: ReasoningConfig | None = None
-    text: TextOptions | None = None
-
-
-_BODY, _ITEMS, _UPDATE = (
-    BodySchema(ResponsesBody, RESPONSES_NESTED),
-    BodySchema(_Items),
-    BodySchema(_ConfigurationUpdate),
-)
+_BODY = BodySchema(ResponsesBody, RESPONSES_NESTED)
 
 
 def read_responses(
@@ -117,18 +107,32 @@ def read_responses(
     # OpenAI's /v1/responses/compact requires a model, so the server's default does not apply.
     if compact and body.model is None:
         raise missing_parameter("model")
-    compact = compact or _has_compaction_trigger(items)
+    for i, item in enumerate(items[:-1]):
+        if item.type == COMPACTION_TRIGGER:
+            raise invalid_value(f"input[{i}]", f"'{COMPACTION_TRIGGER}' must be the last item")
+    compact = compact or (bool(items) and items[-1].type == COMPACTION_TRIGGER)
+    updated_body = _apply_updates(body, items)
+    declared_tools = ResponsesToolRegistry(body.tools or (), warnings)
+    build = partial(_build, options=options, now=now, compact=compact)
 
-    def build(items: Sequence[WireItem], warnings: list[str]) -> BuiltRequest:
-        return _build(body, items, options, now, warnings, compact=compact)
+    def rebuild(
+        items: Sequence[ParsedItem | WireItem], sampled_turns: tuple[tuple[int, ...], ...] = ()
+    ) -> BuiltRequest:
+        # Warnings of the first build are already in the response; those of stored items were given when they were sent.
+        tools = declared_tools.copy([])
+        return build(_apply_updates(body, items), items, tools, [], sampled_turns=sampled_turns)
 
-    def rebuild(rows: Sequence[bytes]) -> BuiltRequest:
-        # Warnings of the first parse are already in the response; those of stored items were given when they were sent.
-        return build(ParsedBody(b'{"input":[%s]}' % b",".join(rows)).decode(_ITEMS).input, [])
-
-    built = build(items, warnings)
-    echo, id = _build_echo(body, built.echo), ResponseId(ID_PREFIX, body.request_id)
-    pairs = zip(items, read_raw_items(items, parsed.fields, "input"), strict=True)
+    built = build(updated_body, items, declared_tools.copy(warnings), warnings)
+    conversation = body.conversation.id if isinstance(body.conversation, ConversationId) else body.conversation
+    echo = Echo(
+        rest=built.echo,
+        store=body.store is not False,
+        background=bool(body.background),
+        previous_response_id=body.previous_response_id or None,
+        conversation=conversation or None,
+    )
+    id = ResponseId(ID_PREFIX, body.request_id)
+    raw_items = read_raw_items(items, parsed.fields, "input")
     return ResponsesCall(
         call=GenerationCall(
             (built.request,),
@@ -139,7 +143,10 @@ def read_responses(
             unknown,
             field_names=RESPONSES_NAMES,
         ),
-        input=tuple(normalize_item(item, raw, f"input[{i}]") for i, (item, raw) in enumerate(pairs)),
+        input=tuple(
+            build_input_item(item, fields, parsed_item, f"input[{i}]")
+            for i, (item, fields, parsed_item) in enumerate(zip(items, raw_items, built.items, strict=True))
+        ),
         echo=echo,
         render_options=built.render_options,
         id=id,
@@ -148,87 +155,6 @@ def read_responses(
         conversation=echo.conversation,
         store=body.store,
         background=echo.background,
-    )
-
-
-def _build(
-    body: ResponsesBody,
-    items: Sequence[WireItem],
-    options: ReaderOptions,
-    now: Callable[[], int] | None,
-    warnings: list[str],
-    *,
-    compact: bool,
-) -> BuiltRequest:
-    """What a body asks for after these items: they may load tools and update the configuration."""
-    body = _apply_updates(body, items)
-    tool_registry = ResponsesToolRegistry(body.tools or (), warnings)
-    item_messages = read_items(items, tool_registry, options.sealing_key, warnings, keeps_seal=options.keeps_seal)
-    instructions = (Message(Role.SYSTEM, (Text(body.instructions),)),) if body.instructions else ()
-    messages = (*instructions, *item_messages, SUMMARY_REQUEST) if compact else (*instructions, *item_messages)
-    tool_choice, echoed_choice = tool_registry.read_choice(body.tool_choice)
-    conversation = _build_conversation(body, messages, tool_registry, tool_choice, warnings)
-    render_options = _build_render_options(body, tool_registry, options.sealing_key, now, warnings)
-    request = _build_request(body, options, conversation, render_options.logprobs)
-    if compact:
-        if options.sealing_key is None:
-            raise Unsupported("Compaction is not supported here: this server has no key to encrypt summaries.")
-        seal_compaction = partial(options.sealing_key.seal, Purpose.COMPACTION)
-        render_options = msgspec.structs.replace(render_options, seal_compaction=seal_compaction)
-        request = build_summary_request(request)
-    return BuiltRequest(request, render_options, _render_echo(body, tool_registry.echo, echoed_choice))
-
-
-def _apply_updates(body: ResponsesBody, items: Sequence[WireItem]) -> ResponsesBody:
-    """The body with the settings of `configuration_update` items, of which the last one holds.
-
-    They come later in the conversation than the body's own settings, which clients keep so that the prompt's prefix
-    stays cached (openai-python 3.54: "until a later update replaces that setting").
-    """
-    for i, item in enumerate(items):
-        if item.type != CONFIGURATION_UPDATE:
-            continue
-        path = f"input[{i}]"
-        fields = {"reasoning": item.reasoning, "text": item.text}
-        present = {name: raw for name, raw in fields.items() if bytes(raw).strip() not in (b"", b"null")}
-        if not present:
-            raise missing_parameter(f"{path}.reasoning", " An update has 'reasoning', 'text' or both.")
-        with prefix_param(path):
-            update = ParsedBody(msgspec.json.encode(present)).decode(_UPDATE)
-            if update.reasoning is not None:
-                effort = update.reasoning.effort
-                check_one_of(effort or "none", EFFORTS, "reasoning.effort")
-                reasoning = msgspec.structs.replace(body.reasoning or ReasoningConfig(), effort=effort)
-                body = msgspec.structs.replace(body, reasoning=reasoning)
-            if update.text is not None:
-                text = msgspec.structs.replace(body.text or TextOptions(), format=update.text.format)
-                body = msgspec.structs.replace(body, text=text)
-    return body
-
-
-def _has_compaction_trigger(items: Sequence[WireItem]) -> bool:
-    for i, item in enumerate(items):
-        if item.type == COMPACTION_TRIGGER and i < len(items) - 1:
-            raise invalid_value(f"input[{i}]", f"'{COMPACTION_TRIGGER}' must be the last item")
-    return bool(items) and items[-1].type == COMPACTION_TRIGGER
-
-
-def _build_conversation(
-    body: ResponsesBody,
-    messages: tuple[Message, ...],
-    tool_registry: ResponsesToolRegistry,
-    tool_choice: ToolChoice,
-    warnings: list[str],
-) -> Conversation:
-    kwargs = read_json_object(body.chat_template_kwargs, "chat_template_kwargs")
-    return Conversation(
-        messages,
-        tool_registry.tools,
-        tool_choice,
-        parallel_tool_calls=body.parallel_tool_calls is not False,
-        reasoning=_read_reasoning(body, warnings),
-        template=TemplateOptions(kwargs=kwargs, template=body.chat_template),
-        drop_oldest=body.truncation == "auto",
     )
 
 
@@ -266,6 +192,80 @@ def _check_fields(body: ResponsesBody, warnings: list[str]) -> None:
     if verbosity is not None and check_one_of(verbosity, ("low", "medium", "high"), "text.verbosity") != "medium":
         warnings.append("text.verbosity is ignored; ask for the desired length in the prompt")
     warnings.extend(f"include: {quote(name)} is not supported" for name in body.include or () if name not in INCLUDABLE)
+
+
+def _apply_updates(body: ResponsesBody, items: Sequence[ParsedItem | WireItem]) -> ResponsesBody:
+    """The body with the settings of `configuration_update` items, of which the last one holds.
+
+    They come later in the conversation than the body's own settings, which clients keep so that the prompt's prefix
+    stays cached (openai-python 3.54: "until a later update replaces that setting").
+    """
+    for i, item in enumerate(items):
+        if isinstance(item, WireItem) and item.type == CONFIGURATION_UPDATE:
+            update = read_update(item, f"input[{i}]")
+        elif isinstance(item, ConfigurationUpdate):
+            update = item
+        else:
+            continue
+        if update.reasoning is not None:
+            reasoning = msgspec.structs.replace(body.reasoning or ReasoningConfig(), effort=update.reasoning.effort)
+            body = msgspec.structs.replace(body, reasoning=reasoning)
+        if update.text is not None:
+            text = msgspec.structs.replace(body.text or TextOptions(), format=update.text.format)
+            body = msgspec.structs.replace(body, text=text)
+    return body
+
+
+def _build(
+    body: ResponsesBody,
+    items: Sequence[ParsedItem | WireItem],
+    tool_registry: ResponsesToolRegistry,
+    warnings: list[str],
+    *,
+    options: ReaderOptions,
+    now: Callable[[], int] | None,
+    compact: bool,
+    sampled_turns: tuple[tuple[int, ...], ...] = (),
+) -> BuiltRequest:
+    """What a body asks for after these items, which may load tools.
+
+    items: those that are still WireItems are parsed here.
+    tool_registry: the declared tools.
+    """
+    item_reader = ItemReader(options.sealing_key, warnings, keeps_seal=options.keeps_seal)
+    turns, parsed_items = TurnBuilder(tool_registry), list[ParsedItem]()
+    for i, item in enumerate(items):
+        path = f"input[{i}]"
+        parsed = item_reader.read(item, path) if isinstance(item, WireItem) else item
+        parsed_items.append(parsed)
+        turns.add(parsed, path)
+    messages = turns.finish()
+    if body.instructions:
+        messages = (Message(Role.SYSTEM, (Text(body.instructions),)), *messages)
+    if compact:
+        messages = (*messages, SUMMARY_REQUEST)
+    tool_choice, echoed_choice = tool_registry.read_choice(body.tool_choice)
+    kwargs = read_json_object(body.chat_template_kwargs, "chat_template_kwargs")
+    conversation = Conversation(
+        messages,
+        tool_registry.tools,
+        tool_choice,
+        parallel_tool_calls=body.parallel_tool_calls is not False,
+        reasoning=_read_reasoning(body, warnings),
+        template=TemplateOptions(kwargs=kwargs, template=body.chat_template),
+        drop_oldest=body.truncation == "auto",
+        sampled_turns=sampled_turns,
+    )
+    render_options = _build_render_options(body, tool_registry, options.sealing_key, now, warnings)
+    request = _build_request(body, options, conversation, render_options.logprobs)
+    if compact:
+        if options.sealing_key is None:
+            raise Unsupported("Compaction is not supported here: this server has no key to encrypt summaries.")
+        seal_compaction = partial(options.sealing_key.seal, Purpose.COMPACTION)
+        render_options = msgspec.structs.replace(render_options, seal_compaction=seal_compaction)
+        request = build_summary_request(request)
+    echo = _render_echo(body, tool_registry.echo, echoed_choice)
+    return BuiltRequest(request, render_options, echo, parsed_items)
 
 
 def _read_reasoning(body: ResponsesBody, warnings: list[str]) -> ReasoningOptions:
@@ -397,17 +397,6 @@ def _render_echo(body: ResponsesBody, tools: bytes, tool_choice: bytes) -> bytes
     if body.user is not None:
         fields["user"] = encode_string(body.user)
     return b",".join(b'"%s":%s' % (name.encode(), value) for name, value in fields.items())
-
-
-def _build_echo(body: ResponsesBody, rest: bytes) -> Echo:
-    conversation = body.conversation.id if isinstance(body.conversation, ConversationId) else body.conversation
-    return Echo(
-        rest=rest,
-        store=body.store is not False,
-        background=bool(body.background),
-        previous_response_id=body.previous_response_id or None,
-        conversation=conversation or None,
-    )
 
 
 def _render_format(format: TextFormat | None) -> bytes:

@@ -1,13 +1,12 @@
-"""A stored response: the stored format, its event log, and how the server finalizes an interrupted one. Knows no store.
+"""What is stored of responses and conversations: the formats, and how the server finalizes an interrupted response.
 
-The log is the events of `ResponsesWriter`, concatenated as bytes: complete, numbered from 0, and without the final
-`[DONE]`.
+The events of a background response are stored with it: all that `ResponsesWriter` has rendered, numbered from 0,
+without the final `[DONE]`.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Annotated
 
 import msgspec
@@ -18,63 +17,64 @@ from ..body import BodySchema, ParsedBody, invalid_value, missing_parameter
 from ..fields import check_metadata
 from ..json_encoding import encode_string, escape_line_breaks
 from .errors import render_error_fields, render_failure
-from .input_items import ID_PREFIXES, NormalizedItem, normalize_item
-from .items import read_items, read_raw_items
+from .input_items import ID_PREFIXES, InputItem, build_input_item
+from .items import ItemReader, TurnBuilder, read_raw_items
 from .tools import ResponsesToolRegistry
 from .wire import WireItem
 
-_EVENT_HEAD = re.compile(rb'event: ([\w.]+)\ndata: \{"type":"[\w.]+","sequence_number":(\d+),')
-_TERMINAL_EVENTS = (b"response.completed", b"response.incomplete", b"response.failed")
+_TERMINAL_TYPES = frozenset({"response.completed", "response.incomplete", "response.failed"})
 
 
-def split_events(log: bytes) -> Iterator[bytes]:
-    # A blank line always ends an event: JSON text contains no raw line break.
-    begin = 0
-    while begin < len(log):
-        end = log.index(b"\n\n", begin) + 2
-        yield log[begin:end]
-        begin = end
+class StoredEvent(Struct, frozen=True, array_like=True):
+    """One event of a background response, as it is stored.
+
+    number: its sequence number.
+    type: such as `response.completed`.
+    data: its JSON object, byte for byte as clients receive it.
+    """
+
+    number: int
+    type: str
+    data: Raw
+
+    @property
+    def is_terminal(self) -> bool:
+        return self.type in _TERMINAL_TYPES
+
+    def render(self) -> bytes:
+        """The server-sent event."""
+        return b"event: %s\ndata: %s\n\n" % (self.type.encode(), self.data)
 
 
-def read_sequence_number(event: bytes) -> int:
-    """The `sequence_number` of the first event."""
-    return int(_match_head(event)[2])
+def build_event(number: int, type: bytes, fields: bytes) -> StoredEvent:
+    """fields: those after `sequence_number`, as JSON without braces."""
+    data = Raw(b'{"type":"%s","sequence_number":%d,%s}' % (type, number, fields))
+    return StoredEvent(number, type.decode(), data)
 
 
-def skip_through(log: bytes, last: int) -> bytes:
-    """The events with higher sequence numbers."""
-    # A log that is wanted as a whole is neither split nor copied.
-    if not log or read_sequence_number(log) > last:
-        return log
-    return b"".join(event for event in split_events(log) if read_sequence_number(event) > last)
+def encode_events(events: Sequence[StoredEvent]) -> bytes:
+    """The body of one entry in the store: events that were stored together."""
+    return msgspec.json.encode(events)
 
 
-def get_last_event(log: bytes) -> bytes:
-    return log[log.rfind(b"\n\n", 0, -2) + 2 :] if log.count(b"\n\n") > 1 else log
+def read_events(body: bytes) -> list[StoredEvent]:
+    """Decode an entry's body."""
+    # Before 0.2 an entry contained server-sent events as text. 0.3 need not read them any more.
+    if body.startswith(b"event:"):
+        datas = [event.partition(b"\ndata: ")[2] for event in body.split(b"\n\n")[:-1]]
+        heads = [msgspec.json.decode(data, type=_EventHead) for data in datas]
+        pairs = zip(heads, datas, strict=True)
+        return [StoredEvent(head.sequence_number, head.type, Raw(data)) for head, data in pairs]
+    return msgspec.json.decode(body, type=list[StoredEvent])
 
 
-def has_ended(log: bytes) -> bool:
-    """Whether the last event is a terminal one."""
-    return bool(log) and _match_head(get_last_event(log))[1] in _TERMINAL_EVENTS
+class _EventHead(Struct, frozen=True):
+    type: str
+    sequence_number: int
 
 
 class _DoneEvent(Struct, frozen=True):
     item: Raw
-
-
-def list_done_items(log: bytes) -> Iterator[bytes]:
-    """The items of all `output_item.done` events."""
-    for event in split_events(log):
-        if _match_head(event)[1] == b"response.output_item.done":
-            yield bytes(msgspec.json.decode(event[event.index(b"\ndata: ") + 7 :], type=_DoneEvent).item)
-
-
-def _match_head(event: bytes) -> re.Match[bytes]:
-    # The writer puts these fields first in every event, so a log is searched without decoding its JSON.
-    match = _EVENT_HEAD.match(event)
-    if match is None:
-        raise ValueError(f"not an event of a response: {event[:80]!r}")
-    return match
 
 
 RUNNING_STATUSES = frozenset({"queued", "in_progress"})
@@ -138,39 +138,41 @@ def to_raw(items: Sequence[bytes]) -> tuple[Raw, ...]:
 class FinalizedResponse(Struct, frozen=True):
     """The end of a response that its own writer could not finish.
 
+    status: `failed` or `cancelled`.
+    response: the response object.
     events: the last events.
-    first_number: the sequence number of the first of them.
     """
 
     status: str
     response: bytes
-    events: bytes
-    first_number: int
+    events: tuple[StoredEvent, ...]
 
 
-def finalize(stored: StoredResponse, log: bytes, error: DragomanError | None) -> FinalizedResponse:
+def finalize(stored: StoredResponse, events: Sequence[StoredEvent], error: DragomanError | None) -> FinalizedResponse:
     """End a running response.
 
-    log: all its events so far.
+    events: all its events so far.
     error: why it ended; None if it was cancelled.
 
     Its output is the items that were done. Clients know no event for cancellation, so it ends with `incomplete`.
     """
-    status, name = ("cancelled", b"incomplete") if error is None else ("failed", b"failed")
+    status, end_type = ("cancelled", b"response.incomplete") if error is None else ("failed", b"response.failed")
+    done_items = [
+        bytes(msgspec.json.decode(event.data, type=_DoneEvent).item)
+        for event in events
+        if event.type == "response.output_item.done"
+    ]
+    # Not decoded further: the other fields must stay the bytes that clients have received.
     fields = msgspec.json.decode(stored.object, type=dict[str, Raw])
     fields["status"] = Raw(b'"%s"' % status.encode())
-    fields["output"] = Raw(b"[%s]" % b",".join(list_done_items(log)))
+    fields["output"] = Raw(b"[%s]" % b",".join(done_items))
     fields["error"] = Raw(b"null" if error is None else render_failure(error))
     response = msgspec.json.encode(fields)
-    # A client that reconnects asks for what follows a number, so the numbers of an ended log must go on without a gap.
-    number = read_sequence_number(get_last_event(log)) + 1
-    events = b"" if error is None else _render_event(b"error", number, render_error_fields(error))
-    events += _render_event(b"response." + name, number + (1 if events else 0), b'"response":' + response)
-    return FinalizedResponse(status, response, events, number)
-
-
-def _render_event(name: bytes, number: int, fields: bytes) -> bytes:
-    return b'event: %s\ndata: {"type":"%s","sequence_number":%d,%s}\n\n' % (name, name, number, fields)
+    # A client that reconnects asks for what follows a number, so the numbers of the last events go on without a gap.
+    number = events[-1].number + 1
+    errors = () if error is None else (build_event(number, b"error", render_error_fields(error)),)
+    end = build_event(number + len(errors), end_type, b'"response":' + response)
+    return FinalizedResponse(status, response, (*errors, end))
 
 
 # Request and response bodies of conversations. A conversation contains items as in Responses.
@@ -209,7 +211,7 @@ class ConversationItems(Struct, frozen=True):
     unknown: names of unknown fields.
     """
 
-    items: tuple[NormalizedItem, ...]
+    items: tuple[InputItem, ...]
     metadata: bytes = b"{}"
     unknown: tuple[str, ...] = ()
 
@@ -244,7 +246,7 @@ def encode_metadata(metadata: dict[str, str] | None) -> bytes:
     return escape_line_breaks(msgspec.json.encode(metadata or {}))
 
 
-def get_id_prefix(item: NormalizedItem) -> str:
+def get_id_prefix(item: InputItem) -> str:
     """The id prefix of an item that came without an id."""
     return ID_PREFIXES.get(item.type, "item") + "_"
 
@@ -257,11 +259,13 @@ def render_deleted_conversation(id: str) -> bytes:
     return b'{"id":%s,"object":"conversation.deleted","deleted":true}' % encode_string(id)
 
 
-def _read_items(items: Sequence[WireItem], parsed: ParsedBody) -> tuple[NormalizedItem, ...]:
+def _read_items(items: Sequence[WireItem], parsed: ParsedBody) -> tuple[InputItem, ...]:
     # Only for its errors: items are stored as they were sent, and each response that uses them parses them again.
-    read_items(items, ResponsesToolRegistry((), []), None, [], path="items")
+    reader, turns = ItemReader(None, []), TurnBuilder(ResponsesToolRegistry((), []))
+    for i, item in enumerate(items):
+        turns.add(reader.read(item, f"items[{i}]"), f"items[{i}]")
     for i, item in enumerate(items):
         if item.type == "item_reference" or (item.type is None and item.role is None):
             raise invalid_value(f"items[{i}].type", "a conversation cannot contain item references")
     pairs = zip(items, read_raw_items(items, parsed.fields, "items"), strict=True)
-    return tuple(normalize_item(item, fields, f"items[{i}]") for i, (item, fields) in enumerate(pairs))
+    return tuple(build_input_item(item, fields, None, f"items[{i}]") for i, (item, fields) in enumerate(pairs))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from copy import copy
 
 import msgspec
 from msgspec import Struct
@@ -56,6 +57,14 @@ class ResponsesToolRegistry:
         self._warnings = warnings
         echoed = self._add_all(tools, "tools")
         self.echo = b"[%s]" % b",".join(echoed[i] for i in sorted(echoed) if echoed[i])
+
+    def copy(self, warnings: list[str]) -> ResponsesToolRegistry:
+        """A registry of the same tools, to which others can be added. warnings: receives its warnings."""
+        copied = copy(self)
+        copied._tools, copied._qualified_names = self._tools.copy(), self._qualified_names.copy()
+        copied._names_in_groups = {name: names.copy() for name, names in self._names_in_groups.items()}
+        copied._client_names, copied._warnings = self._client_names.copy(), warnings
+        return copied
 
     @property
     def tools(self) -> tuple[Tool, ...]:

@@ -50,6 +50,7 @@ from .item_writers import (
     ReasoningItemWriter,
     ResponsesRenderOptions,
 )
+from .stored import StoredEvent, build_event
 
 _TEXT_DELTA_PREFIX = (
     b'event: response.output_text.delta\ndata: {"type":"response.output_text.delta","sequence_number":%d,'
@@ -77,6 +78,7 @@ class ResponsesWriter:
         self._items: list[bytes] = []
         self._choice_finished = ChoiceFinished(0, FinishReason.ABORT)
         self._is_running = self._has_ended = False
+        self._recorded: list[StoredEvent] | None = None
         # Terminal objects, cached because rendering one reads the clock and seals reasoning.
         self._final_object: bytes | None = None
         self._failed_object: bytes | None = None
@@ -101,6 +103,15 @@ class ResponsesWriter:
     def has_started(self) -> bool:
         """Whether any event has been rendered."""
         return self._sequence > 0
+
+    def start_recording(self) -> None:
+        """Record all events that are rendered from now on, for `take_events`."""
+        self._recorded = []
+
+    def take_events(self) -> list[StoredEvent]:
+        """The events that were recorded since the last call."""
+        events, self._recorded = self._recorded or [], []
+        return events
 
     def render_queued_events(self) -> bytes:
         """The first two events of a background response."""
@@ -214,8 +225,9 @@ class ResponsesWriter:
         self._open_item_writer = item
         if isinstance(item, ClientCallItemWriter):
             return b""
-        if isinstance(item, MessageItemWriter) and self._options.logprobs is None:
-            # Only text without logprobs has the fast path: logprobs are aligned with the tokens of each delta.
+        if isinstance(item, MessageItemWriter) and self._options.logprobs is None and self._recorded is None:
+            # Only text without logprobs has the fast path: logprobs are aligned with the tokens of each delta. Recorded
+            # events have none: they take longer to store than to render.
             self._open_text = item
         return self._render_item_event(b"added", item.render(IN_PROGRESS)) + b"".join(
             map(self._render_event_fields, item.begin())
@@ -279,6 +291,8 @@ class ResponsesWriter:
         # openai-node checks that these numbers have no gap, and a client that reconnects asks for those above the last
         # one.
         sequence, self._sequence = self._sequence, self._sequence + 1
+        if self._recorded is not None:
+            self._recorded.append(build_event(sequence, name, fields))
         return b'event: %s\ndata: {"type":"%s","sequence_number":%d,%s}\n\n' % (name, name, sequence, fields)
 
     # The object.

@@ -22,7 +22,7 @@ from ..fields import (
     resolve_model,
 )
 from ..parameter_table import read_part
-from .wire import TGI, TGI_NAMES, TGI_PARAMS, TgiBody, TgiGrammar, TgiNamedSchema, TgiParameters
+from .wire import TGI, TGI_NAMES, TGI_PARAMS, TGI_SAMPLING, TgiBody, TgiGrammar, TgiNamedSchema, TgiParameters
 from .writer import TgiRenderOptions, TgiWriter
 
 T = TypeVar("T")
@@ -146,16 +146,7 @@ def _read_sampling(params: TgiParameters) -> SamplingOptions:
     sampling_values = (params.temperature, params.top_k, params.top_p)
     # TGI samples as soon as a parameter of sampling is set, whatever `do_sample` is.
     do_sample = params.do_sample or any(value is not None for value in sampling_values)
-    return SamplingOptions(
-        temperature=params.temperature if do_sample else 0.0,
-        top_p=params.top_p,
-        top_k=None if params.top_k is None else max(params.top_k, 0),
-        presence_penalty=params.presence_penalty,
-        frequency_penalty=params.frequency_penalty,
-        repetition_penalty=params.repetition_penalty,
-        seed=params.seed,
-        allowed_token_ids=None if params.allowed_token_ids is None else tuple(params.allowed_token_ids),
-    )
+    return TGI_SAMPLING.read(params) if do_sample else TGI_SAMPLING.read(params, temperature=0.0)
 
 
 def _read_limits(params: TgiParameters, options: ReaderOptions) -> GenerationLimits:

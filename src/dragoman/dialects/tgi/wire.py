@@ -12,9 +12,9 @@ from msgspec import Meta, Raw, Struct
 
 from ...core.errors import DragomanError, FieldNames, RateLimited, RequestError
 from ..errors import MAX_MESSAGE
-from ..fields import MAX_LOGPROBS, AtLeastOne, Count, CountOrUnlimited, Penalty, Probability, TokenId
+from ..fields import MAX_LOGPROBS, AtLeastOne, Count, CountOrUnlimited, Penalty, Probability, SamplingFields, TokenId
 from ..json_encoding import escape_line_breaks, replace_surrogates
-from ..parameter_table import ParameterTable, accept, honour, reject
+from ..parameter_table import Note, ParameterTable, accept, reject
 
 MAX_BEST_OF = 20
 
@@ -39,36 +39,47 @@ class TgiNamedSchema(Struct, frozen=True):
 class TgiParameters(Struct, frozen=True, kw_only=True):
     """TGI's parameters, then those that only LightLLM has or names differently."""
 
-    max_new_tokens: AtLeastOne | None = None
-    do_sample: bool | None = None
-    temperature: Annotated[float, Meta(ge=0, le=100)] | None = None
+    max_new_tokens: Annotated[AtLeastOne | None, Note("the default is the rest of the context, as in TGI 3")] = None
+    do_sample: Annotated[bool | None, Note("greedy without it, temperature, top_k and top_p, as in TGI")] = None
+    temperature: Annotated[Annotated[float, Meta(ge=0, le=100)] | None, Note("0 is greedy")] = None
     top_p: Probability | None = None
-    top_k: CountOrUnlimited | None = None
+    top_k: Annotated[CountOrUnlimited | None, Note("-1 disables it")] = None
     repetition_penalty: Annotated[float, Meta(gt=0, le=100)] | None = None
-    frequency_penalty: Penalty | None = None
+    frequency_penalty: Annotated[Penalty | None, Note("-2 to 2, as in OpenAI's dialects")] = None
     seed: Annotated[int, Meta(ge=0, le=2**63 - 1)] | None = None
-    stop: str | list[str] | None = None
-    best_of: Annotated[int, Meta(ge=1, le=MAX_BEST_OF)] | None = None
-    details: bool | None = None
-    decoder_input_details: bool | None = None
-    top_n_tokens: Annotated[int, Meta(ge=0, le=MAX_LOGPROBS)] | None = None
-    return_full_text: bool | None = None
+    stop: Annotated[str | list[str] | None, Note("stays in the text, as in TGI")] = None
+    best_of: Annotated[
+        Annotated[int, Meta(ge=1, le=MAX_BEST_OF)] | None,
+        Note("returns the candidate with the highest likelihood per token; no streaming if greater than 1"),
+    ] = None
+    details: Annotated[
+        bool | None, Note("requires an engine with logprobs; without it logprobs in a stream are null")
+    ] = None
+    decoder_input_details: Annotated[
+        bool | None, Note("logprobs of the prompt, as `prefill`; requires details, not with stream")
+    ] = None
+    top_n_tokens: Annotated[Annotated[int, Meta(ge=0, le=MAX_LOGPROBS)] | None, Note("0 to 20, requires details")] = (
+        None
+    )
+    return_full_text: Annotated[bool | None, Note("false by default on every route; not with token ids")] = None
     truncate: AtLeastOne | None = None
-    grammar: TgiGrammar | None = None
-    adapter_id: str | None = None
+    grammar: Annotated[TgiGrammar | None, Note("of type json, json_schema or regex; at most one constraint")] = None
+    adapter_id: Annotated[str | None, Note("the name of a loaded adapter")] = None
 
-    return_details: bool | None = None
-    n: AtLeastOne | None = None
-    stop_sequences: str | list[str] | None = None
-    presence_penalty: Penalty | None = None
-    min_new_tokens: Count | None = None
-    ignore_eos: bool | None = None
-    skip_special_tokens: bool | None = None
-    add_special_tokens: bool | None = None
-    allowed_token_ids: Annotated[list[TokenId], Meta(min_length=1)] | None = None
-    regular_constraint: str | None = None
-    guided_json: Raw = Raw()
-    guided_grammar: str | None = None
+    return_details: Annotated[
+        bool | None, Note("LightLLM's: if present, a non-streamed answer has LightLLM's format; not with details")
+    ] = None
+    n: Annotated[AtLeastOne | None, Note("LightLLM's; requires return_details, not with stream")] = None
+    stop_sequences: Annotated[str | list[str] | None, Note("LightLLM's name for stop: strings")] = None
+    presence_penalty: Annotated[Penalty | None, Note("LightLLM's")] = None
+    min_new_tokens: Annotated[Count | None, Note("LightLLM's")] = None
+    ignore_eos: Annotated[bool | None, Note("LightLLM's")] = None
+    skip_special_tokens: Annotated[bool | None, Note("LightLLM's")] = None
+    add_special_tokens: Annotated[bool | None, Note("LightLLM's")] = None
+    allowed_token_ids: Annotated[Annotated[list[TokenId], Meta(min_length=1)] | None, Note("LightLLM's")] = None
+    regular_constraint: Annotated[str | None, Note("LightLLM's")] = None
+    guided_json: Annotated[Raw, Note("LightLLM's: a schema, a string or an object")] = Raw()
+    guided_grammar: Annotated[str | None, Note("LightLLM's")] = None
 
 
 class TgiBody(Struct, frozen=True, kw_only=True):
@@ -77,76 +88,38 @@ class TgiBody(Struct, frozen=True, kw_only=True):
     model: an extension; TGI and LightLLM serve one model.
     """
 
-    inputs: str | list[TokenId]
-    parameters: Raw = Raw()
-    stream: bool | None = None
+    inputs: Annotated[str | list[TokenId], Note("raw text, without a chat template; or token ids, as in LightLLM")]
+    parameters: Annotated[Raw, Note("see below")] = Raw()
+    stream: Annotated[bool | None, Note("also on `/generate`; `/generate_stream` always streams")] = None
     add_special_tokens: bool | None = None
-    model: str | None = None
+    model: Annotated[str | None, Note("extension to TGI: selects one of several models")] = None
 
 
-DIALECT, PARAMETERS = "tgi", "tgi_params"
-
-_HONOURED = (
-    ("inputs", "raw text, without a chat template; or token ids, as in LightLLM"),
-    ("parameters", "see below"),
-    ("stream", "also on `/generate`; `/generate_stream` always streams"),
-    ("add_special_tokens", ""),
-    ("model", "extension to TGI: selects one of several models"),
-)
 TGI = ParameterTable(
+    "tgi",
+    (TgiBody,),
     (
-        *(row for name, note in _HONOURED for row in honour(DIALECT, name, note=note)),
-        *accept(DIALECT, "options", note="for the hub's caches"),
-        *reject(DIALECT, "multimodal_params", "send images to Chat Completions", {}),
-        *reject(DIALECT, "num_beam", "beam search is not supported", 1),
-    )
+        *accept("options", note="for the hub's caches"),
+        *reject("multimodal_params", "send images to Chat Completions", {}),
+        *reject("num_beam", "beam search is not supported", 1),
+    ),
 )
 
-_PARAMS = (
-    ("max_new_tokens", "the default is the rest of the context, as in TGI 3"),
-    ("do_sample", "greedy without it, temperature, top_k and top_p, as in TGI"),
-    ("temperature", "0 is greedy"),
-    ("top_p", ""),
-    ("top_k", "-1 disables it"),
-    ("repetition_penalty", ""),
-    ("frequency_penalty", "-2 to 2, as in OpenAI's dialects"),
-    ("seed", ""),
-    ("stop", "stays in the text, as in TGI"),
-    ("best_of", "returns the candidate with the highest likelihood per token; no streaming if greater than 1"),
-    ("details", "requires an engine with logprobs; without it logprobs in a stream are null"),
-    ("decoder_input_details", "logprobs of the prompt, as `prefill`; requires details, not with stream"),
-    ("top_n_tokens", "0 to 20, requires details"),
-    ("return_full_text", "false by default on every route; not with token ids"),
-    ("truncate", ""),
-    ("grammar", "of type json, json_schema or regex; at most one constraint"),
-    ("adapter_id", "the name of a loaded adapter"),
-    ("return_details", "LightLLM's: if present, a non-streamed answer has LightLLM's format; not with details"),
-    ("n", "LightLLM's; requires return_details, not with stream"),
-    ("stop_sequences", "LightLLM's name for stop: strings"),
-    ("presence_penalty", "LightLLM's"),
-    ("min_new_tokens", "LightLLM's"),
-    ("ignore_eos", "LightLLM's"),
-    ("skip_special_tokens", "LightLLM's"),
-    ("add_special_tokens", "LightLLM's"),
-    ("allowed_token_ids", "LightLLM's"),
-    ("regular_constraint", "LightLLM's"),
-    ("guided_json", "LightLLM's: a schema, a string or an object"),
-    ("guided_grammar", "LightLLM's"),
-)
 TGI_PARAMS = ParameterTable(
+    "tgi_params",
+    (TgiParameters,),
     (
-        *(row for name, note in _PARAMS for row in honour(PARAMETERS, name, note=note)),
-        *accept(PARAMETERS, "group_request_id", "suggested_dp_index", note="a hint for routers"),
-        *reject(PARAMETERS, "typical_p", "use top_p", 1, 1.0),
-        *reject(PARAMETERS, "watermark", "watermarking is not supported", False),
-        *reject(PARAMETERS, "exponential_decay_length_penalty", "not supported", [1, 1], [1, 1.0]),
-        *reject(PARAMETERS, "input_penalty", "penalties on the prompt cannot be configured", False),
-        *reject(PARAMETERS, "print_eos_token", "use skip_special_tokens=false", False),
-        *reject(PARAMETERS, "add_spaces_between_special_tokens", "decoding follows the tokenizer", True),
-        *reject(PARAMETERS, "token_healing_top_k", "token healing is not supported", 0),
-        *reject(PARAMETERS, "token_healing_unmerge_last_token", "token healing is not supported", 0),
-        *reject(PARAMETERS, "move_kv_to_decode_node", "disaggregated prefill is not supported"),
-    )
+        *accept("group_request_id", "suggested_dp_index", note="a hint for routers"),
+        *reject("typical_p", "use top_p", 1, 1.0),
+        *reject("watermark", "watermarking is not supported", False),
+        *reject("exponential_decay_length_penalty", "not supported", [1, 1], [1, 1.0]),
+        *reject("input_penalty", "penalties on the prompt cannot be configured", False),
+        *reject("print_eos_token", "use skip_special_tokens=false", False),
+        *reject("add_spaces_between_special_tokens", "decoding follows the tokenizer", True),
+        *reject("token_healing_top_k", "token healing is not supported", 0),
+        *reject("token_healing_unmerge_last_token", "token healing is not supported", 0),
+        *reject("move_kv_to_decode_node", "disaggregated prefill is not supported"),
+    ),
 )
 
 
@@ -177,6 +150,7 @@ VALIDATION_STATUS, GENERATION_STATUS, OVERLOADED_STATUS = 422, 424, 429
 """TGI's statuses instead of 400, 500 and 503."""
 
 
+TGI_SAMPLING = SamplingFields(TgiParameters)
 TGI_NAMES = FieldNames(
     ("prompt", "inputs"),
     ("logprobs", "parameters.details"),
@@ -186,8 +160,8 @@ TGI_NAMES = FieldNames(
     ("max_tokens", "parameters.max_new_tokens"),
     ("min_tokens", "parameters.min_new_tokens"),
     ("truncate_prompt_tokens", "parameters.truncate"),
-    ("(n|best_of|temperature|top_p|top_k|presence_penalty|frequency_penalty|repetition_penalty)", r"parameters.\1"),
-    ("(seed|allowed_token_ids|stop|ignore_eos)", r"parameters.\1"),
+    ("(n|best_of|stop|ignore_eos)", r"parameters.\1"),
+    *TGI_SAMPLING.list_paths("parameters"),
 )
 """This dialect's names of core fields, for errors and warnings that are raised after parsing."""
 

@@ -73,7 +73,7 @@ class BatchingControl:
         """Whether the weights differ from those loaded at startup."""
         self._num_updates = 0
         self._lost_version: str | None = None
-        """The version of weights that the predecessor had, and that nobody has replaced since."""
+        """The version of the weights that the predecessor had, until they are replaced."""
         self._update_lock = asyncio.Lock()
 
     @property

@@ -10,32 +10,25 @@ from collections.abc import Sequence as Tokens
 from contextlib import suppress
 from functools import partial
 
-import msgspec
 from msgspec import Struct
 
 from ...core.engine import (
     CONSTRAINT_FEATURES,
     Capabilities,
-    Ended,
-    Failed,
     Feature,
     Health,
     OutputCallback,
-    PromptLogprobs,
     Sampled,
-    Scheduled,
-    TokenOutput,
     TokenRequest,
     check_ids,
     check_prompt,
 )
-from ...core.errors import EngineError, QueueFull, RequestError, Unsupported
-from ...core.events import FinishReason
-from ...core.request import GenerationLimits, SamplingOptions
+from ...core.errors import EngineError, RequestError, Unsupported
+from ..active import SHUTTING_DOWN, ActiveSequence, ActiveSequences
 from .control import BatchingControl, Rejection
 from .model import Model, VisionRunner
 from .offload import BlockFiles
-from .sampler import RngFactory
+from .sampler import SAMPLING_PARAMETERS, RngFactory
 from .scheduler import SchedulerConfig
 from .sequence import AdapterRegistry, LoadedAdapter, Sequence
 from .worker import AbortSequence, AddSequence, Pause, SequenceOutput, Stepper, StepTask, Worker
@@ -51,7 +44,14 @@ _FEATURES = frozenset(
         Feature.TOKEN_IDS,
     }
 )
-_PARAMETERS = frozenset(SamplingOptions.__struct_fields__) | frozenset(GenerationLimits.__struct_fields__)
+_PARAMETERS = SAMPLING_PARAMETERS | {
+    "max_tokens",
+    "stop",
+    "include_stop",
+    "ignore_eos",
+    "truncate_prompt",
+    "close_at_limit",
+}
 
 
 def build_capabilities(vocab: int, *, lora: bool = False, images: bool = False) -> Capabilities:
@@ -86,28 +86,14 @@ class EngineConfig(Struct, frozen=True):
     scheduler: SchedulerConfig = SchedulerConfig()
 
 
-class _ActiveSequence:
-    """A sequence that has not ended, and what was delivered to it."""
+class _KeyedSequence(ActiveSequence):
+    """A sequence and its key on the worker thread, where an aborted one may still have its id."""
 
-    __slots__ = ("awaits_prompt_logprobs", "deliver", "id", "is_announced", "prompt_tokens")
+    __slots__ = ("key",)
 
-    def __init__(self, request: TokenRequest, deliver: OutputCallback) -> None:
-        self.id, self.deliver = request.id, deliver
-        self.is_announced = False
-        self.awaits_prompt_logprobs = request.prompt_logprobs is not None
-        self.prompt_tokens = len(request.prompt)
-
-    def record(self, output: TokenOutput) -> None:
-        self.is_announced = True
-        if isinstance(output, PromptLogprobs):
-            self.awaits_prompt_logprobs = False
-
-    def build_final_outputs(self) -> list[TokenOutput]:
-        """Build the last outputs of an aborted sequence: an abort is not a failure; prompt logprobs are missing."""
-        outputs: list[TokenOutput] = [] if self.is_announced else [Scheduled(self.id, 0, 0)]
-        if self.awaits_prompt_logprobs:
-            outputs.append(PromptLogprobs(self.id, (None,) * self.prompt_tokens))
-        return [*outputs, Ended(self.id, FinishReason.ABORT)]
+    def __init__(self, request: TokenRequest, deliver: OutputCallback, key: int) -> None:
+        super().__init__(request, deliver)
+        self.key = key
 
 
 class BatchingEngine:
@@ -149,8 +135,7 @@ class BatchingEngine:
         self._vision_runner = vision_runner
         self._loop: asyncio.AbstractEventLoop | None = None
         self._worker: Worker | None = None
-        self._active: dict[int, _ActiveSequence] = {}
-        self._keys: dict[str, int] = {}
+        self._active: ActiveSequences[_KeyedSequence] = ActiveSequences()
         self._num_arrived = 0
         self._busy_since = 0.0
         self._paused = False
@@ -206,13 +191,10 @@ class BatchingEngine:
             await asyncio.to_thread(worker.join)
         if self._files:
             await asyncio.to_thread(self._files.close)
-        active, self._active = self._active, {}
-        self._keys.clear()
-        for sequence in active.values():
-            self._deliver(sequence, Failed(sequence.id, "The engine is shutting down."))
+        self._active.fail_all()
         for future in [*self._pending_tasks, *self._idle_waiters]:
             if not future.done():
-                future.set_exception(EngineError("The engine is shutting down."))
+                future.set_exception(EngineError(SHUTTING_DOWN))
 
     def health(self) -> Health:
         worker, num_active = self._worker, len(self._active)
@@ -253,64 +235,53 @@ class BatchingEngine:
             raise EngineError("The engine is not running.")
         if self.rejection is not None:
             raise self.rejection.build_error()
-        if request.id in self._keys:
-            raise ValueError(f"a sequence {request.id!r} is already running")
         check_request(request, self.vocab_size, self.max_model_len)
         adapter = self._find_adapter(request)
         if request.images and self._vision_runner is None:
             raise Unsupported("This engine does not accept images.", param="messages")
-        if len(self._active) >= self._config.scheduler.max_num_seqs + self._config.max_num_waiting:
-            raise QueueFull(f"{len(self._active)} sequences are already queued or running; retry later.")
+        self._active.check_admission(request.id, self._config.scheduler.max_num_seqs + self._config.max_num_waiting)
         # No step ends while the engine is idle: without this its first request would count as stalled at once.
         if not self._active:
             self._busy_since = self._clock()
         self._num_arrived += 1
         # Outputs are matched by key, not by id: the client may use an id again while outputs of the aborted request are
         # still on their way.
-        key, max_model_len = self._num_arrived, self.max_model_len
+        key = self._num_arrived
         sequence = Sequence(
             key,
             request,
             vocab=self.vocab_size,
-            max_model_len=max_model_len,
+            max_model_len=self.max_model_len,
             rng_factory=self._rng_factory,
             adapter=adapter,
         )
-        self._keys[request.id] = key
-        self._active[key] = _ActiveSequence(request, deliver)
+        self._active.add(_KeyedSequence(request, deliver, key))
         self._worker.submit(AddSequence(sequence))
 
     def _find_adapter(self, request: TokenRequest) -> LoadedAdapter | None:
         """Find the request's adapter. Raises Unsupported if this engine has no adapters or does not accept images,
         RequestError for an adapter that was just unloaded."""
-        extras = dict(request.extras)
-        encoded_name = extras.pop("lora", None) if self._adapters else None
-        if extras:
-            raise Unsupported(f"This engine does not support {next(iter(extras))}.", param=next(iter(extras)))
-        if encoded_name is None or self._adapters is None:
+        for param in request.extras.list_set_fields():
+            if param != "lora" or self._adapters is None:
+                raise Unsupported(f"This engine does not support {param}.", param=param)
+        name = request.extras.lora
+        if name is None or self._adapters is None:
             return None
-        name = msgspec.json.decode(encoded_name, type=str)
         adapter = self._adapters.find(name)
         if adapter is None:
             raise RequestError(f"The adapter `{name}` is not loaded.", param="model")
         return adapter
 
     def abort(self, id: str) -> None:
-        key = self._keys.pop(id, None)
-        if key is not None:
-            del self._active[key]
+        sequence = self._active.pop(id)
+        if sequence is not None:
             if self._worker:
-                self._worker.submit(AbortSequence(key))
+                self._worker.submit(AbortSequence(sequence.key))
             self._notify_if_idle()
 
     def abort_all(self) -> int:
         """Abort all waiting and running sequences; they end with the output so far. Returns how many there were."""
-        active = list(self._active.values())
-        for sequence in active:
-            self.abort(sequence.id)
-            for output in sequence.build_final_outputs():
-                self._deliver(sequence, output)
-        return len(active)
+        return self._active.abort_all(self.abort)
 
     async def wait_until_idle(self) -> None:
         """Wait until no sequence waits or runs. Raises EngineError if the engine stops first."""
@@ -358,27 +329,17 @@ class BatchingEngine:
                 self._worker.stop()
 
     def _dispatch(self, outputs: list[SequenceOutput]) -> None:
-        for output in outputs:
+        for sent in outputs:
+            output = sent.output
+            sequence = self._active.get(output.id)
             # Aborted while its output was on the way from the worker's thread.
-            sequence = self._active.get(output.key)
-            if sequence is None:
+            if sequence is None or sequence.key != sent.key:
                 continue
-            if type(output.output) is not Sampled:
-                sequence.record(output.output)
-            if output.is_last:
-                del self._active[output.key]
-                del self._keys[sequence.id]
-            self._deliver(sequence, output.output)
+            if type(output) is Sampled:
+                sequence.send(output)
+            else:
+                self._active.deliver(sequence, output)
         self._notify_if_idle()
-
-    def _deliver(self, sequence: _ActiveSequence, output: TokenOutput) -> None:
-        """Deliver one output. A receiver that raises does not affect the others."""
-        try:
-            sequence.deliver(output)
-        except Exception as error:
-            asyncio.get_running_loop().call_exception_handler(
-                {"message": f"the receiver of {sequence.id} raised", "exception": error}
-            )
 
 
 def _complete_future(loop: asyncio.AbstractEventLoop, done: asyncio.Future[None], error: Exception | None) -> None:

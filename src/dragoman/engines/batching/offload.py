@@ -136,27 +136,25 @@ class BlockFiles:
             # Write and rename, so that a concurrent reader in another process never sees a partial file.
             temporary.write_bytes(_compute_digest(block_hash, contents) + contents)
             temporary.replace(path)
+            size = _DIGEST_SIZE + len(contents)
         except OSError as error:
             log.warning("the KV cache is not saved to disk: %s", error)
             temporary.unlink(missing_ok=True)
-        else:
-            self._delete(self._register(block_hash, _DIGEST_SIZE + len(contents), generation))
-        with self._lock:
-            self._in_flight -= len(contents)
-
-    def _register(self, block_hash: bytes, size: int, generation: int) -> list[bytes]:
-        """Register a written block. Returns the blocks to evict for it: itself, if the cache was cleared meanwhile."""
+            size = 0
         evicted: list[bytes] = []
         with self._lock:
+            self._in_flight -= len(contents)
             if generation != self._generation:
-                return [block_hash]
-            self._total += size - self._sizes.pop(block_hash, 0)
-            self._sizes[block_hash] = size
+                # The cache was cleared meanwhile.
+                evicted.append(block_hash)
+            elif size:
+                self._total += size - self._sizes.pop(block_hash, 0)
+                self._sizes[block_hash] = size
             while self._total > self._max_bytes:
                 oldest, freed = self._sizes.popitem(last=False)
                 self._total -= freed
                 evicted.append(oldest)
-        return evicted
+        self._delete(evicted)
 
     def _read(self, block_hash: bytes) -> bytes | None:
         path = self._build_path(block_hash)

@@ -17,6 +17,25 @@ from numpy.typing import NDArray
 
 from ...core.engine import TokenLogprob, TokenRequest
 
+SAMPLING_PARAMETERS = frozenset(
+    {
+        "temperature",
+        "top_p",
+        "top_k",
+        "min_p",
+        "presence_penalty",
+        "frequency_penalty",
+        "repetition_penalty",
+        "seed",
+        "logit_bias",
+        "allowed_token_ids",
+        "bad_words",
+        "min_tokens",
+        "stop_token_ids",
+    }
+)
+"""The parameters that this sampler applies."""
+
 Floats = NDArray[np.float32]
 Ints = NDArray[np.int64]
 Doubles = NDArray[np.float64]
@@ -37,24 +56,19 @@ def build_logprob(row: Doubles, token: int, alternatives: int, ids: tuple[int, .
     ids: the alternatives beside the token itself; without any, they are the most likely ones.
     """
     logprob = row.item(token)
-    top = _find_best(row, alternatives)
+    rank = int(np.count_nonzero(row > logprob)) + 1
     if ids:
-        top = tuple(sorted(((id, row.item(id)) for id in {token, *ids}), key=lambda pair: (-pair[1], pair[0])))
-    return TokenLogprob(logprob=logprob, rank=int(np.count_nonzero(row > logprob)) + 1, top=top)
-
-
-def _find_best(row: Doubles, count: int) -> tuple[tuple[int, float], ...]:
-    """Find the most likely tokens: by logprob, then by id."""
-    if count <= 0:
-        return ()
-    if count < len(row):
-        threshold = np.partition(row, len(row) - count)[len(row) - count]
+        pairs = sorted(((id, row.item(id)) for id in {token, *ids}), key=lambda pair: (-pair[1], pair[0]))
+        return TokenLogprob(logprob, rank, tuple(pairs))
+    if alternatives <= 0:
+        return TokenLogprob(logprob, rank, ())
+    candidates = np.arange(len(row))
+    if alternatives < len(row):
+        threshold = np.partition(row, len(row) - alternatives)[len(row) - alternatives]
         # With all ties of the last one: the stable sort below then prefers lower ids among them.
-        ids = np.flatnonzero(row >= threshold)
-    else:
-        ids = np.arange(len(row))
-    best = ids[np.argsort(-row[ids], kind="stable")][:count]
-    return tuple(zip(best.tolist(), row[best].tolist(), strict=True))
+        candidates = np.flatnonzero(row >= threshold)
+    best = candidates[np.argsort(-row[candidates], kind="stable")][:alternatives]
+    return TokenLogprob(logprob, rank, tuple(zip(best.tolist(), row[best].tolist(), strict=True)))
 
 
 RngFactory = Callable[[int | None], Callable[[], float]]
@@ -89,7 +103,10 @@ class SamplingState:
             self.appeared[list(request.prompt)] = True
         self.appeared_ids: list[int] = np.flatnonzero(self.appeared).tolist()
         self._stop_ids = np.array(sorted(id for id in request.stop_token_ids if 0 <= id < vocab), np.int64)
-        self._disallowed_mask = _build_disallowed_mask(request, vocab)
+        self._disallowed_mask: NDArray[np.bool_] | None = None
+        if sampling.allowed_token_ids is not None:
+            self._disallowed_mask = np.ones(vocab, np.bool_)
+            self._disallowed_mask[list(sampling.allowed_token_ids)] = False
         self.bias_ids = np.array([id for id, _ in sampling.logit_bias], np.int64)
         # Clipped to what float32 holds: an infinite bias on a masked token would be NaN.
         biases = np.array([bias for _, bias in sampling.logit_bias], np.float64).clip(-1e30, 1e30)
@@ -156,14 +173,6 @@ class SamplingState:
         return np.array([*ends, *(self._stop_ids if self.is_below_min_tokens else ())], np.int64)
 
 
-def _build_disallowed_mask(request: TokenRequest, vocab: int) -> NDArray[np.bool_] | None:
-    if request.sampling.allowed_token_ids is None:
-        return None
-    disallowed = np.ones(vocab, np.bool_)
-    disallowed[list(request.sampling.allowed_token_ids)] = False
-    return disallowed
-
-
 NO_TOKEN = -1
 """No token is allowed, or all logits are NaN."""
 
@@ -202,20 +211,19 @@ def sample(logits: Floats, states: Sequence[SamplingState], masks: Sequence[byte
     for row, (state, mask) in enumerate(zip(states, masks, strict=True)):
         if not np.isfinite(logits[row, chosen[row]]):
             chosen[row] = NO_TOKEN
-        elif mask is not None or not state.is_plain:
-            chosen[row] = _choose_token(logits[row].copy(), state, mask)
+            continue
+        if mask is None and state.is_plain:
+            continue
+        scores = logits[row].copy()
+        state.apply_masks(scores, mask)
+        if state.has_penalties:
+            scores = _apply_penalties(scores, state)
+        best = _replace_non_finite(scores)
+        if not np.isfinite(best):
+            chosen[row] = NO_TOKEN
+        else:
+            chosen[row] = int(scores.argmax()) if state.is_greedy else _draw(scores, best, state)
     return chosen
-
-
-def _choose_token(logits: Floats, state: SamplingState, mask: bytes | None) -> int:
-    """Choose a token by one row of logits, which is overwritten."""
-    state.apply_masks(logits, mask)
-    if state.has_penalties:
-        logits = _apply_penalties(logits, state)
-    best = _replace_non_finite(logits)
-    if not np.isfinite(best):
-        return NO_TOKEN
-    return int(logits.argmax()) if state.is_greedy else _draw(logits, best, state)
 
 
 def _apply_penalties(logits: Floats, state: SamplingState) -> Floats:
@@ -256,23 +264,19 @@ def _draw(logits: Floats, best: float, state: SamplingState) -> int:
         logits[logits < np.float32(np.log(min(sampling.min_p, 1.0)))] = -np.inf
     ids = None
     if 0 < sampling.top_k < len(logits):
-        ids = _find_top_k(logits, sampling.top_k)
+        # The k best tokens and ties with the last of them. The k best maxima of blocks bound them from below.
+        k, ids, values = sampling.top_k, np.arange(len(logits)), logits
+        if k * _BLOCK <= len(logits):
+            maxima = np.maximum.reduceat(logits, np.arange(0, len(logits), _BLOCK))
+            ids = np.flatnonzero(logits >= np.partition(maxima, len(maxima) - k)[len(maxima) - k])
+            values = logits[ids]
+        ids = ids[values >= np.partition(values, len(values) - k)[len(values) - k]]
     if sampling.top_p < 1:
         ids = _find_top_p(logits, sampling.top_p) if ids is None else ids[_find_top_p(logits[ids], sampling.top_p)]
     cumulative: NDArray[np.float64] = np.exp((logits if ids is None else logits[ids]).astype(np.float64)).cumsum()
     # The product is less than the total for every double below 1, so some token is always possible.
     index = int(np.searchsorted(cumulative, uniform * float(cumulative[-1]), side="right"))
     return index if ids is None else int(ids[index])
-
-
-def _find_top_k(logits: Floats, k: int) -> Ints:
-    """Find the ids of the k best tokens and of ties with the last of them."""
-    ids, values = np.arange(len(logits)), logits
-    if k * _BLOCK <= len(logits):
-        maxima = np.maximum.reduceat(logits, np.arange(0, len(logits), _BLOCK))
-        ids = np.flatnonzero(logits >= np.partition(maxima, len(maxima) - k)[len(maxima) - k])
-        values = logits[ids]
-    return ids[values >= np.partition(values, len(values) - k)[len(values) - k]]
 
 
 def _find_top_p(logits: Floats, share: float) -> Ints:

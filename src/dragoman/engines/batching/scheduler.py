@@ -217,7 +217,10 @@ class Scheduler:
                 continue
             count = budget.grant(sequence, sequence.num_computed_tokens)
             while count and not self._allocate(sequence, count):
-                victim = self._preempt()
+                # The running sequence of lowest priority goes back into the queue.
+                victim = max(self._running, key=lambda running: running.rank)
+                self.num_preemptions += 1
+                self._requeue(victim)
                 preempted.add(victim.key)
                 if victim is sequence:
                     count = 0
@@ -234,7 +237,10 @@ class Scheduler:
         chunks: list[Chunk] = []
         while self._waiting and len(self._running) < self._config.max_num_seqs:
             sequence = self._waiting[0]
-            hits = self._find_cached_blocks(sequence)
+            hits: list[int] = []
+            if self._caches_prefixes and sequence.can_read_cache:
+                # At least the last token is left to compute.
+                hits = self._pool.find(sequence.compute_block_hashes((sequence.num_tokens - 1) // BLOCK_SIZE))
             count = budget.grant(sequence, len(hits) * BLOCK_SIZE)
             missing = -(-sequence.num_tokens // BLOCK_SIZE) - len(hits)
             # For all of the prompt, not only this chunk: a half-admitted sequence would be preempted again. Free blocks
@@ -283,12 +289,6 @@ class Scheduler:
             return 0
         return max(0, len(sequence.request.prompt) // BLOCK_SIZE * BLOCK_SIZE - sequence.cached_tokens)
 
-    def _find_cached_blocks(self, sequence: Sequence) -> list[int]:
-        """Find the cached blocks of the sequence's prefix; at least the last token is left to compute."""
-        if not (self._caches_prefixes and sequence.can_read_cache):
-            return []
-        return self._pool.find(sequence.compute_block_hashes((sequence.num_tokens - 1) // BLOCK_SIZE))
-
     def _allocate(self, sequence: Sequence, count: int) -> bool:
         """Allocate blocks for `count` more tokens. Returns False if the pool has too few."""
         missing = -(-(sequence.num_computed_tokens + count) // BLOCK_SIZE) - len(sequence.blocks)
@@ -312,13 +312,6 @@ class Scheduler:
     def _outgrows_window(self, sequence: Sequence) -> bool:
         """Whether the sequence has become too long for the short RoPE factors of its keys."""
         return self._rope_window is not None and not sequence.is_long and sequence.num_tokens > self._rope_window
-
-    def _preempt(self) -> Sequence:
-        """Put the running sequence of lowest priority back into the queue."""
-        victim = max(self._running, key=lambda running: running.rank)
-        self.num_preemptions += 1
-        self._requeue(victim)
-        return victim
 
     def _requeue(self, sequence: Sequence) -> None:
         self._running.remove(sequence)

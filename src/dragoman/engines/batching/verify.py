@@ -60,7 +60,9 @@ def check_paging(
         cached = None if model.has_state else trial.compute_after_prefix(runner)
         reused = trial.compute_in_reused_slots(runner) if model.has_state else ()
     except Exception as error:  # whatever the library's own code may raise
-        raise EngineError(f"{kind} cannot be batched: {_describe(error)}") from error
+        text = error.message if isinstance(error, EngineError) else f"{type(error).__name__}: {error}"
+        first_line = text.strip().partition("\n")[0]
+        raise EngineError(f"{kind} cannot be batched: {first_line}") from error
     for logits, reference, name in zip(actual, expected, ("a short", "a long"), strict=True):
         if not _is_near(logits, reference, tolerance):
             raise EngineError(
@@ -76,11 +78,6 @@ def check_paging(
 def _is_near(actual: Floats, expected: Floats, tolerance: float) -> bool:
     # False for NaN.
     return bool(np.abs(actual - expected).max() <= tolerance * np.abs(expected).max())
-
-
-def _describe(error: Exception) -> str:
-    text = error.message if isinstance(error, EngineError) else f"{type(error).__name__}: {error}"
-    return text.strip().partition("\n")[0]
 
 
 class _Trial:
@@ -147,7 +144,7 @@ def find_reason(error: Exception) -> str:
     """The first sentence of an exception that a library raised while it loaded a model."""
     first, *rest = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
     if first.startswith("Unrecognized configuration class"):
-        return "it is no causal language model, and transformers generates text with those only; choose another model"
+        return "it is not a causal language model; transformers generates text only with those"
     if first.endswith(":") and rest:
         # A list of names has one in each line.
         first = f"{first} {rest[0].removesuffix(',')}" + (", ..." if rest[0].endswith(",") else "")

@@ -27,7 +27,7 @@ from ...core.engine import (
 )
 from ...core.events import FinishReason
 from .blocks import BLOCK_SIZE, BlockPool, StateSlots
-from .model import Model, Runner, SampledRows, StepStates, VisionRunner
+from .model import Model, Runner, StepStates, VisionRunner
 from .offload import BlockFiles
 from .sampler import NO_TOKEN, build_logprob, log_softmax
 from .scheduler import Chunk, Scheduler, SchedulerConfig
@@ -87,7 +87,12 @@ class Stepper:
         states = self._runner.forward(chunks)
         # Only now, so that an exception above leaves no sequence counting tokens that were not computed.
         self.scheduler.commit(chunks)
-        outputs = [self._announce(chunk.sequence) for chunk in chunks if not chunk.sequence.is_announced]
+        outputs: list[SequenceOutput] = []
+        for sequence in [chunk.sequence for chunk in chunks if not chunk.sequence.is_announced]:
+            sequence.is_announced = True
+            written = self.scheduler.count_written_tokens(sequence)
+            scheduled = Scheduled(sequence.request.id, sequence.cached_tokens, written)
+            outputs.append(SequenceOutput(sequence.key, scheduled))
         for index, chunk in enumerate(chunks):
             outputs += self._compute_prompt_logprobs(chunk, states, index)
         indices = [index for index, chunk in enumerate(chunks) if chunk.end == chunk.sequence.num_tokens]
@@ -118,11 +123,6 @@ class Stepper:
         if self._runner is not None:
             self._runner.close()
             self._runner = None
-
-    def _announce(self, sequence: Sequence) -> SequenceOutput:
-        sequence.is_announced = True
-        written = self.scheduler.count_written_tokens(sequence)
-        return SequenceOutput(sequence.key, Scheduled(sequence.request.id, sequence.cached_tokens, written))
 
     def recover(self) -> list[SequenceOutput]:
         """Recover from a step that raised: fail running sequences; waiting ones will run, with an empty cache."""
@@ -168,7 +168,14 @@ class Stepper:
                     sequence.version = self.version
                     outputs.append(SequenceOutput(sequence.key, WeightVersionSet(sequence.request.id, self.version)))
                 outputs.append(SequenceOutput(sequence.key, Sampled(sequence.request.id, token, value)))
-            end = _end_without_token(sequence, rows, row) if token == NO_TOKEN else sequence.append(token)
+                end = sequence.append(token)
+            elif sequence.matcher and sequence.matcher.is_broken:
+                end = sequence.build_grammar_failure()
+            elif not rows.is_finite(row):
+                end = Failed(sequence.request.id, "The model returned invalid probabilities.")
+            else:
+                # The masks allow no token.
+                end = Ended(sequence.request.id, FinishReason.STOP)
             if end:
                 outputs.append(SequenceOutput(sequence.key, end))
                 ended.append(sequence)
@@ -188,15 +195,6 @@ def _apply_reasoning_budget(sequence: Sequence, mask: bytes | None, token: int) 
     if sequence.reasoning_budget:
         sequence.reasoning_budget.reject_forced()
     return token
-
-
-def _end_without_token(sequence: Sequence, rows: SampledRows, row: int) -> Ended | Failed | Rejected:
-    """End a sequence without a possible token: the masks allow none, or the logits are broken."""
-    if sequence.matcher and sequence.matcher.is_broken:
-        return sequence.build_grammar_failure()
-    if not rows.is_finite(row):
-        return Failed(sequence.request.id, "The model returned invalid probabilities.")
-    return Ended(sequence.request.id, FinishReason.STOP)
 
 
 log = logging.getLogger(__name__)
@@ -300,24 +298,29 @@ class Worker:
     def _run(self) -> None:
         while not self._stopping:
             try:
-                outputs = self._run_step()
+                outputs = self._handle_commands()
+                if not outputs and self._can_step:
+                    outputs = self._run_step()
             except BaseException:  # a panic of a library in Rust is no Exception
                 log.exception("a step failed")
                 outputs = self._stepper.recover()
             if self._abandoned:
                 return
-            self._report(outputs)
-            self._wait_for_work()
+            for output in outputs:
+                if output.is_last:
+                    self._sequences.pop(output.key, None)
+            self.num_running = self._stepper.scheduler.num_running
+            self.kv_cache_usage = self._stepper.kv_cache_usage
+            self.last_step_at = self._clock()
+            if outputs:
+                self._post(outputs)
+            has_more_blocks = self._offload(1)
+            if not (has_more_blocks or self._can_step):
+                self._wake.wait()
+            # Cleared before the commands are read: one that arrives in between sets it again, so that none is missed.
+            self._wake.clear()
         # Blocks are written between steps only; what is left is written at the end.
         self._offload(_UNLIMITED)
-
-    def _wait_for_work(self) -> None:
-        """Handle commands between two steps; blocks only while there is no work."""
-        has_more = self._offload(1)
-        if not (has_more or self._can_step):
-            self._wake.wait()
-        # Cleared before the commands are read: one that arrives in between sets it again, so that none is missed.
-        self._wake.clear()
 
     def _offload(self, max_blocks: int) -> bool:
         try:
@@ -326,17 +329,39 @@ class Worker:
             log.exception("the KV cache could not be saved to disk")
             return False
 
-    def _run_step(self) -> list[SequenceOutput]:
+    def _handle_commands(self) -> list[SequenceOutput]:
+        """Handle the commands that have arrived. Returns the failures of sequences whose images cannot be processed."""
         failures: list[SequenceOutput] = []
         while self._commands:
-            command = self._commands.popleft()
-            if isinstance(command, AddSequence) and not self._prepare_images(command.sequence):
-                failed = Failed(command.sequence.request.id, "The model failed to process an image of this request.")
-                failures.append(SequenceOutput(command.sequence.key, failed))
-            else:
-                self._handle(command)
-        if failures or not self._can_step:
-            return failures
+            match self._commands.popleft():
+                case AddSequence(sequence):
+                    # Before it is scheduled, so that a fault of its images fails no other sequence.
+                    try:
+                        if self._vision_runner is not None and sequence.request.images:
+                            self._vision_runner.prepare_images(sequence.request.images)
+                    except BaseException:
+                        log.exception("the images of %s could not be processed", sequence.request.id)
+                        failed = Failed(sequence.request.id, "The model failed to process an image of this request.")
+                        failures.append(SequenceOutput(sequence.key, failed))
+                        continue
+                    self._sequences[sequence.key] = sequence
+                    self._stepper.scheduler.add(sequence)
+                case AbortSequence(key):
+                    if aborted := self._sequences.pop(key, None):
+                        self._stepper.scheduler.remove(aborted)
+                case Pause(paused):
+                    self._paused = paused
+                case StepTask(run, on_done):
+                    # Its exception goes to its caller and is not a failed step.
+                    try:
+                        run(self._stepper)
+                    except Exception as error:
+                        on_done(error)
+                    else:
+                        on_done(None)
+        return failures
+
+    def _run_step(self) -> list[SequenceOutput]:
         began_at = self._clock()
         outputs = self._stepper.step()
         # The step announces the sequences that it takes from the queue before its other outputs.
@@ -347,50 +372,6 @@ class Worker:
             outputs[index] = SequenceOutput(output.key, scheduled)
         return outputs
 
-    def _prepare_images(self, sequence: Sequence) -> bool:
-        """Prepare the images of a sequence before it is scheduled, so that their faults fail no other sequence."""
-        if self._vision_runner is None or not sequence.request.images:
-            return True
-        try:
-            self._vision_runner.prepare_images(sequence.request.images)
-        except BaseException:
-            log.exception("the images of %s could not be processed", sequence.request.id)
-            return False
-        return True
-
     @property
     def _can_step(self) -> bool:
         return self._stepper.scheduler.has_work and not self._paused
-
-    def _handle(self, command: Command) -> None:
-        match command:
-            case AddSequence(sequence):
-                self._sequences[sequence.key] = sequence
-                self._stepper.scheduler.add(sequence)
-            case AbortSequence(key):
-                sequence = self._sequences.pop(key, None)
-                if sequence:
-                    self._stepper.scheduler.remove(sequence)
-            case Pause(paused):
-                self._paused = paused
-            case StepTask():
-                self._run_task(command)
-
-    def _run_task(self, task: StepTask) -> None:
-        """Run a task. Its exception goes to its caller and is not a failed step."""
-        try:
-            task.run(self._stepper)
-        except Exception as error:
-            task.on_done(error)
-        else:
-            task.on_done(None)
-
-    def _report(self, outputs: list[SequenceOutput]) -> None:
-        for output in outputs:
-            if output.is_last:
-                self._sequences.pop(output.key, None)
-        self.num_running = self._stepper.scheduler.num_running
-        self.kv_cache_usage = self._stepper.kv_cache_usage
-        self.last_step_at = self._clock()
-        if outputs:
-            self._post(outputs)

@@ -16,17 +16,16 @@ import msgspec
 from ...core.engine import (
     CONSTRAINT_FEATURES,
     Capabilities,
-    Ended,
     Failed,
     Feature,
     Health,
     OutputCallback,
     Rejected,
-    TokenOutput,
     TokenRequest,
 )
-from ...core.errors import DragomanError, EngineError, QueueFull, RequestError, Unsupported
+from ...core.errors import DragomanError, EngineError, RequestError, Unsupported
 from ...core.images import PromptImage
+from ..active import ActiveSequence, ActiveSequences
 from ..batching import EngineConfig, check_request
 from .client import CompletionBody, CompletionChunk, LlamaCppConnection
 from .completion_state import CompletionState, ContextExceeded
@@ -156,7 +155,7 @@ _CANNOT_RESUME_IMAGES = (
 )
 
 
-class _ActiveSequence:
+class _QueuedSequence(ActiveSequence):
     """A waiting or running sequence.
 
     rank: scheduling order; lower runs first.
@@ -164,7 +163,8 @@ class _ActiveSequence:
     """
 
     def __init__(self, state: CompletionState, deliver: OutputCallback, number: int) -> None:
-        self.state, self.deliver = state, deliver
+        super().__init__(state.request, deliver)
+        self.state = state
         self.rank = (state.request.priority, number)
         self.task: asyncio.Task[None] | None = None
         self.num_rejections = 0
@@ -204,9 +204,9 @@ class LlamaCppEngine:
         scheduler = config.scheduler
         # The tokens of all sequences are counted after each event only if they can exceed the cache at all.
         self._can_fill = config.num_kv_tokens < scheduler.max_num_seqs * config.max_model_len
-        self._active: dict[str, _ActiveSequence] = {}
-        self._waiting: list[_ActiveSequence] = []
-        self._running: list[_ActiveSequence] = []
+        self._active: ActiveSequences[_QueuedSequence] = ActiveSequences()
+        self._waiting: list[_QueuedSequence] = []
+        self._running: list[_QueuedSequence] = []
         self._slots = self._build_slots()
         self._num_arrived = 0
         self._capabilities = build_capabilities(len(token_text), images=prompt_writer is not None)
@@ -234,16 +234,12 @@ class LlamaCppEngine:
         self._slots = self._build_slots()
 
     async def stop(self) -> None:
-        # From here on the sequences deliver nothing, so the failure below is the last output of each.
-        active, self._active = self._active, {}
-        tasks = [sequence.task for sequence in active.values() if sequence.task is not None]
+        tasks = [sequence.task for sequence in self._active.fail_all() if sequence.task is not None]
         self._waiting.clear()  # so that no waiting sequence takes a freed slot
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         await self._connection.stop()
-        for sequence in active.values():
-            sequence.deliver(Failed(sequence.state.request.id, "The engine is shutting down."))
 
     def health(self) -> Health:
         problem, failed, config = self._connection.problem, self._connection.is_broken, self._config
@@ -269,17 +265,14 @@ class LlamaCppEngine:
         """As TokenEngine.add."""
         if not self._connection.is_open:
             raise EngineError("The engine is not running.")
-        if request.id in self._active:
-            raise ValueError(f"a sequence {request.id!r} is already running")
         if request.images and self._prompt_writer is None:
             raise Unsupported("This model was loaded without a projector and does not accept images.", param="messages")
         check_request(request, len(self._token_text), self.max_model_len)
         check_supported(request)
-        if len(self._active) >= self._config.scheduler.max_num_seqs + self._config.max_num_waiting:
-            raise QueueFull(f"{len(self._active)} sequences are already queued or running; retry later.")
+        self._active.check_admission(request.id, self._config.scheduler.max_num_seqs + self._config.max_num_waiting)
         self._num_arrived += 1
         seed, remaining = request.sampling.seed, self.max_model_len - len(request.prompt)
-        sequence = _ActiveSequence(
+        sequence = _QueuedSequence(
             CompletionState(
                 msgspec.structs.replace(request, max_tokens=min(request.max_tokens, remaining)),
                 self._token_text,
@@ -291,12 +284,12 @@ class LlamaCppEngine:
             deliver,
             self._num_arrived,
         )
-        self._active[request.id] = sequence
+        self._active.add(sequence)
         insort(self._waiting, sequence, key=lambda queued: queued.rank)
         self._admit()
 
     def abort(self, id: str) -> None:
-        sequence = self._active.pop(id, None)
+        sequence = self._active.pop(id)
         if sequence is None:
             return
         if sequence.task is None:
@@ -317,13 +310,13 @@ class LlamaCppEngine:
             if not self._running:
                 self._last_event_at = self._clock()
             self._running.append(sequence)
-            slot, cached = self._slots.acquire(sequence.keys, sequence.state.request.cache_salt)
+            slot, cached = self._slots.acquire(sequence.keys, sequence.request.cache_salt)
             sequence.has_begun = False
             sequence.task = asyncio.create_task(self._serve(sequence, slot, cached))
             # A callback rather than code in the task: a task that is cancelled before its first step never runs.
             sequence.task.add_done_callback(partial(self._on_task_done, sequence, slot))
 
-    def _has_room_for(self, sequence: _ActiveSequence) -> bool:
+    def _has_room_for(self, sequence: _QueuedSequence) -> bool:
         """Whether the context has room for it, and for some more tokens of each sequence."""
         sequences = [*self._running, sequence]
         return (
@@ -331,44 +324,44 @@ class LlamaCppEngine:
             or self._count_tokens(sequences) + MARGIN_TOKENS * len(sequences) <= self._config.num_kv_tokens
         )
 
-    def _count_tokens(self, sequences: list[_ActiveSequence]) -> int:
+    def _count_tokens(self, sequences: list[_QueuedSequence]) -> int:
         return sum(sequence.num_tokens for sequence in sequences)
 
-    async def _serve(self, sequence: _ActiveSequence, slot: int, cached: bool) -> None:
-        request, state = sequence.state.request, sequence.state
+    async def _serve(self, sequence: _QueuedSequence, slot: int, cached: bool) -> None:
+        request, state = sequence.request, sequence.state
         try:
             await self._run_completions(sequence, slot, cached)
         except ContextExceeded as error:
             sequence.num_rejections += 1
             if sequence.num_rejections > MAX_REJECTIONS:
-                self._deliver(sequence, Failed(request.id, error.message))
+                self._active.deliver(sequence, Failed(request.id, error.message))
         except RequestError as error:
-            self._deliver(
+            self._active.deliver(
                 sequence, Failed(request.id, _CANNOT_RESUME_IMAGES) if state.output else Rejected(request.id, error)
             )
         except DragomanError as error:
-            self._deliver(sequence, Failed(request.id, error.message))
+            self._active.deliver(sequence, Failed(request.id, error.message))
         except BaseException:
             # For example a matcher that raises: only this sequence fails. Our own cancellation ends the task.
             task = asyncio.current_task()
             if task is None or task.cancelling():
                 raise
             log.exception("%s failed", request.id)
-            self._deliver(sequence, Failed(request.id, "The engine failed."))
+            self._active.deliver(sequence, Failed(request.id, "The engine failed."))
 
-    def _on_task_done(self, sequence: _ActiveSequence, slot: int, _: asyncio.Task[None]) -> None:
-        request = sequence.state.request
+    def _on_task_done(self, sequence: _QueuedSequence, slot: int, _: asyncio.Task[None]) -> None:
+        request = sequence.request
         sequence.task = None
         self._running.remove(sequence)
         # If no event arrived, the slot's contents are unknown.
         self._slots.release(slot, sequence.keys if sequence.has_begun else (), request.cache_salt)
-        if self._active.get(request.id) is sequence:
+        if sequence in self._active:
             # Neither ended nor aborted: it was preempted.
             insort(self._waiting, sequence, key=lambda queued: queued.rank)
         if self._connection.is_open:
             self._admit()
 
-    async def _run_completions(self, sequence: _ActiveSequence, slot: int, cached: bool) -> None:
+    async def _run_completions(self, sequence: _QueuedSequence, slot: int, cached: bool) -> None:
         state = sequence.state
         while not state.is_finished:
             num_before = len(state.output)
@@ -378,11 +371,11 @@ class LlamaCppEngine:
             if not state.is_finished and not state.is_stale and len(state.output) == num_before:
                 raise EngineError("llama.cpp ended an answer without an explanation.")
 
-    def _receive(self, sequence: _ActiveSequence, chunk: CompletionChunk) -> bool:
+    def _receive(self, sequence: _QueuedSequence, chunk: CompletionChunk) -> bool:
         """Deliver what an event contains. Returns whether the rest of the completion is wanted."""
         self._last_event_at, sequence.has_begun = self._clock(), True
         for output in sequence.state.feed(chunk):
-            self._deliver(sequence, output)
+            self._active.deliver(sequence, output)
         if sequence.state.is_finished or sequence.state.is_stale:
             return False
         if self._can_fill:
@@ -408,19 +401,6 @@ class LlamaCppEngine:
             task = max(remaining, key=lambda sequence: sequence.rank).task
             if task is not None:
                 task.cancel()
-
-    def _deliver(self, sequence: _ActiveSequence, output: TokenOutput) -> None:
-        """Deliver an output. A receiver that raises does not affect other sequences."""
-        if self._active.get(sequence.state.request.id) is not sequence:
-            return
-        if isinstance(output, (Ended, Failed, Rejected)):
-            del self._active[sequence.state.request.id]
-        try:
-            sequence.deliver(output)
-        except Exception as error:
-            asyncio.get_running_loop().call_exception_handler(
-                {"message": f"the receiver of {sequence.state.request.id} raised", "exception": error}
-            )
 
 
 def check_supported(request: TokenRequest) -> None:

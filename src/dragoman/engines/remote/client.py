@@ -18,17 +18,16 @@ from ...core.control import PauseMode, Weights
 from ...core.embeddings import EmbeddingInfo, Embeddings, EmbedRequest
 from ...core.engine import (
     Capabilities,
-    Ended,
     Failed,
     Health,
     OutputCallback,
     Rejected,
     Sampled,
-    Scheduled,
     TokenRequest,
 )
 from ...core.errors import EngineError, Overloaded, Unsupported
 from ...core.frames import FrameBuffer, read_frame
+from ..active import ActiveSequence, ActiveSequences
 from .messages import (
     AbortAllCall,
     AbortRequest,
@@ -65,15 +64,6 @@ RESTART_TIME = 5.0
 """`Retry-After` while the engine process is being restarted, seconds."""
 
 _LOST = "The engine process has ended unexpectedly and is being restarted; retry later."
-
-
-class _RemoteSequence:
-    """A sequence that has not ended."""
-
-    __slots__ = ("deliver", "has_started")
-
-    def __init__(self, deliver: OutputCallback) -> None:
-        self.deliver, self.has_started = deliver, False
 
 
 class _EngineConnection(asyncio.Protocol):
@@ -115,7 +105,7 @@ class EngineClient:
         self.on_adapters: Callable[[Sequence[tuple[str, str]]], None] | None = None
         """Called with the names and paths of the adapters when they may have changed: another front end may have
         loaded one."""
-        self._sequences: dict[str, _RemoteSequence] = {}
+        self._active: ActiveSequences[ActiveSequence] = ActiveSequences()
         self._connection: _EngineConnection | None = None
         """None while the engine process does not respond."""
         self._state: EngineState | None = None
@@ -152,16 +142,14 @@ class EngineClient:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
         self._connected.clear()
-        sequences, self._sequences = self._sequences, {}
-        for id, sequence in sequences.items():
-            sequence.deliver(Failed(id, "The engine is shutting down."))
+        self._active.fail_all()
 
     def health(self) -> Health:
         """The sequences are those of this front end, so that the sum over front ends is the engine's; the rest is the
         engine's.
         """
-        running = sum(sequence.has_started for sequence in self._sequences.values())
-        waiting = len(self._sequences) - running
+        running = self._active.num_started
+        waiting = len(self._active) - running
         state = self._state
         if self._connection is None or state is None:
             reason = "the engine is not running" if self._connecting is None else "the engine process is not running"
@@ -176,18 +164,36 @@ class EngineClient:
         # uvloop closes a transport before it reports that, and writing to it raises.
         if connection is None or connection.transport.is_closing():
             raise Overloaded(_LOST, retry_after=RESTART_TIME)
-        if request.id in self._sequences:
-            raise ValueError(f"a sequence {request.id!r} is already running")
+        self._active.check_admission(request.id)
         if request.images:
             raise Unsupported("This engine does not accept images.", param="messages")
         if request.matcher is not None and request.grammar is None:
             raise Unsupported("This engine supports only constraints that have a grammar.", param="response_format")
-        connection.transport.write(encode_frame(_build_message(request)))
+        message = AddRequest(
+            request.id,
+            request.prompt,
+            request.max_tokens,
+            request.sampling,
+            request.min_tokens,
+            request.stop_token_ids,
+            request.logprobs,
+            request.logprob_ids,
+            request.prompt_logprobs,
+            request.grammar,
+            request.closes_at_limit,
+            request.reasoning_budget,
+            request.priority,
+            request.cache_salt,
+            request.extras,
+            request.choice,
+            request.matcher is not None,
+        )
+        connection.transport.write(encode_frame(message))
         # Last, so that a request that cannot be encoded leaves no sequence behind.
-        self._sequences[request.id] = _RemoteSequence(deliver)
+        self._active.add(ActiveSequence(request, deliver))
 
     def abort(self, id: str) -> None:
-        sequence, connection = self._sequences.pop(id, None), self._connection
+        sequence, connection = self._active.pop(id), self._connection
         if sequence is not None and connection is not None and not connection.transport.is_closing():
             connection.transport.write(encode_frame(AbortRequest(id)))
 
@@ -246,28 +252,16 @@ class EngineClient:
         return msgspec.msgpack.decode(message.value, type=kind)
 
     def receive_outputs(self, outputs: list[SentOutput]) -> None:
-        sequences = self._sequences
         for output in outputs:
-            sequence = sequences.get(output.id)
+            sequence = self._active.get(output.id)
             if sequence is None:
                 continue  # It was aborted.
             if type(output) is Sampled:
-                delivered = output
+                sequence.send(output)
             elif isinstance(output, SentRejection):
-                delivered = Rejected(output.id, output.error.build())
+                self._active.deliver(sequence, Rejected(output.id, output.error.build()))
             else:
-                delivered = output
-                sequence.has_started = sequence.has_started or isinstance(output, Scheduled)
-            if isinstance(output, Ended | Failed | SentRejection):
-                # Before the delivery: the receiver may raise, or add another sequence with this id.
-                del sequences[output.id]
-            try:
-                sequence.deliver(delivered)
-            # One failing receiver must not cost the other sequences of the batch their outputs.
-            except Exception as error:
-                asyncio.get_running_loop().call_exception_handler(
-                    {"message": f"the receiver of {output.id} raised", "exception": error}
-                )
+                self._active.deliver(sequence, output)
 
     def receive_state(self, connection: _EngineConnection, state: EngineState) -> None:
         # Only now does a process respond: until it accepts it, a connection merely waits at the supervisor's socket.
@@ -306,36 +300,14 @@ class EngineClient:
         self._connection = None
         for writer in self._calls:
             writer.transport.abort()
-        sequences, self._sequences = self._sequences, {}
+        sequences = self._active.pop_all()
         if sequences:
             log.error("the engine process has ended; %d sequences fail", len(sequences))
-        for id, sequence in sequences.items():
+        for sequence in sequences:
             if sequence.has_started:
-                sequence.deliver(Failed(id, _LOST))
+                sequence.send(Failed(sequence.id, _LOST))
             else:
-                sequence.deliver(Rejected(id, Overloaded(_LOST, retry_after=RESTART_TIME)))
-
-
-def _build_message(request: TokenRequest) -> AddRequest:
-    return AddRequest(
-        request.id,
-        request.prompt,
-        request.max_tokens,
-        request.sampling,
-        request.min_tokens,
-        request.stop_token_ids,
-        request.logprobs,
-        request.logprob_ids,
-        request.prompt_logprobs,
-        request.grammar,
-        request.closes_at_limit,
-        request.reasoning_budget,
-        request.priority,
-        request.cache_salt,
-        request.extras,
-        request.choice,
-        request.matcher is not None,
-    )
+                sequence.send(Rejected(sequence.id, Overloaded(_LOST, retry_after=RESTART_TIME)))
 
 
 class EngineClientControl:

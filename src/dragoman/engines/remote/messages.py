@@ -36,7 +36,7 @@ from ...core.errors import (
     Unsupported,
 )
 from ...core.frames import build_frame
-from ...core.request import Sampling
+from ...core.request import Extras, Sampling
 
 
 class EngineDescription(Struct, frozen=True):
@@ -77,7 +77,7 @@ class AddRequest(Struct, frozen=True, array_like=True, tag="add"):
     reasoning_budget: ReasoningBudget | None
     priority: int
     cache_salt: str
-    extras: tuple[tuple[str, str], ...]
+    extras: Extras
     choice: int
     is_constrained: bool
 

@@ -45,7 +45,6 @@ from .messages import (
     EngineDescription,
     EngineMessage,
     EngineState,
-    FrontEndMessage,
     LoadAdapterCall,
     OutputBatch,
     PauseCall,
@@ -202,7 +201,7 @@ class EngineServer:
         return self._state
 
     def broadcast_state(self) -> None:
-        """Tell all front ends the state, if it has changed, and first whoever starts the next process."""
+        """Send the state, if it has changed, to all front ends; before them, `on_change` gets what it needs."""
         if (changes := self._read_changes()) != self._changes:
             self._changes = changes
             self._on_change(changes)
@@ -298,7 +297,23 @@ class _FrontEndConnection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         for frame in self._buffer.feed(data):
-            self._handle(decode_front_end_message(frame))
+            match decode_front_end_message(frame):
+                case AddRequest(id=id, is_constrained=True) as request:
+                    self._start_task(id, self._add_constrained(request))
+                case AddRequest() as request:
+                    self._add(request, None)
+                case AbortRequest(id) if id in self._tasks:
+                    # Its matcher is still being built, so the engine does not have it yet.
+                    self._tasks[id].cancel()
+                case AbortRequest(id):
+                    if id in self._matchers:
+                        del self._matchers[id]
+                        self._hosted.engine.abort(id)
+                case AttachFrontEnd():
+                    self._server.attach(self)
+                    self._send(self._server.state)
+                case call:
+                    self._start_task("call", self._answer(call))
 
     def close(self) -> None:
         # Even if the front end reads slowly: a transport that is closed still sends what it has buffered.
@@ -315,20 +330,6 @@ class _FrontEndConnection(asyncio.Protocol):
         if not self._transport.is_closing():
             self._transport.write(encode_frame(message))
 
-    def _handle(self, message: FrontEndMessage) -> None:
-        match message:
-            case AddRequest() if message.is_constrained:
-                self._start_task(message.id, self._add_constrained(message))
-            case AddRequest():
-                self._add(message, None)
-            case AbortRequest(id):
-                self._abort(id)
-            case AttachFrontEnd():
-                self._server.attach(self)
-                self._send(self._server.state)
-            case call:
-                self._start_task("call", self._answer(call))
-
     def _start_task(self, name: str, work: Awaitable[None]) -> None:
         task = self._tasks[name] = asyncio.ensure_future(work)
         task.add_done_callback(lambda _: self._tasks.pop(name, None))
@@ -343,22 +344,33 @@ class _FrontEndConnection(asyncio.Protocol):
 
     def _add(self, request: AddRequest, matcher: Matcher | None) -> None:
         self._matchers[request.id] = matcher
+        token_request = TokenRequest(
+            id=request.id,
+            prompt=request.prompt,
+            max_tokens=request.max_tokens,
+            sampling=request.sampling,
+            min_tokens=request.min_tokens,
+            stop_token_ids=request.stop_token_ids,
+            logprobs=request.logprobs,
+            logprob_ids=request.logprob_ids,
+            prompt_logprobs=request.prompt_logprobs,
+            matcher=matcher,
+            grammar=request.grammar,
+            closes_at_limit=request.closes_at_limit,
+            reasoning_budget=request.reasoning_budget,
+            priority=request.priority,
+            cache_salt=request.cache_salt,
+            extras=request.extras,
+            choice=request.choice,
+        )
         try:
-            self._hosted.engine.add(_build_request(request, matcher), self._deliver)
+            self._hosted.engine.add(token_request, self._deliver)
         except Exception as error:
             self._matchers.pop(request.id, None)
             self._reject(request.id, error)
 
     def _reject(self, id: str, error: Exception) -> None:
         self._enqueue(SentRejection(id, SentError.of(_convert_error(error))))
-
-    def _abort(self, id: str) -> None:
-        # Its matcher is still being built, so the engine does not have it yet.
-        if id in self._tasks:
-            self._tasks[id].cancel()
-        elif id in self._matchers:
-            del self._matchers[id]
-            self._hosted.engine.abort(id)
 
     def _deliver(self, output: TokenOutput) -> None:
         """Called by the engine, for all sequences of a step in the same iteration of the event loop."""
@@ -432,28 +444,6 @@ def _require(part: T | None) -> T:
     if part is None:
         raise NotFound("This engine does not support the call.", code="unsupported_endpoint")
     return part
-
-
-def _build_request(request: AddRequest, matcher: Matcher | None) -> TokenRequest:
-    return TokenRequest(
-        id=request.id,
-        prompt=request.prompt,
-        max_tokens=request.max_tokens,
-        sampling=request.sampling,
-        min_tokens=request.min_tokens,
-        stop_token_ids=request.stop_token_ids,
-        logprobs=request.logprobs,
-        logprob_ids=request.logprob_ids,
-        prompt_logprobs=request.prompt_logprobs,
-        matcher=matcher,
-        grammar=request.grammar,
-        closes_at_limit=request.closes_at_limit,
-        reasoning_budget=request.reasoning_budget,
-        priority=request.priority,
-        cache_salt=request.cache_salt,
-        extras=request.extras,
-        choice=request.choice,
-    )
 
 
 def _convert_error(error: Exception) -> DragomanError:

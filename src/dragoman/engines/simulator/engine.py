@@ -28,9 +28,10 @@ from ...core.engine import (
     TokenRequest,
     check_prompt,
 )
-from ...core.errors import EngineError, Overloaded, QueueFull, RequestError, Unsupported
+from ...core.errors import EngineError, Overloaded, RequestError, Unsupported
 from ...core.metrics import EngineStats
-from ...core.request import GenerateRequest, GenerationLimits, SamplingOptions
+from ...core.request import GenerateRequest
+from ..active import SHUTTING_DOWN, check_admission
 from .blocks import SimulatedBlockPool
 from .config import SimulatedSchedulerConfig
 from .disaggregation import KvAddress, TransferContext, TransferCost, parse_transfer_params
@@ -58,6 +59,30 @@ _FEATURES = frozenset(
         Feature.LORA,
     }
 )
+_PARAMETERS = frozenset(
+    {
+        "temperature",
+        "top_p",
+        "top_k",
+        "min_p",
+        "presence_penalty",
+        "frequency_penalty",
+        "repetition_penalty",
+        "seed",
+        "logit_bias",
+        "allowed_token_ids",
+        "bad_words",
+        "max_tokens",
+        "min_tokens",
+        "stop",
+        "stop_token_ids",
+        "include_stop",
+        "ignore_eos",
+        "truncate_prompt",
+        "close_at_limit",
+    }
+)
+"""Parameters of a real engine. Those that shape a distribution have no effect on a planned reply."""
 _EXTRAS = frozenset({"lora", "reply", "fault", "data_parallel_rank"})
 
 
@@ -99,9 +124,7 @@ def build_capabilities(config: SimulatorConfig, vocab_size: int) -> Capabilities
     extras = _EXTRAS if config.kv_transfer is None else _EXTRAS | {"kv_transfer_params"}
     return Capabilities(
         features=_FEATURES | {Feature.IMAGES} if config.accepts_images else _FEATURES,
-        parameters=frozenset(SamplingOptions.__struct_fields__)
-        | frozenset(GenerationLimits.__struct_fields__)
-        | extras,
+        parameters=_PARAMETERS | extras,
         max_logprobs=vocab_size,
     )
 
@@ -277,7 +300,7 @@ class SimulatorEngine:
         publisher.publish(self._unix_time(), events)
 
     async def stop(self) -> None:
-        self._fail_all("The engine is shutting down.", "the engine is not running")
+        self._fail_all(SHUTTING_DOWN, "the engine is not running")
         if self._timers is not None:
             self._timers.close()
         if self._notifier is not None:
@@ -301,21 +324,17 @@ class SimulatorEngine:
         state = self.health()
         if not state.ready:
             raise Overloaded(f"Not ready: {state.reason}.")
-        if request.id in self._live:
-            raise ValueError(f"a sequence {request.id!r} is already running")
         check_request(request, self._vocab_size, self._max_model_len)
-        if state.waiting >= self._config.max_num_waiting:
-            raise QueueFull(f"{state.waiting} sequences are already queued; retry later.")
+        check_admission(request.id, self._live, self._config.max_num_waiting, state.waiting)
         fault = self._find_fault(request)
-        extras = dict(request.extras)
-        rank = self._balancer.choose(self._ranks, extras.get("data_parallel_rank"))
+        rank = self._balancer.choose(self._ranks, request.extras.data_parallel_rank)
         live = self._build_live(request, deliver, fault, rank)
         if request.images:
             rank.record_images(image.digest for image in request.images)
         # It is queued only after the front end's time, when its error could not become an HTTP status any more.
         rank.core.scheduler.check(live.sequence)
-        if "kv_transfer_params" in extras:
-            self._register_transfer(request, live, rank, extras["kv_transfer_params"])
+        if request.extras.kv_transfer_params is not None:
+            self._register_transfer(request, live, rank, request.extras.kv_transfer_params)
         self._live[request.id], self._rank_of[request.id] = live, rank
         # Counted as waiting from now on, so that a burst cannot exceed max_num_waiting during the front end's time.
         self._num_arriving += 1
@@ -339,8 +358,7 @@ class SimulatorEngine:
     def _build_live(
         self, request: TokenRequest, deliver: OutputCallback, fault: Fault | None, rank: DataParallelRank
     ) -> LiveRequest:
-        extras = dict(request.extras)
-        lora = msgspec.json.decode(extras["lora"], type=str) if "lora" in extras else ""
+        lora = request.extras.lora or ""
         rng = self._build_rng(request)
         reply = self._replies.plan_reply(request, rng)
         # With prompt logprobs the prompt is computed: a private key prevents cache hits.

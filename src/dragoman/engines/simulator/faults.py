@@ -122,7 +122,7 @@ class FaultInjector:
         name."""
         # By identity: the choices of one request share it, while equal requests of two clients count separately.
         if self._last_lookup[0] is None or self._last_lookup[0] is not request.origin:
-            header = dict(request.extras).get("fault") if request.extras else None
+            header = request.extras.fault
             self._last_lookup = (
                 request.origin,
                 self._plan.next_fault() if header is None else _parse_request_fault(header),

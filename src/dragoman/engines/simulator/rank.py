@@ -538,16 +538,15 @@ class DataParallelBalancer:
     def __init__(self) -> None:
         self._next_rank = 0
 
-    def choose(self, ranks: Sequence[DataParallelRank], requested: str | None) -> DataParallelRank:
-        """requested: a rank's number as JSON text; None for the least loaded. Raises RequestError."""
+    def choose(self, ranks: Sequence[DataParallelRank], requested: int | None) -> DataParallelRank:
+        """requested: a rank's number; None for the least loaded. Raises RequestError."""
         count = len(ranks)
         if requested is not None:
-            number = int(requested)
-            if not 0 <= number < count:
+            if not 0 <= requested < count:
                 raise RequestError(
-                    f"x-data-parallel-rank: {number} is not from 0 to {count - 1}.", code="invalid_header"
+                    f"x-data-parallel-rank: {requested} is not from 0 to {count - 1}.", code="invalid_header"
                 )
-            return ranks[number]
+            return ranks[requested]
         if count == 1:
             return ranks[0]
         # From the rank after the last one, so that ties go round in turn.

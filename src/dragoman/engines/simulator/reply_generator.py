@@ -199,7 +199,7 @@ class ReplyGenerator:
     def _look_up_entry(self, request: TokenRequest, origin: GenerateRequest) -> ScriptEntry | None:
         # From the most specific to the most general: the request itself, the test that queued it, directives, data,
         # script.
-        header = dict(request.extras).get("reply")
+        header = request.extras.reply
         if header is not None:
             return parse_reply(msgspec.json.decode(header), "x-dragoman-reply")
         if self._queued_replies:

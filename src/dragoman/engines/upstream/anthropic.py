@@ -1,4 +1,4 @@
-"""Encodes a canonical request as a request for Anthropic's Messages. Pure.
+"""Anthropic's Messages: encodes requests, and reads the events of the response. Pure.
 
 Sources: the parameter types of anthropic-python 2.11 and the pages "Messages", "Extended thinking" and "Prompt caching"
 of Anthropic's documentation.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import logging
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -46,7 +46,7 @@ from ...core.message import (
     ToolCall,
     ToolResult,
 )
-from ...core.request import Conversation, GenerateRequest, JsonSchema, ReasoningOptions
+from ...core.request import Conversation, GenerateRequest, JsonSchema
 from .discovery import ServerKind
 from .encode import (
     UpstreamDefaults,
@@ -63,10 +63,12 @@ from .encode import (
 from .errors import build_event_error, decode_data
 from .wire import WireError
 
+log = logging.getLogger(__name__)
+
 DEFAULT_MAX_TOKENS = 8192
 """Messages requires a limit; this one is below that of every model since Claude 3.5."""
 INVALID_JSON_KEY = "INVALID_JSON"
-"""Anthropic's convention for arguments that are no JSON object: they are sent as the value of this key."""
+"""Anthropic's convention for arguments that are not a JSON object: they are sent as the value of this key."""
 
 _EFFORTS = {"minimal": "low"}
 """Efforts of OpenAI that have another name."""
@@ -83,8 +85,13 @@ def encode_messages_request(
     warnings: list[str] = []
     sampling = merge_sampling(request.sampling, defaults.sampling)
     body = _encode_prompt(request, conversation, model, warnings)
+    limit = resolve_max_tokens(request, defaults)
+    if limit is None:
+        # The budget of thinking is a part of the limit.
+        limit = DEFAULT_MAX_TOKENS + (conversation.reasoning.budget or 0)
+        warnings.append(f"max_tokens: the upstream requires a limit; it is {limit}")
     body |= {
-        "max_tokens": _require_max_tokens(request, conversation.reasoning, defaults, warnings),
+        "max_tokens": limit,
         "stream": True,
         **{name: getattr(sampling, name) for name in sampling.list_set_fields() if name in kind.parameters},
     }
@@ -136,17 +143,6 @@ def _encode_prompt(
     if effort is not None:
         output_config["effort"] = effort
     return body | ({"output_config": output_config} if output_config else {})
-
-
-def _require_max_tokens(
-    request: GenerateRequest, reasoning: ReasoningOptions, defaults: UpstreamDefaults, warnings: list[str]
-) -> int:
-    if (limit := resolve_max_tokens(request, defaults)) is not None:
-        return limit
-    # The budget of thinking is a part of the limit.
-    limit = DEFAULT_MAX_TOKENS + (reasoning.budget or 0)
-    warnings.append(f"max_tokens: the upstream requires a limit; it is {limit}")
-    return limit
 
 
 def _encode_thinking(conversation: Conversation, warnings: list[str]) -> tuple[dict[str, Any] | None, str | None]:
@@ -232,7 +228,12 @@ def _encode_part(part: Part, role: Role) -> dict[str, Any] | None:
         case ToolCall(custom=True):
             raise Unsupported("The upstream does not support free-form tools.", param="messages")
         case ToolCall(id, name, arguments) if role is Role.ASSISTANT:
-            return {"type": "tool_use", "id": _encode_id(id), "name": name, "input": _encode_input(arguments)}
+            try:
+                is_object = isinstance(msgspec.json.decode(arguments or "{}"), dict)
+            except (msgspec.MsgspecError, RecursionError):
+                is_object = False
+            encoded_input = to_raw(arguments or "{}") if is_object else {INVALID_JSON_KEY: arguments}
+            return {"type": "tool_use", "id": _encode_id(id), "name": name, "input": encoded_input}
         case ToolResult(id, content, is_error) if role is not Role.ASSISTANT:
             blocks = [block for inner in content if (block := _encode_part(inner, role)) is not None]
             error_field = {"is_error": True} if is_error else {}
@@ -256,14 +257,6 @@ def _encode_reasoning(part: Reasoning) -> dict[str, Any] | None:
 def _encode_id(id: str) -> str:
     """Encode a call's id. Anthropic allows letters, digits, `_` and `-` only."""
     return _INVALID_ID_CHARACTER.sub("_", id)
-
-
-def _encode_input(arguments: str) -> object:
-    try:
-        decoded = msgspec.json.decode(arguments or "{}")
-    except (msgspec.MsgspecError, RecursionError):
-        decoded = None
-    return to_raw(arguments or "{}") if isinstance(decoded, dict) else {INVALID_JSON_KEY: arguments}
 
 
 def _encode_source(source: MediaSource, default_type: str) -> dict[str, Any]:
@@ -291,23 +284,18 @@ def _encode_document(file: File) -> dict[str, Any]:
 
 def _encode_tool(tool: Tool) -> dict[str, Any]:
     assert isinstance(tool, FunctionTool)
-    return dict(_encode_tool_fields(tool))
-
-
-def _encode_tool_fields(tool: FunctionTool) -> Iterator[tuple[str, Any]]:
-    yield "name", tool.name
-    if tool.description is not None:
-        yield "description", tool.description
     schema = msgspec.json.decode(tool.parameters or "{}")
+    encoded: dict[str, Any] = {"name": tool.name}
+    if tool.description is not None:
+        encoded["description"] = tool.description
     # `input_schema` has to be that of an object.
-    yield "input_schema", to_raw(tool.parameters or "") if schema.get("type") else {**schema, "type": "object"}
+    encoded["input_schema"] = to_raw(tool.parameters or "") if schema.get("type") else {**schema, "type": "object"}
     if tool.strict is not None:
-        yield "strict", tool.strict
+        encoded["strict"] = tool.strict
+    return encoded
 
 
-# Reads the events of Anthropic's Messages as a valid stream of events. Pure: independent of connections and time.
-
-log = logging.getLogger(__name__)
+# Reading the events of a response.
 
 _REASONS = {
     "end_turn": FinishReason.STOP,
@@ -374,7 +362,7 @@ _decode = msgspec.json.Decoder(_WireEvent).decode
 
 
 class MessageEventReader:
-    """Reads the events of one message. As `event_stream.StreamReader`."""
+    """A `StreamReader` of the events of one message."""
 
     def __init__(self) -> None:
         self.has_started = self.is_done = False
@@ -391,18 +379,6 @@ class MessageEventReader:
         event = decode_data(_decode, data, "event")
         if event.type == "content_block_delta":
             return self._read_delta(event)
-        return self._read_frame(event)
-
-    def read_whole(self, body: bytes) -> list[Event]:
-        del body
-        raise EngineError("The upstream answered without a stream.")
-
-    def close(self) -> list[Event]:
-        if not self.is_done or not self._has_finished:
-            raise EngineError("The upstream's answer was cut off.")
-        return [Finished(self._usage)]
-
-    def _read_frame(self, event: _WireEvent) -> list[Event]:
         match event.type:
             case "error":
                 raise build_event_error(event.error or WireError(), has_started=self.has_started)
@@ -417,12 +393,21 @@ class MessageEventReader:
                 return self._stop_block()
             case "message_delta":
                 self._count(event.usage)
-                return [*self._stop_block(), *self._finish(event.delta or _Delta())]
+                return [*self._stop_block(), *self._finish(event.delta)]
             case "message_stop":
                 self.is_done = True
-                return []
             case _:
-                return []
+                pass
+        return []
+
+    def read_whole(self, body: bytes) -> list[Event]:
+        del body
+        raise EngineError("The upstream answered without a stream.")
+
+    def close(self) -> list[Event]:
+        if not self.is_done or not self._has_finished:
+            raise EngineError("The upstream's answer was cut off.")
+        return [Finished(self._usage)]
 
     def _start_block(self, event: _WireEvent) -> list[Event]:
         block = event.content_block
@@ -479,8 +464,9 @@ class MessageEventReader:
             self._owes_arguments = True
         return []
 
-    def _finish(self, delta: _Delta) -> list[Event]:
-        if delta.stop_reason is None:
+    def _finish(self, delta: _Delta | None) -> list[Event]:
+        """Read the end of the answer, if the delta has one."""
+        if delta is None or delta.stop_reason is None:
             return []
         reason = _REASONS.get(delta.stop_reason)
         if reason is None or not self.has_started or self._has_finished:

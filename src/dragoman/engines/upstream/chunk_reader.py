@@ -1,18 +1,10 @@
 """Reads the chunks of one response as a valid stream of events. Pure: independent of connections and time.
 
 A stream that ends before all of its choices have finished is a failure.
-
-Reads the tokens of a chunk from ids or logprobs, if present. Pure.
-
-Converts possibly interleaved tool call deltas of one choice to sequential calls. Pure.
-
-In the event stream a call ends before the next begins. A later call is buffered until the one before it is complete:
-when its arguments are a whole JSON object, which causes no delay for sequential calls, or else at the end of all calls.
 """
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Sequence
 
 import msgspec
@@ -41,7 +33,6 @@ from .wire import (
     CallDelta,
     ChunkChoice,
     Delta,
-    PromptLogprobEntry,
     PromptLogprobRows,
     TokenLogprobEntry,
     UpstreamChunk,
@@ -53,227 +44,7 @@ MAX_PENDING_CHARACTERS = 8 * 1024 * 1024
 
 Tokens = tuple[Token, ...]
 
-
-class JsonObjectScanner:
-    """Detects the end of a JSON object in text that is fed in pieces."""
-
-    def __init__(self) -> None:
-        self._depth = 0
-        self._in_string = self._escaped = False
-        self.is_complete = False
-
-    def feed(self, text: str) -> None:
-        for character in text:
-            if self._in_string:
-                self._feed_string(character)
-            elif character == '"':
-                self._in_string = True
-            elif character in "{[":
-                self._depth += 1
-            elif character in "}]":
-                self._depth -= 1
-                self.is_complete |= self._depth == 0
-
-    def _feed_string(self, character: str) -> None:
-        if self._escaped:
-            self._escaped = False
-        elif character == "\\":
-            self._escaped = True
-        elif character == '"':
-            self._in_string = False
-
-
-class _Call:
-    def __init__(self, id: str | None, custom: bool) -> None:
-        self.id, self.name, self.custom = id, "", custom
-        self.has_begun = self.is_finished = False
-        self.scanner = JsonObjectScanner()
-        self.pending: list[tuple[str, Tokens]] = []
-
-    @property
-    def is_complete(self) -> bool:
-        """Whether the arguments are complete. Custom tool input has no detectable end."""
-        return self.scanner.is_complete and not self.custom
-
-    def drain(self, choice: int, new_id: Callable[[], str]) -> list[Event]:
-        """Return the events that are ready."""
-        if not self.name:
-            return []
-        pending, self.pending = self.pending, []
-        events: list[Event] = []
-        if not self.has_begun:
-            self.has_begun = True
-            # The first delta of a call has its name but no arguments, so its tokens belong to the start.
-            name_tokens = pending.pop(0)[1] if pending and not pending[0][0] else ()
-            events.append(ToolCallStart(choice, self.id or new_id(), self.name, name_tokens, self.custom))
-        events += [ToolCallDelta(choice, text, tokens) for text, tokens in pending if text or tokens]
-        return events
-
-
-class ToolCallSequencer:
-    """The tool calls of one choice. new_id: creates ids for calls without one."""
-
-    def __init__(self, choice: int, new_id: Callable[[], str]) -> None:
-        self._choice, self._new_id = choice, new_id
-        self._by_index: dict[int, _Call] = {}
-        self._queue: list[_Call] = []
-        self._pending_characters = 0
-
-    @property
-    def is_open(self) -> bool:
-        """Whether a call has not ended."""
-        return bool(self._queue)
-
-    def feed(self, delta: CallDelta, tokens: Tokens = ()) -> list[Event]:
-        """Feed a delta. tokens: of the same chunk."""
-        call = self._find_call(delta)
-        name, text = _read_delta(delta)
-        if name and not call.name:
-            call.name = name
-        if call.is_finished:
-            # White space after the object is no part of the arguments.
-            if text.strip():
-                raise EngineError("The upstream continued a tool call that was complete.")
-            text = ""
-        call.scanner.feed(text)
-        if not call.is_finished:
-            call.pending.append((text, tokens))
-            self._pending_characters += len(text)
-        events = self._drain()
-        if self._pending_characters > MAX_PENDING_CHARACTERS:
-            raise EngineError("The upstream's tool calls are interleaved and too long to be put in sequence.")
-        return events
-
-    def close(self) -> list[Event]:
-        """End the calls and flush all buffered ones, in the order in which they began."""
-        events: list[Event] = []
-        for call in self._queue:
-            if not call.name:
-                raise EngineError("The upstream started a tool call without a name.")
-            events += call.drain(self._choice, self._new_id)
-            call.is_finished = True
-        self._queue.clear()
-        self._pending_characters = 0
-        return events
-
-    def _find_call(self, delta: CallDelta) -> _Call:
-        index = delta.index
-        if index is None:
-            # Some servers send each call whole, without an index.
-            is_new = delta.id is not None or not self._by_index
-            index = len(self._by_index) if is_new else max(self._by_index)
-        call = self._by_index.get(index)
-        # Others use index 0 for all calls.
-        is_another = call is not None and delta.id and call.id and delta.id != call.id and call.is_complete
-        if call is None or is_another:
-            call = _Call(delta.id or None, delta.custom is not None)
-            self._by_index[index] = call
-            self._queue.append(call)
-        return call
-
-    def _drain(self) -> list[Event]:
-        events: list[Event] = []
-        while self._queue:
-            head = self._queue[0]
-            self._pending_characters -= sum(len(text) for text, _ in head.pending) if head.name else 0
-            events += head.drain(self._choice, self._new_id)
-            if len(self._queue) == 1 or not head.is_complete:
-                return events
-            head.is_finished = True
-            self._queue.pop(0)
-        return events
-
-
-def _read_delta(delta: CallDelta) -> tuple[str, str]:
-    """Read the tool's name and a fragment of its arguments."""
-    if delta.custom is not None:
-        return delta.custom.name or "", delta.custom.input or ""
-    if delta.function is not None:
-        return delta.function.name or "", delta.function.arguments or ""
-    return "", ""
-
-
 _TOKEN_ID_PREFIX = "token_id:"
-
-
-def read_tokens(choice: ChunkChoice) -> tuple[Token, ...]:
-    """Read tokens in sampling order. Text is empty if only ids are known."""
-    logprobs, ids = choice.logprobs, choice.token_ids or []
-    if logprobs is None:
-        return tuple(Token(id, "") for id in ids)
-    if logprobs.tokens is not None:
-        scores = logprobs.token_logprobs or [None] * len(logprobs.tokens)
-        tops = logprobs.top_logprobs or [None] * len(logprobs.tokens)
-        known = ids if len(ids) == len(logprobs.tokens) else [UNKNOWN_TOKEN_ID] * len(logprobs.tokens)
-        rows = zip(known, logprobs.tokens, scores, tops, strict=False)
-        return tuple(Token(id, text, score, _rank_alternatives(top)) for id, text, score, top in rows)
-    entries = (logprobs.content or []) + (logprobs.refusal or [])
-    if not entries:
-        return tuple(Token(id, "") for id in ids)
-    known = ids if len(ids) == len(entries) else [UNKNOWN_TOKEN_ID] * len(entries)
-    return tuple(_build_token(id, entry) for id, entry in zip(known, entries, strict=True))
-
-
-def read_prompt_tokens(ids: Sequence[int], rows: PromptLogprobRows, top: int) -> tuple[Token, ...]:
-    """Read the tokens of a prompt. The first one has no row, and no text here.
-
-    top: alternatives for each token. Raises EngineError if the rows are not those of the ids.
-    """
-    if len(rows) != len(ids):
-        raise EngineError("The upstream did not return the logprobs of the prompt.")
-    return tuple(_build_prompt_token(id, row or {}, top) for id, row in zip(ids, rows, strict=True))
-
-
-def _build_prompt_token(id: int, row: dict[str, PromptLogprobEntry], top: int) -> Token:
-    """The row has the token itself, whatever its rank, and the alternatives of the best ranks."""
-    own = row.get(str(id))
-    if own is None:
-        if row:
-            raise EngineError("The upstream did not return the logprobs of the prompt.")
-        return Token(id, "")
-    ranked = sorted(
-        (entry.rank, int(key), entry) for key, entry in row.items() if entry.rank is not None and key.isdecimal()
-    )
-    alternatives = tuple(
-        Alternative(key, entry.decoded_token or "", entry.logprob) for rank, key, entry in ranked if rank <= top
-    )
-    return Token(id, own.decoded_token or "", own.logprob, alternatives, rank=own.rank)
-
-
-def _rank_alternatives(top: dict[str, float] | None) -> tuple[Alternative, ...]:
-    """Rank alternatives by logprob; those of a completion have no ids."""
-    ranked = sorted((top or {}).items(), key=lambda entry: -entry[1])
-    return tuple(Alternative(UNKNOWN_TOKEN_ID, text, score) for text, score in ranked)
-
-
-def _build_token(id: int, entry: TokenLogprobEntry) -> Token:
-    text, raw = _read_text(entry)
-    top = tuple(_build_alternative(other) for other in entry.top_logprobs or ())
-    return Token(_find_id(entry, id), text, entry.logprob, top, raw)
-
-
-def _build_alternative(entry: TokenLogprobEntry) -> Alternative:
-    text, raw = _read_text(entry)
-    return Alternative(_find_id(entry, UNKNOWN_TOKEN_ID), text, 0.0 if entry.logprob is None else entry.logprob, raw)
-
-
-def _find_id(entry: TokenLogprobEntry, fallback: int) -> int:
-    number = entry.token.removeprefix(_TOKEN_ID_PREFIX)
-    is_number = number != entry.token and number.isascii() and number.isdigit()
-    return int(number) if is_number and len(number) < 12 else fallback
-
-
-def _read_text(entry: TokenLogprobEntry) -> tuple[str, bytes | None]:
-    """Read a token's text, and its bytes if they differ from the text."""
-    if entry.bytes is None or not all(0 <= byte < 256 for byte in entry.bytes):
-        return entry.token, None
-    raw = bytes(entry.bytes)
-    text = raw.decode("utf-8", "replace")
-    return text, None if text.encode() == raw else raw
-
-
-log = logging.getLogger(__name__)
-
 _WORDS_BY_REASON = {
     FinishReason.STOP: ("stop", "tool_calls", "function_call", "eos", "eos_token", "end_turn", "stop_sequence"),
     FinishReason.LENGTH: ("length", "max_tokens", "model_length"),
@@ -281,10 +52,109 @@ _WORDS_BY_REASON = {
     FinishReason.ABORT: ("abort",),
 }
 _REASON_BY_WORD = {word: reason for reason, words in _WORDS_BY_REASON.items() for word in words}
-
-
 _DONE = b"[DONE]"
 _decode = msgspec.json.Decoder(UpstreamChunk).decode
+
+
+class ChunkReader:
+    """Converts chunks to events. Call `close` after the upstream's [DONE] or the end of the connection.
+
+    prompt_text: the text of a prompt of token ids.
+    warnings: those of the upstream, as far as they precede the first chunk.
+    """
+
+    def __init__(self, request: GenerateRequest, new_id: Callable[[], str], prompt_text: str | None = None) -> None:
+        self._request, self._prompt_text = request, prompt_text
+        choices = max(request.choices, request.best_of or 0)
+        self._choices = [_ChoiceReader(choice, new_id) for choice in range(choices)]
+        self._usage = WireUsage()
+        self.has_started = self.is_done = False
+        self.warnings: tuple[str, ...] = ()
+
+    def read(self, data: bytes) -> list[Event]:
+        """As `StreamReader`."""
+        if data == _DONE:
+            self.is_done = True
+            return []
+        return self.feed(decode_chunk(data))
+
+    def read_whole(self, body: bytes) -> list[Event]:
+        """As `StreamReader`."""
+        return self.feed(decode_chunk(body))
+
+    def feed(self, chunk: UpstreamChunk) -> list[Event]:
+        """Feed a chunk. Raises RequestError if the upstream rejects the request, EngineError if it fails or the chunk
+        is invalid."""
+        if chunk.error is not None:
+            raise build_event_error(chunk.error, has_started=self.has_started)
+        if chunk.usage is not None:
+            self._usage = chunk.usage
+        events: list[Event] = []
+        if not self.has_started:
+            self.has_started = True
+            events.append(
+                Started(
+                    self._usage.prompt_tokens or 0,
+                    self._count_cached(),
+                    len(self._choices),
+                    written_tokens=self._count_written(),
+                    warnings=tuple(chunk.dragoman_warnings or self.warnings),
+                )
+            )
+            if self._request.return_prompt:
+                events.append(self._build_prompt_tokens(chunk))
+        for choice in chunk.choices or ():
+            if not 0 <= choice.index < len(self._choices):
+                raise EngineError(f"The upstream returned choice {choice.index}, which was not requested.")
+            kv_transfer_params = None if choice.finish_reason is None else chunk.kv_transfer_text
+            events += self._choices[choice.index].feed(choice, kv_transfer_params)
+        return events
+
+    def close(self) -> list[Event]:
+        """Finish the stream. Raises EngineError if the response is incomplete."""
+        if not self.has_started or not all(choice.is_finished for choice in self._choices):
+            raise EngineError("The upstream's answer was cut off.")
+        usage, details = self._usage, self._usage.completion_tokens_details
+        num_tokens = sum(choice.num_tokens for choice in self._choices)
+        return [
+            Finished(
+                Usage(
+                    usage.prompt_tokens or 0,
+                    num_tokens if usage.completion_tokens is None else usage.completion_tokens,
+                    self._count_cached(),
+                    None if details is None else details.reasoning_tokens,
+                    self._count_written(),
+                )
+            )
+        ]
+
+    def _build_prompt_tokens(self, chunk: UpstreamChunk) -> PromptTokens:
+        prompt, top = self._request.prompt, self._request.prompt_logprobs
+        text = prompt if isinstance(prompt, str) else self._prompt_text or chunk.prompt_text or ""
+        sources = (chunk, *(chunk.choices or ()))
+        # A prompt of token ids may have been truncated where the upstream returns others.
+        ids = next((source.prompt_token_ids for source in sources if source.prompt_token_ids), ())
+        if not ids and isinstance(prompt, tuple):
+            ids = prompt
+        if top is None:
+            return PromptTokens(0, text, tuple(Token(id, "") for id in ids))
+        rows = next((source.prompt_logprobs for source in sources if source.prompt_logprobs), None)
+        return PromptTokens(0, text, read_prompt_tokens(ids, rows or [], top))
+
+    def _count_written(self) -> int | None:
+        details = self._usage.prompt_tokens_details
+        if details is None:
+            return None
+        return details.created_cache_tokens if details.cache_write_tokens is None else details.cache_write_tokens
+
+    def _count_cached(self) -> int | None:
+        details = self._usage.prompt_tokens_details
+        return None if details is None else details.cached_tokens
+
+
+def decode_chunk(data: bytes) -> UpstreamChunk:
+    """Decode a chunk, or a response that is not streamed. Raises EngineError."""
+    return decode_data(_decode, data, "chunk")
 
 
 class _ChoiceReader:
@@ -323,7 +193,13 @@ class _ChoiceReader:
         )
         if chunk.finish_reason is not None:
             events += self.calls.close()
-            events.append(self._finish(chunk, kv_transfer_params))
+            self.is_finished = True
+            reason = _REASON_BY_WORD.get(chunk.finish_reason)
+            if reason is None:
+                raise EngineError(f"The upstream ended its answer with {chunk.finish_reason!r:.80}.")
+            stop = chunk.matched_stop if chunk.stop_reason is None else chunk.stop_reason
+            matched_stop = stop if isinstance(stop, str | int) and reason is FinishReason.STOP else None
+            events.append(ChoiceFinished(self.choice, reason, matched_stop, self.pending_tokens, kv_transfer_params))
         return events
 
     def _read_delta(self, delta: Delta, tokens: tuple[Token, ...]) -> list[Event]:
@@ -345,112 +221,216 @@ class _ChoiceReader:
             events += self.calls.feed(call, tokens if index == len(calls) else ())
         return events
 
-    def _finish(self, chunk: ChunkChoice, kv_transfer_params: str | None) -> ChoiceFinished:
-        self.is_finished = True
-        reason = _REASON_BY_WORD.get(chunk.finish_reason or "")
-        if reason is None:
-            raise EngineError(f"The upstream ended its answer with {chunk.finish_reason!r:.80}.")
-        stop = chunk.matched_stop if chunk.stop_reason is None else chunk.stop_reason
-        matched_stop = stop if isinstance(stop, str | int) and reason is FinishReason.STOP else None
-        return ChoiceFinished(self.choice, reason, matched_stop, self.pending_tokens, kv_transfer_params)
+
+# Tokens.
 
 
-class ChunkReader:
-    """Converts chunks to events. Call `close` after the upstream's [DONE] or the end of the connection.
+def read_tokens(choice: ChunkChoice) -> tuple[Token, ...]:
+    """Read the tokens of a chunk in sampling order, from logprobs or ids. Text is empty if only ids are known."""
+    logprobs, ids = choice.logprobs, choice.token_ids or []
+    if logprobs is None:
+        return tuple(Token(id, "") for id in ids)
+    tokens: list[Token] = []
+    if logprobs.tokens is not None:
+        scores = logprobs.token_logprobs or [None] * len(logprobs.tokens)
+        tops = logprobs.top_logprobs or [None] * len(logprobs.tokens)
+        token_ids = ids if len(ids) == len(logprobs.tokens) else [UNKNOWN_TOKEN_ID] * len(logprobs.tokens)
+        for id, text, score, top in zip(token_ids, logprobs.tokens, scores, tops, strict=False):
+            # A completion's alternatives have no ids and no order.
+            ranked = sorted((top or {}).items(), key=lambda entry: -entry[1])
+            alternatives = tuple(Alternative(UNKNOWN_TOKEN_ID, other, logprob) for other, logprob in ranked)
+            tokens.append(Token(id, text, score, alternatives))
+        return tuple(tokens)
+    entries = (logprobs.content or []) + (logprobs.refusal or [])
+    if not entries:
+        return tuple(Token(id, "") for id in ids)
+    token_ids = ids if len(ids) == len(entries) else [UNKNOWN_TOKEN_ID] * len(entries)
+    for id, entry in zip(token_ids, entries, strict=True):
+        text, raw = _read_text(entry)
+        alternatives = tuple(_build_alternative(other) for other in entry.top_logprobs or ())
+        tokens.append(Token(_find_id(entry, id), text, entry.logprob, alternatives, raw))
+    return tuple(tokens)
 
-    prompt_text: the text of a prompt of token ids.
-    warnings: those of the upstream, as far as they precede the first chunk.
+
+def read_prompt_tokens(ids: Sequence[int], rows: PromptLogprobRows, top: int) -> tuple[Token, ...]:
+    """Read the tokens of a prompt. The first one has no row, and no text here.
+
+    A row has the token itself, whatever its rank, and the alternatives of the best ranks.
+
+    top: alternatives for each token. Raises EngineError if the rows are not those of the ids.
     """
+    if len(rows) != len(ids):
+        raise EngineError("The upstream did not return the logprobs of the prompt.")
+    tokens: list[Token] = []
+    for id, row in zip(ids, rows, strict=True):
+        if not row:
+            tokens.append(Token(id, ""))
+            continue
+        own = row.get(str(id))
+        if own is None:
+            raise EngineError("The upstream did not return the logprobs of the prompt.")
+        ranked = sorted(
+            (entry.rank, int(key), entry) for key, entry in row.items() if entry.rank is not None and key.isdecimal()
+        )
+        alternatives = tuple(
+            Alternative(key, entry.decoded_token or "", entry.logprob) for rank, key, entry in ranked if rank <= top
+        )
+        tokens.append(Token(id, own.decoded_token or "", own.logprob, alternatives, rank=own.rank))
+    return tuple(tokens)
 
-    def __init__(self, request: GenerateRequest, new_id: Callable[[], str], prompt_text: str | None = None) -> None:
-        self._request, self._prompt_text = request, prompt_text
-        choices = max(request.choices, request.best_of or 0)
-        self._choices = [_ChoiceReader(choice, new_id) for choice in range(choices)]
-        self._usage = WireUsage()
-        self.has_started = self.is_done = False
-        self.warnings: tuple[str, ...] = ()
 
-    def read(self, data: bytes) -> list[Event]:
-        """As `event_stream.StreamReader`."""
-        if data == _DONE:
-            self.is_done = True
-            return []
-        return self.feed(decode_chunk(data))
+def _build_alternative(entry: TokenLogprobEntry) -> Alternative:
+    text, raw = _read_text(entry)
+    return Alternative(_find_id(entry, UNKNOWN_TOKEN_ID), text, 0.0 if entry.logprob is None else entry.logprob, raw)
 
-    def read_whole(self, body: bytes) -> list[Event]:
-        """As `event_stream.StreamReader`."""
-        return self.feed(decode_chunk(body))
 
-    def feed(self, chunk: UpstreamChunk) -> list[Event]:
-        """Feed a chunk. Raises RequestError if the upstream rejects the request, EngineError if it fails or the chunk
-        is invalid."""
-        if chunk.error is not None:
-            raise build_event_error(chunk.error, has_started=self.has_started)
-        if chunk.usage is not None:
-            self._usage = chunk.usage
-        events = [] if self.has_started else self._start(chunk)
-        for choice in chunk.choices or ():
-            if not 0 <= choice.index < len(self._choices):
-                raise EngineError(f"The upstream returned choice {choice.index}, which was not requested.")
-            kv_transfer_params = None if choice.finish_reason is None else chunk.kv_transfer_text
-            events += self._choices[choice.index].feed(choice, kv_transfer_params)
+def _find_id(entry: TokenLogprobEntry, fallback: int) -> int:
+    number = entry.token.removeprefix(_TOKEN_ID_PREFIX)
+    is_number = number != entry.token and number.isascii() and number.isdigit()
+    return int(number) if is_number and len(number) < 12 else fallback
+
+
+def _read_text(entry: TokenLogprobEntry) -> tuple[str, bytes | None]:
+    """Read a token's text, and its bytes if they differ from the text."""
+    if entry.bytes is None or not all(0 <= byte < 256 for byte in entry.bytes):
+        return entry.token, None
+    raw = bytes(entry.bytes)
+    text = raw.decode("utf-8", "replace")
+    return text, None if text.encode() == raw else raw
+
+
+# Tool calls: possibly interleaved deltas of one choice become sequential calls. In the event stream a call ends before
+# the next begins. A later call is buffered until the one before it is complete: when its arguments are a whole JSON
+# object, which causes no delay for sequential calls, or else at the end of all calls.
+
+
+class ToolCallSequencer:
+    """The tool calls of one choice. new_id: creates ids for calls without one."""
+
+    def __init__(self, choice: int, new_id: Callable[[], str]) -> None:
+        self._choice, self._new_id = choice, new_id
+        self._by_index: dict[int, _Call] = {}
+        self._queue: list[_Call] = []
+        self._pending_characters = 0
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a call has not ended."""
+        return bool(self._queue)
+
+    def feed(self, delta: CallDelta, tokens: Tokens = ()) -> list[Event]:
+        """Feed a delta, and return the events that are ready. tokens: of the same chunk."""
+        call = self._find_call(delta)
+        name, text = _read_delta(delta)
+        if name and not call.name:
+            call.name = name
+        if call.is_finished:
+            # White space after the object is not part of the arguments.
+            if text.strip():
+                raise EngineError("The upstream continued a tool call that was complete.")
+            text = ""
+        call.scanner.feed(text)
+        if not call.is_finished:
+            call.pending.append((text, tokens))
+            self._pending_characters += len(text)
+        events: list[Event] = []
+        while self._queue:
+            head = self._queue[0]
+            self._pending_characters -= sum(len(text) for text, _ in head.pending) if head.name else 0
+            events += head.drain(self._choice, self._new_id)
+            if len(self._queue) == 1 or not head.is_complete:
+                break
+            head.is_finished = True
+            self._queue.pop(0)
+        if self._pending_characters > MAX_PENDING_CHARACTERS:
+            raise EngineError("The upstream's tool calls are interleaved and too long to be put in sequence.")
         return events
 
     def close(self) -> list[Event]:
-        """Finish the stream. Raises EngineError if the response is incomplete."""
-        if not self.has_started or not all(choice.is_finished for choice in self._choices):
-            raise EngineError("The upstream's answer was cut off.")
-        usage, details = self._usage, self._usage.completion_tokens_details
-        num_tokens = sum(choice.num_tokens for choice in self._choices)
-        return [
-            Finished(
-                Usage(
-                    usage.prompt_tokens or 0,
-                    num_tokens if usage.completion_tokens is None else usage.completion_tokens,
-                    self._count_cached(),
-                    None if details is None else details.reasoning_tokens,
-                    self._count_written(),
-                )
-            )
-        ]
+        """End the calls and flush all buffered ones, in the order in which they began."""
+        events: list[Event] = []
+        for call in self._queue:
+            if not call.name:
+                raise EngineError("The upstream started a tool call without a name.")
+            events += call.drain(self._choice, self._new_id)
+            call.is_finished = True
+        self._queue.clear()
+        self._pending_characters = 0
+        return events
 
-    def _start(self, chunk: UpstreamChunk) -> list[Event]:
-        self.has_started = True
-        started = Started(
-            self._usage.prompt_tokens or 0,
-            self._count_cached(),
-            len(self._choices),
-            written_tokens=self._count_written(),
-            warnings=tuple(chunk.dragoman_warnings or self.warnings),
-        )
-        if not self._request.return_prompt:
-            return [started]
-        return [started, self._build_prompt_tokens(chunk)]
-
-    def _build_prompt_tokens(self, chunk: UpstreamChunk) -> PromptTokens:
-        prompt, top = self._request.prompt, self._request.prompt_logprobs
-        text = prompt if isinstance(prompt, str) else self._prompt_text or chunk.prompt_text or ""
-        sources = (chunk, *(chunk.choices or ()))
-        # A prompt of token ids may have been truncated where the upstream returns others.
-        ids = next((source.prompt_token_ids for source in sources if source.prompt_token_ids), ())
-        if not ids and isinstance(prompt, tuple):
-            ids = prompt
-        if top is None:
-            return PromptTokens(0, text, tuple(Token(id, "") for id in ids))
-        rows = next((source.prompt_logprobs for source in sources if source.prompt_logprobs), None)
-        return PromptTokens(0, text, read_prompt_tokens(ids, rows or [], top))
-
-    def _count_written(self) -> int | None:
-        details = self._usage.prompt_tokens_details
-        if details is None:
-            return None
-        return details.created_cache_tokens if details.cache_write_tokens is None else details.cache_write_tokens
-
-    def _count_cached(self) -> int | None:
-        details = self._usage.prompt_tokens_details
-        return None if details is None else details.cached_tokens
+    def _find_call(self, delta: CallDelta) -> _Call:
+        index = delta.index
+        if index is None:
+            # Some servers send each call whole, without an index.
+            is_new = delta.id is not None or not self._by_index
+            index = len(self._by_index) if is_new else max(self._by_index)
+        call = self._by_index.get(index)
+        # Others use index 0 for all calls.
+        is_another = call is not None and delta.id and call.id and delta.id != call.id and call.is_complete
+        if call is None or is_another:
+            call = _Call(delta.id or None, delta.custom is not None)
+            self._by_index[index] = call
+            self._queue.append(call)
+        return call
 
 
-def decode_chunk(data: bytes) -> UpstreamChunk:
-    """Decode a chunk, or a response that is not streamed. Raises EngineError."""
-    return decode_data(_decode, data, "chunk")
+class JsonObjectScanner:
+    """Detects the end of a JSON object in text that is fed in pieces."""
+
+    def __init__(self) -> None:
+        self._depth = 0
+        self._in_string = self._escaped = False
+        self.is_complete = False
+
+    def feed(self, text: str) -> None:
+        for character in text:
+            if self._escaped:
+                self._escaped = False
+            elif self._in_string:
+                if character == "\\":
+                    self._escaped = True
+                elif character == '"':
+                    self._in_string = False
+            elif character == '"':
+                self._in_string = True
+            elif character in "{[":
+                self._depth += 1
+            elif character in "}]":
+                self._depth -= 1
+                self.is_complete |= self._depth == 0
+
+
+class _Call:
+    def __init__(self, id: str | None, custom: bool) -> None:
+        self.id, self.name, self.custom = id, "", custom
+        self.has_begun = self.is_finished = False
+        self.scanner = JsonObjectScanner()
+        self.pending: list[tuple[str, Tokens]] = []
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the arguments are complete. Custom tool input has no detectable end."""
+        return self.scanner.is_complete and not self.custom
+
+    def drain(self, choice: int, new_id: Callable[[], str]) -> list[Event]:
+        """Return the events that are ready."""
+        if not self.name:
+            return []
+        pending, self.pending = self.pending, []
+        events: list[Event] = []
+        if not self.has_begun:
+            self.has_begun = True
+            # The first delta of a call has its name but no arguments, so its tokens belong to the start.
+            name_tokens = pending.pop(0)[1] if pending and not pending[0][0] else ()
+            events.append(ToolCallStart(choice, self.id or new_id(), self.name, name_tokens, self.custom))
+        events += [ToolCallDelta(choice, text, tokens) for text, tokens in pending if text or tokens]
+        return events
+
+
+def _read_delta(delta: CallDelta) -> tuple[str, str]:
+    """Read the tool's name and a fragment of its arguments."""
+    if delta.custom is not None:
+        return delta.custom.name or "", delta.custom.input or ""
+    if delta.function is not None:
+        return delta.function.name or "", delta.function.arguments or ""
+    return "", ""

@@ -1,8 +1,9 @@
-"""Discovery at startup: an upstream's models, its maximum context, its kind of server and what the model is for."""
+"""The kinds of servers that can be upstreams, and discovery: the models of an upstream, their limits and tasks."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from enum import StrEnum
 from types import MappingProxyType
 from typing import TypeVar
@@ -15,9 +16,12 @@ from msgspec import Struct
 from ...core.embeddings import EncodingTask
 from ...core.engine import Feature
 from ...core.errors import CORE_NAMES, EngineError, FieldNames
-from ...core.request import Extras, GenerationLimits, SamplingOptions
 
-# Extensions of OpenAI-compatible servers and their field names. A table.
+T = TypeVar("T")
+
+ANTHROPIC_VERSION = "2023-06-01"
+_KNOWN_HOSTS = {"api.anthropic.com": "anthropic"}
+"""Kinds of servers that are known by their host."""
 
 
 class Upstream(Struct, frozen=True):
@@ -48,7 +52,7 @@ class ServerKind(Struct, frozen=True):
     """One kind of server.
 
     features, parameters: see Capabilities.
-    wire: the API that requests use. Only Chat comes with Completions for prompts that are no conversations.
+    wire: the API that requests use. Only Chat comes with Completions for prompts that are not conversations.
     owners: values of `owned_by` in its `/models`.
     max_tokens_field: its name in a chat.
     unlimited_max_tokens: JSON value for "the rest of the context" in a completion; None if there is none.
@@ -127,9 +131,9 @@ _VLLM_FEATURES = _OPENAI_FEATURES | {
 _VLLM = (
     _OPENAI
     | _TEMPLATE
-    | frozenset(SamplingOptions.__struct_fields__)
-    | frozenset(GenerationLimits.__struct_fields__)
-    | frozenset(Extras.__struct_fields__)
+    | {"top_k", "min_p", "repetition_penalty", "allowed_token_ids", "bad_words"}
+    | {"min_tokens", "stop_token_ids", "include_stop", "ignore_eos", "truncate_prompt"}
+    | {"kv_transfer_params", "vllm_xargs", "lora", "session_id"}
     | {"priority", "cache_salt", "skip_special_tokens", "documents", "continue_final_message"}
 )
 _LOCAL = _OPENAI | _TEMPLATE | {"top_k", "min_p", "repetition_penalty"}
@@ -151,7 +155,7 @@ _ALL = (
         "vllm",
         _VLLM_FEATURES | {Feature.REASONING_BUDGET},
         # vLLM rejects a priority unless it runs with the priority scheduling policy.
-        _VLLM - {"priority", "close_at_limit"},
+        _VLLM - {"priority"},
         owners=("vllm",),
         unlimited_max_tokens=b"null",
         reasoning_fields=("reasoning", "reasoning_content"),
@@ -164,7 +168,7 @@ _ALL = (
     ServerKind(
         "dragoman",
         _VLLM_FEATURES | {Feature.REASONING_BUDGET},
-        _VLLM,
+        _VLLM | {"close_at_limit"},
         owners=("dragoman",),
         unlimited_max_tokens=b"-1",
         returns_token_ids=True,
@@ -230,15 +234,15 @@ def find_kind(owner: str) -> ServerKind:
     return next((kind for kind in _ALL if owner.lower() in kind.owners), KINDS["compatible"])
 
 
-T = TypeVar("T")
-
-ANTHROPIC_VERSION = "2023-06-01"
-_KNOWN_HOSTS = {"api.anthropic.com": "anthropic"}
-"""Kinds of servers that are known by their host."""
+# Discovery at startup.
 
 
 class ModelTasks(Struct, frozen=True):
-    """What a model is for. encoding: besides generation, or instead of it."""
+    """The tasks of a model.
+
+    generates: generates text.
+    encoding: besides generation, or instead of it.
+    """
 
     generates: bool = True
     encoding: frozenset[EncodingTask] = frozenset()
@@ -322,25 +326,26 @@ def discover(
             http.headers.pop("authorization", None)
             http.headers.update(build_auth_headers(upstream, kind))
             models = _fetch(url, _Models, purpose, http).data
-        chosen = next((candidate for candidate in models if model in (None, candidate.id)), None)
-        if chosen is None:
+        listed = next((candidate for candidate in models if model in (None, candidate.id)), None)
+        if listed is None:
             names = ", ".join(candidate.id for candidate in models[:20])
             raise EngineError(f"{upstream.url} has no model {model!r}. It has: {names or 'none'}")
-        if kind is None and _is_of_anthropic(chosen):
+        # Only Anthropic lists a model like this. Servers of both APIs have OpenAI's fields too.
+        if kind is None and listed.type == "model" and listed.object is None and listed.owned_by is None:
             kind = KINDS["anthropic"]
-        kind = kind or find_kind(chosen.owned_by or "")
-        limit = chosen.max_model_len or chosen.max_input_tokens
-        if limit is None and chosen.meta is not None:
+        kind = kind or find_kind(listed.owned_by or "")
+        limit = listed.max_model_len or listed.max_input_tokens
+        if limit is None and listed.meta is not None:
             # llama.cpp's list has no max_model_len, only what the model was trained for.
-            limit = chosen.meta.n_ctx_train
-        if tasks is None and chosen.dragoman is not None and chosen.dragoman.capabilities:
-            capabilities = chosen.dragoman.capabilities
+            limit = listed.meta.n_ctx_train
+        if tasks is None and listed.dragoman is not None and listed.dragoman.capabilities:
+            capabilities = listed.dragoman.capabilities
             encoding = frozenset(task for task in EncodingTask if task.value in capabilities)
             tasks = ModelTasks("generation" in capabilities or not encoding, encoding)
         elif tasks is None:
-            tasks = _try_tasks(upstream, chosen.id, kind, http)
-    adapters = tuple(candidate.id for candidate in models if candidate.parent == chosen.id)
-    return DiscoveredModel(chosen.id, kind, limit, tasks, adapters, chosen.max_tokens)
+            tasks = _try_tasks(upstream, listed.id, kind, http)
+    adapters = tuple(candidate.id for candidate in models if candidate.parent == listed.id)
+    return DiscoveredModel(listed.id, kind, limit, tasks, adapters, listed.max_tokens)
 
 
 def find_kind_by_host(url: str) -> ServerKind | None:
@@ -370,11 +375,6 @@ def _speaks_anthropic(url: str, http: httpx2.Client) -> bool:
         # Whatever it is, the next request to the same address reports it.
         return False
     return False
-
-
-def _is_of_anthropic(model: _Model) -> bool:
-    """Whether only Anthropic lists a model like this. Servers of both APIs have OpenAI's fields too."""
-    return model.type == "model" and model.object is None and model.owned_by is None
 
 
 def _discover_tei(
@@ -407,16 +407,10 @@ def _try_tasks(upstream: Upstream, model: str, kind: ServerKind, http: httpx2.Cl
         (EncodingTask.SCORING, *scoring),
     )
     for task, url, fields in trials:
-        if _accepts(url, {"model": model, **fields}, http):
-            return ModelTasks(False, frozenset({task}))
+        with suppress(httpx2.HTTPError):
+            if http.post(url, json={"model": model, **fields}).status_code == 200:
+                return ModelTasks(False, frozenset({task}))
     return ModelTasks()
-
-
-def _accepts(url: str, body: Mapping[str, object], http: httpx2.Client) -> bool:
-    try:
-        return http.post(url, json=body).status_code == 200
-    except httpx2.HTTPError:
-        return False
 
 
 def _fetch(url: str, type: type[T], purpose: str, http: httpx2.Client) -> T:

@@ -1,4 +1,7 @@
-"""Encodes a canonical request as an upstream request body, streamed unless it asks for logprobs of the prompt. Pure."""
+"""Requests in the format of OpenAI's Chat Completions and Completions, and of vLLM's tokenization. Pure.
+
+A request is streamed, unless it asks for the logprobs of the prompt.
+"""
 
 from __future__ import annotations
 
@@ -45,128 +48,17 @@ from ...core.request import (
 )
 from .discovery import ServerKind
 
-# Encodes canonical messages as Chat Completions messages, such that parsing them gives the same messages.
-
-
-def encode_messages(messages: Sequence[Message], kind: ServerKind) -> list[dict[str, Any]]:
-    """Encode messages. Raises Unsupported for media given by a file id only."""
-    return [encoded for message in messages for encoded in _encode_message(message, kind)]
-
-
-def _encode_message(message: Message, kind: ServerKind) -> Iterator[dict[str, Any]]:
-    """Encode one message, and one more for each tool result in it."""
-    if message.role is Role.ASSISTANT:
-        yield _encode_assistant(message, kind)
-        return
-    role = Role.SYSTEM if message.role is Role.DEVELOPER and not kind.has_developer_role else message.role
-    pending: list[Part] = []
-    for part in message.parts:
-        if not isinstance(part, ToolResult):
-            pending.append(part)
-            continue
-        if pending:
-            yield _encode_plain(role, pending, message.name)
-            pending = []
-        yield _encode_result(part, message)
-    if pending or not message.parts:
-        yield _encode_plain(role, pending, message.name)
-
-
-def _encode_plain(role: Role, parts: Sequence[Part], name: str | None) -> dict[str, Any]:
-    # Other parts of a tool message are user content.
-    wire_role = Role.USER if role is Role.TOOL else role
-    return {"role": wire_role.value, "content": _encode_content(parts), **_encode_name(name)}
-
-
-def _encode_name(name: str | None) -> dict[str, Any]:
-    return {} if name is None else {"name": name}
-
-
-def _encode_result(result: ToolResult, message: Message) -> dict[str, Any]:
-    name = message.name if message.role is Role.TOOL else None
-    content = _encode_content(state_failure(result))
-    return {"role": "tool", "tool_call_id": result.call_id, "content": content, **_encode_name(name)}
-
-
-def state_failure(result: ToolResult) -> Sequence[Part]:
-    """The content of a tool result for an API without an error flag: the text states the failure."""
-    if not result.is_error:
-        return result.content
-    first, *rest = result.content or (Text(""),)
-    if not isinstance(first, Text):
-        return [Text("Error:"), first, *rest]
-    return result.content if first.text.lower().startswith("error") else [Text(f"Error: {first.text}"), *rest]
-
-
-def _encode_assistant(message: Message, kind: ServerKind) -> dict[str, Any]:
-    reasoning = "".join(part.text for part in message.parts if isinstance(part, Reasoning))
-    calls = [_encode_call(part, kind) for part in message.parts if isinstance(part, ToolCall)]
-    content_parts = [part for part in message.parts if not isinstance(part, (Reasoning, ToolCall))]
-    encoded: dict[str, Any] = {
-        "role": "assistant",
-        "content": _encode_content(content_parts) if content_parts or not calls else None,
-    }
-    if reasoning:
-        encoded |= dict.fromkeys(kind.reasoning_fields, reasoning)
-    if calls:
-        encoded["tool_calls"] = calls
-    return encoded | _encode_name(message.name)
-
-
-def _encode_call(call: ToolCall, kind: ServerKind) -> dict[str, Any]:
-    if not call.custom:
-        return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
-    if not kind.has_openai_tools:
-        raise Unsupported("The upstream does not support free-form tools.", param="messages")
-    return {"id": call.id, "type": "custom", "custom": {"name": call.name, "input": call.arguments}}
-
-
-def _encode_content(parts: Sequence[Part]) -> str | list[dict[str, Any]]:
-    """Encode content, as a string if possible: many servers accept only strings for most roles."""
-    if not parts:
-        return ""
-    if len(parts) == 1 and isinstance(parts[0], Text) and parts[0].text:
-        return parts[0].text
-    return [_encode_part(part) for part in parts]
-
-
-def _encode_part(part: Part) -> dict[str, Any]:  # noqa: PLR0911 - a table
-    match part:
-        case Text(text):
-            return {"type": "text", "text": text}
-        case Refusal(text):
-            return {"type": "refusal", "refusal": text}
-        case Reasoning(text):
-            return {"type": "thinking", "thinking": text}
-        case Image(source, detail):
-            detail_field = {} if detail is None else {"detail": detail}
-            return {"type": "image_url", "image_url": {"url": build_media_url(source), **detail_field}}
-        case Audio(InlineMedia(data), format):
-            audio = {"data": base64.b64encode(data).decode(), "format": format or "wav"}
-            return {"type": "input_audio", "input_audio": audio}
-        case Audio(source):
-            return {"type": "audio_url", "audio_url": {"url": build_media_url(source)}}
-        case File(source, filename):
-            filename_field = {} if filename is None else {"filename": filename}
-            return {"type": "file", "file": {"file_data": build_media_url(source), **filename_field}}
-        case ToolCall():
-            raise RequestError("Only an assistant message can contain tool calls.", param="messages")
-        case ToolResult():
-            raise RequestError("An assistant message cannot contain tool results.", param="messages")
-
-
-def build_media_url(source: MediaSource) -> str:
-    """Build the URL of media, with the data in it where they are inline. Raises Unsupported for a file id."""
-    match source:
-        case InlineMedia(data, media_type):
-            return f"data:{media_type or 'application/octet-stream'};base64,{base64.b64encode(data).decode()}"
-        case RemoteMedia(url):
-            return url
-        case UploadedMedia():
-            raise Unsupported("Files uploaded to this server are not available to the upstream.", param="messages")
-
-
 Fields = Iterator[tuple[str, Any]]
+
+_LIMIT_FIELDS = {
+    "min_tokens": "min_tokens",
+    "stop": "stop",
+    "stop_token_ids": "stop_token_ids",
+    "include_stop": "include_stop_str_in_output",
+    "ignore_eos": "ignore_eos",
+    "truncate_prompt": "truncate_prompt_tokens",
+}
+_NO_LIMITS = GenerationLimits()
 
 
 class UpstreamRequest(Struct, frozen=True):
@@ -196,18 +88,37 @@ def encode_request(
     """Encode a request. Raises Unsupported for features that this kind of server lacks, RequestError for values that
     JSON cannot represent.
     """
-    _check_supported(request, kind)
+    if request.return_prompt and not kind.returns_token_ids:
+        raise Unsupported(
+            "The upstream does not return the tokens of this prompt (echo, return_token_ids).",
+            param="return_token_ids",
+        )
+    if request.limits.include_stop and "include_stop" not in kind.parameters:
+        raise Unsupported("The upstream always removes the stop string.", param="include_stop_str_in_output")
+    if request.special_tokens_in_text and "skip_special_tokens" not in kind.parameters:
+        raise Unsupported("The upstream always omits control tokens.", param="skip_special_tokens")
+    # An adapter is a model of its own there.
     # vLLM has no logprobs of a prompt in streams.
     is_streamed = request.prompt_logprobs is None
-    # An adapter is a model of its own there.
-    lora = request.extras.lora
-    name = model if lora is None else msgspec.json.decode(lora, type=str)
+    name = request.extras.lora or model
     body = {"model": name, "stream": is_streamed, **dict(_encode_common(request, kind, defaults))}
     if isinstance(request.prompt, Conversation):
-        path, specific = "/chat/completions", _encode_chat(request, request.prompt, kind, defaults)
-    else:
-        path, specific = "/completions", _encode_completion(request, request.prompt, kind, defaults)
-    return UpstreamRequest(path, encode_body(body | specific))
+        return UpstreamRequest(
+            "/chat/completions", encode_body(body | _encode_chat(request, request.prompt, kind, defaults))
+        )
+    body["prompt"] = request.prompt
+    limit = resolve_max_tokens(request, defaults)
+    if limit is not None:
+        body["max_tokens"] = limit
+    elif kind.unlimited_max_tokens is not None:
+        # Without it the default of Completions applies, which is 16 tokens.
+        body["max_tokens"] = Raw(kind.unlimited_max_tokens)
+    logprobs = _resolve_logprobs(request)
+    if logprobs is not None:
+        body["logprobs"] = logprobs
+    if not request.add_special_tokens:
+        body["add_special_tokens"] = False
+    return UpstreamRequest("/completions", encode_body(body))
 
 
 def encode_body(body: dict[str, Any]) -> bytes:
@@ -270,7 +181,7 @@ def encode_tokenize_request(
         body |= _encode_template(prompt, kind)
         effort = prompt.reasoning.effort
         if effort is not None:
-            # There is no field for it. Templates read one variable or the other.
+            # `/tokenize` has no field for it. Templates read one variable or the other.
             variables = {"reasoning_effort": effort, "enable_thinking": effort != "none"}
             body["chat_template_kwargs"] = variables | body.get("chat_template_kwargs", {})
     else:
@@ -283,18 +194,6 @@ def encode_tokenize_request(
 def encode_detokenize_request(model: str, prompt: tuple[int, ...]) -> UpstreamRequest:
     """Encode a request for the text of a prompt, in vLLM's format."""
     return UpstreamRequest("/detokenize", msgspec.json.encode({"model": model, "tokens": prompt}), is_versioned=False)
-
-
-def _check_supported(request: GenerateRequest, kind: ServerKind) -> None:
-    if request.return_prompt and not kind.returns_token_ids:
-        raise Unsupported(
-            "The upstream does not return the tokens of this prompt (echo, return_token_ids).",
-            param="return_token_ids",
-        )
-    if request.limits.include_stop and "include_stop" not in kind.parameters:
-        raise Unsupported("The upstream always removes the stop string.", param="include_stop_str_in_output")
-    if request.special_tokens_in_text and "skip_special_tokens" not in kind.parameters:
-        raise Unsupported("The upstream always omits control tokens.", param="skip_special_tokens")
 
 
 def _encode_common(request: GenerateRequest, kind: ServerKind, defaults: UpstreamDefaults) -> Fields:
@@ -314,10 +213,14 @@ def _encode_common(request: GenerateRequest, kind: ServerKind, defaults: Upstrea
     if request.special_tokens_in_text:
         yield "skip_special_tokens", False
     yield from _encode_sampling(merge_sampling(request.sampling, defaults.sampling), kind)
-    yield from _encode_limits(request.limits, kind)
-    for name, value in request.extras.list_items():
-        if name in kind.parameters and name != "lora":
-            yield name, to_raw(value)
+    for name, field in _LIMIT_FIELDS.items():
+        value = getattr(request.limits, name)
+        if value != getattr(_NO_LIMITS, name) and name in kind.parameters:
+            yield field, value
+    for name in ("kv_transfer_params", "vllm_xargs", "session_id"):
+        value = getattr(request.extras, name)
+        if value is not None and name in kind.parameters:
+            yield name, value if name == "session_id" else to_raw(value)
     if request.priority and "priority" in kind.parameters:
         yield "priority", request.priority
     if request.cache_salt and "cache_salt" in kind.parameters:
@@ -347,24 +250,6 @@ def _encode_sampling(sampling: SamplingOptions, kind: ServerKind) -> Fields:
         yield kind.parameter_names.get(name, name), value
 
 
-_LIMIT_FIELDS = {
-    "min_tokens": "min_tokens",
-    "stop": "stop",
-    "stop_token_ids": "stop_token_ids",
-    "include_stop": "include_stop_str_in_output",
-    "ignore_eos": "ignore_eos",
-    "truncate_prompt": "truncate_prompt_tokens",
-}
-
-
-def _encode_limits(limits: GenerationLimits, kind: ServerKind) -> Fields:
-    defaults = GenerationLimits()
-    for name, field in _LIMIT_FIELDS.items():
-        value = getattr(limits, name)
-        if value != getattr(defaults, name) and name in kind.parameters:
-            yield field, value
-
-
 def _encode_constraint(constraint: Constraint, kind: ServerKind) -> Fields:
     match constraint:
         case JsonObject():
@@ -386,24 +271,6 @@ def _encode_constraint(constraint: Constraint, kind: ServerKind) -> Fields:
             yield "structured_outputs", {"grammar": definition}
 
 
-def _encode_completion(
-    request: GenerateRequest, prompt: str | tuple[int, ...], kind: ServerKind, defaults: UpstreamDefaults
-) -> dict[str, Any]:
-    body: dict[str, Any] = {"prompt": prompt}
-    limit = resolve_max_tokens(request, defaults)
-    if limit is not None:
-        body["max_tokens"] = limit
-    elif kind.unlimited_max_tokens is not None:
-        # Without it the default of Completions applies, which is 16 tokens.
-        body["max_tokens"] = Raw(kind.unlimited_max_tokens)
-    logprobs = _resolve_logprobs(request)
-    if logprobs is not None:
-        body["logprobs"] = logprobs
-    if not request.add_special_tokens:
-        body["add_special_tokens"] = False
-    return body
-
-
 def _encode_chat(
     request: GenerateRequest, conversation: Conversation, kind: ServerKind, defaults: UpstreamDefaults
 ) -> dict[str, Any]:
@@ -423,12 +290,12 @@ def _encode_chat(
         body["return_prompt_text"] = True
     if request.add_special_tokens and kind.has_structured_outputs:
         body["add_special_tokens"] = True
-    return (
-        body
-        | dict(_encode_tools(conversation, kind))
-        | dict(_encode_reasoning(conversation))
-        | _encode_template(conversation, kind)
-    )
+    body |= _encode_tools(conversation, kind)
+    if conversation.reasoning.effort is not None:
+        body["reasoning_effort"] = conversation.reasoning.effort
+    if conversation.reasoning.budget is not None:
+        body["thinking_token_budget"] = conversation.reasoning.budget
+    return body | _encode_template(conversation, kind)
 
 
 def resolve_max_tokens(request: GenerateRequest, defaults: UpstreamDefaults) -> int | None:
@@ -452,8 +319,13 @@ def _encode_tools(conversation: Conversation, kind: ServerKind) -> Fields:
     if not kind.has_openai_tools:
         tools, choice = select_tools(conversation)
     yield "tools", [_encode_tool(tool, kind) for tool in tools]
-    if choice != ToolChoice():
-        yield "tool_choice", _encode_tool_choice(choice, tools)
+    if choice.names is not None:
+        types = {tool.name: "custom" if isinstance(tool, CustomTool) else "function" for tool in tools}
+        allowed = [{"type": types[name], types[name]: {"name": name}} for name in choice.names]
+        subset = {"type": "allowed_tools", "allowed_tools": {"mode": choice.mode, "tools": allowed}}
+        yield "tool_choice", allowed[0] if choice.is_named else subset
+    elif choice != ToolChoice():
+        yield "tool_choice", choice.mode
     if not conversation.parallel_tool_calls:
         yield "parallel_tool_calls", False
 
@@ -476,24 +348,6 @@ def _encode_tool(tool: Tool, kind: ServerKind) -> dict[str, Any]:
     return {"type": "custom", "custom": custom}
 
 
-def _encode_tool_choice(choice: ToolChoice, tools: tuple[Tool, ...]) -> object:
-    if choice.names is None:
-        return choice.mode
-    types = {tool.name: "custom" if isinstance(tool, CustomTool) else "function" for tool in tools}
-    allowed = [{"type": types[name], types[name]: {"name": name}} for name in choice.names]
-    if choice.is_named:
-        return allowed[0]
-    return {"type": "allowed_tools", "allowed_tools": {"mode": choice.mode, "tools": allowed}}
-
-
-def _encode_reasoning(conversation: Conversation) -> Fields:
-    reasoning = conversation.reasoning
-    if reasoning.effort is not None:
-        yield "reasoning_effort", reasoning.effort
-    if reasoning.budget is not None:
-        yield "thinking_token_budget", reasoning.budget
-
-
 def _encode_template(conversation: Conversation, kind: ServerKind) -> dict[str, Any]:
     options = conversation.template
     if options.template is not None:
@@ -514,6 +368,124 @@ def _encode_template(conversation: Conversation, kind: ServerKind) -> dict[str, 
         body["continue_final_message"] = options.continue_final_message
         body["add_generation_prompt"] = options.add_generation_prompt
     return body
+
+
+# Messages.
+
+
+def encode_messages(messages: Sequence[Message], kind: ServerKind) -> list[dict[str, Any]]:
+    """Encode messages as Chat Completions messages, such that parsing them gives the same messages.
+
+    Raises Unsupported for media given by a file id only.
+    """
+    encoded: list[dict[str, Any]] = []
+    for message in messages:
+        if message.role is Role.ASSISTANT:
+            encoded.append(_encode_assistant(message, kind))
+            continue
+        role = Role.SYSTEM if message.role is Role.DEVELOPER and not kind.has_developer_role else message.role
+        # Each tool result is a message of its own, as are the parts between two results.
+        pending: list[Part] = []
+        for part in message.parts:
+            if not isinstance(part, ToolResult):
+                pending.append(part)
+                continue
+            if pending:
+                encoded.append(_encode_plain(role, pending, message.name))
+                pending = []
+            name_field = _encode_name(message.name if message.role is Role.TOOL else None)
+            content = _encode_content(state_failure(part))
+            encoded.append({"role": "tool", "tool_call_id": part.call_id, "content": content, **name_field})
+        if pending or not message.parts:
+            encoded.append(_encode_plain(role, pending, message.name))
+    return encoded
+
+
+def _encode_plain(role: Role, parts: Sequence[Part], name: str | None) -> dict[str, Any]:
+    # Other parts of a tool message are user content.
+    wire_role = Role.USER if role is Role.TOOL else role
+    return {"role": wire_role.value, "content": _encode_content(parts), **_encode_name(name)}
+
+
+def _encode_name(name: str | None) -> dict[str, Any]:
+    return {} if name is None else {"name": name}
+
+
+def state_failure(result: ToolResult) -> Sequence[Part]:
+    """The content of a tool result for an API without an error flag: the text states the failure."""
+    if not result.is_error:
+        return result.content
+    first, *rest = result.content or (Text(""),)
+    if not isinstance(first, Text):
+        return [Text("Error:"), first, *rest]
+    return result.content if first.text.lower().startswith("error") else [Text(f"Error: {first.text}"), *rest]
+
+
+def _encode_assistant(message: Message, kind: ServerKind) -> dict[str, Any]:
+    reasoning = "".join(part.text for part in message.parts if isinstance(part, Reasoning))
+    calls = [part for part in message.parts if isinstance(part, ToolCall)]
+    content_parts = [part for part in message.parts if not isinstance(part, (Reasoning, ToolCall))]
+    encoded: dict[str, Any] = {
+        "role": "assistant",
+        "content": _encode_content(content_parts) if content_parts or not calls else None,
+    }
+    if reasoning:
+        encoded |= dict.fromkeys(kind.reasoning_fields, reasoning)
+    if any(call.custom for call in calls) and not kind.has_openai_tools:
+        raise Unsupported("The upstream does not support free-form tools.", param="messages")
+    if calls:
+        encoded["tool_calls"] = [
+            {"id": call.id, "type": "custom", "custom": {"name": call.name, "input": call.arguments}}
+            if call.custom
+            else {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+            for call in calls
+        ]
+    return encoded | _encode_name(message.name)
+
+
+def _encode_content(parts: Sequence[Part]) -> str | list[dict[str, Any]]:
+    """Encode content, as a string if possible: many servers accept only strings for most roles."""
+    if not parts:
+        return ""
+    if len(parts) == 1 and isinstance(parts[0], Text) and parts[0].text:
+        return parts[0].text
+    return [_encode_part(part) for part in parts]
+
+
+def _encode_part(part: Part) -> dict[str, Any]:  # noqa: PLR0911 - a table
+    match part:
+        case Text(text):
+            return {"type": "text", "text": text}
+        case Refusal(text):
+            return {"type": "refusal", "refusal": text}
+        case Reasoning(text):
+            return {"type": "thinking", "thinking": text}
+        case Image(source, detail):
+            detail_field = {} if detail is None else {"detail": detail}
+            return {"type": "image_url", "image_url": {"url": build_media_url(source), **detail_field}}
+        case Audio(InlineMedia(data), format):
+            audio = {"data": base64.b64encode(data).decode(), "format": format or "wav"}
+            return {"type": "input_audio", "input_audio": audio}
+        case Audio(source):
+            return {"type": "audio_url", "audio_url": {"url": build_media_url(source)}}
+        case File(source, filename):
+            filename_field = {} if filename is None else {"filename": filename}
+            return {"type": "file", "file": {"file_data": build_media_url(source), **filename_field}}
+        case ToolCall():
+            raise RequestError("Only an assistant message can contain tool calls.", param="messages")
+        case ToolResult():
+            raise RequestError("An assistant message cannot contain tool results.", param="messages")
+
+
+def build_media_url(source: MediaSource) -> str:
+    """Build the URL of media, with the data in it where they are inline. Raises Unsupported for a file id."""
+    match source:
+        case InlineMedia(data, media_type):
+            return f"data:{media_type or 'application/octet-stream'};base64,{base64.b64encode(data).decode()}"
+        case RemoteMedia(url):
+            return url
+        case UploadedMedia():
+            raise Unsupported("Files uploaded to this server are not available to the upstream.", param="messages")
 
 
 def to_raw(text: str) -> Raw:

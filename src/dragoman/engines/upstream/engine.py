@@ -42,19 +42,19 @@ from ...http_client import (
 from .anthropic import MessageEventReader, TokenCountResponse, encode_count_request, encode_messages_request
 from .chunk_reader import ChunkReader
 from .discovery import ServerKind, Upstream, Wire, build_auth_headers
+from .embeddings import (
+    LARGE_BODY,
+    decode_embeddings,
+    decode_scores,
+    encode_embed_request,
+    encode_score_requests,
+)
 from .encode import (
     UpstreamDefaults,
     UpstreamRequest,
     encode_detokenize_request,
     encode_request,
     encode_tokenize_request,
-)
-from .encoding import (
-    LARGE_BODY,
-    decode_embeddings,
-    decode_scores,
-    encode_embed_request,
-    encode_score_requests,
 )
 from .errors import (
     MAX_ERROR_BODY,
@@ -67,158 +67,6 @@ from .pool import UpstreamPool, build_prefix
 from .responses import ResponseEventReader, encode_input_tokens_request, encode_responses_request
 from .wire import DetokenizeResponse, TokensResponse
 
-# The events of a streamed body, for two drivers: the consumer of the engine's stream, and the transport's callback.
-
-MAX_EVENT = 16 * 1024 * 1024
-"""Limit of one event, bytes. A chunk is small, but the first may list the ids of a long prompt."""
-_WARNINGS_COMMENT = b": dragoman_warnings "
-
-
-class SseDecoder:
-    """Decodes bytes to the data of complete events. Names, ids and other comments than its warnings are skipped.
-
-    warnings: the JSON array of the last comment with a server's warnings; empty before.
-
-    Raises EngineError for an event above the limit. The work is linear in the bytes, also for one byte at a time.
-    """
-
-    def __init__(self, max_event: int = MAX_EVENT) -> None:
-        self._max_event = max_event
-        self._partial_line: list[bytes] = []
-        self._data: list[bytes] = []
-        self._size = 0
-        self._after_cr = False
-        self.warnings = b""
-
-    def feed(self, data: bytes) -> list[bytes]:
-        is_one_event = data.startswith(b"data: ") and data.endswith(b"\n\n") and data.find(b"\n") == len(data) - 2
-        # The common case: one whole event of one line. A CR ends lines too.
-        if is_one_event and not self._size and not self._after_cr and b"\r" not in data:
-            return [data[6:-2]]
-        events: list[bytes] = []
-        rest = data[1:] if self._after_cr and data.startswith(b"\n") else data
-        self._after_cr = data.endswith(b"\r")
-        # SSE lines end with CR, LF or CRLF only. `bytes.splitlines` splits at these; `str.splitlines` at others too.
-        for line in rest.splitlines(keepends=True):
-            self._size += len(line)
-            if self._size > self._max_event:
-                raise EngineError(f"The upstream sent an event of more than {self._max_event} bytes.")
-            if line.endswith((b"\n", b"\r")):
-                self._feed_line(b"".join((*self._partial_line, line.rstrip(b"\r\n"))), events)
-                self._partial_line.clear()
-            else:
-                self._partial_line.append(line)
-        return events
-
-    def _feed_line(self, line: bytes, events: list[bytes]) -> None:
-        if line.startswith(b"data:"):
-            self._data.append(line[6:] if line.startswith(b"data: ") else line[5:])
-        elif not line:
-            if self._data:
-                events.append(b"\n".join(self._data))
-            self._data = []
-            self._size = 0
-        elif line.startswith(_WARNINGS_COMMENT):
-            self.warnings = line[len(_WARNINGS_COMMENT) :]
-
-
-_DELTAS = frozenset({TextDelta, ReasoningDelta, RefusalDelta, ToolCallStart, ToolCallDelta})
-
-
-class BodyConsumer(Protocol):
-    """The interface of a response that a stream uses."""
-
-    def interrupt(self) -> None:
-        """Resume the consumer, which finds events although no piece has come."""
-        ...
-
-
-class StreamReader(Protocol):
-    """Reads the events of one wire as a valid stream of ours.
-
-    has_started: `Started` has been returned.
-    is_done: the last event of the wire has come.
-    warnings: those for the client that precede the answer.
-    """
-
-    has_started: bool
-    is_done: bool
-    warnings: tuple[str, ...]
-
-    def read(self, data: bytes) -> list[Event]:
-        """Read the data of one event. Raises RequestError if the upstream rejects the request, EngineError if it
-        fails or the event is invalid."""
-        ...
-
-    def read_whole(self, body: bytes) -> list[Event]:
-        """Read a response that is not streamed. Raises as `read`."""
-        ...
-
-    def close(self) -> list[Event]:
-        """Finish the stream. Raises EngineError if the response is incomplete."""
-        ...
-
-
-class EventStream:
-    """Reads the pieces of a body.
-
-    failure: what the consumer has to raise, after the events of `feed`.
-    """
-
-    __slots__ = ("_backlog", "_body", "_reader", "_receiver", "_sse", "failure")
-
-    def __init__(self, reader: StreamReader, body: BodyConsumer, receiver: EventReceiver | None) -> None:
-        self._reader, self._body, self._receiver = reader, body, receiver
-        self._sse = SseDecoder()
-        self._backlog: list[Event] = []
-        self.failure: Exception | None = None
-
-    @property
-    def is_done(self) -> bool:
-        """Whether the upstream's last event has come."""
-        return self._reader.is_done
-
-    def feed(self, piece: bytes) -> list[Event]:
-        """Feed a piece of the body, or b"" for the events that `receive` has left."""
-        events, self._backlog = self._backlog, []
-        try:
-            pieces = self._sse.feed(piece)
-            if self._sse.warnings and not self._reader.has_started:
-                self._reader.warnings = decode_warnings(self._sse.warnings) or self._reader.warnings
-            for data in pieces:
-                events += self._reader.read(data)
-                if self._reader.is_done:
-                    break
-        except Exception as error:
-            self.failure = error
-        return events
-
-    def receive(self, piece: bytes) -> bool:
-        """Hand the events of a piece to the receiver, if that is ready and they are deltas; else leave them."""
-        receiver = self._receiver
-        if receiver is None or not receiver.is_ready:
-            return False
-        events = self.feed(piece)
-        are_deltas = type(events[0]) in _DELTAS if len(events) == 1 else all(type(event) in _DELTAS for event in events)
-        # The rest is left to the coroutine that reads the body: a callback of the transport can neither raise nor
-        # await.
-        if self._reader.is_done or self.failure is not None or not are_deltas:
-            self._backlog = events
-            self._body.interrupt()
-        elif events:
-            receiver.receive(events)
-        return True
-
-
-def decode_warnings(array: bytes) -> tuple[str, ...]:
-    """Decode a server's warnings. Empty for an invalid array: the header has them too."""
-    try:
-        return msgspec.json.decode(array, type=tuple[str, ...])
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        log.warning("an upstream's warnings cannot be parsed: %s", error)
-        return ()
-
-
 T = TypeVar("T")
 P = ParamSpec("P")
 
@@ -227,6 +75,15 @@ log = logging.getLogger(__name__)
 MAX_JSON_BODY = 64 * 1024 * 1024
 """Limit of a non-streamed response, bytes."""
 _WARNINGS_HEADER = "x-dragoman-warnings"
+_ENCODERS = {
+    Wire.CHAT: encode_request,
+    Wire.MESSAGES: encode_messages_request,
+    Wire.RESPONSES: encode_responses_request,
+}
+MAX_EVENT = 16 * 1024 * 1024
+"""Limit of one event, bytes. A chunk is small, but the first may list the ids of a long prompt."""
+_WARNINGS_COMMENT = b": dragoman_warnings "
+_DELTAS = frozenset({TextDelta, ReasoningDelta, RefusalDelta, ToolCallStart, ToolCallDelta})
 
 
 class UpstreamConfig(Struct, frozen=True):
@@ -375,7 +232,7 @@ class UpstreamEngine:
 
     def _check_tokenizes(self) -> None:
         if not self._config.kind.returns_token_ids:
-            raise Unsupported("This model's upstream does not tokenize for others.", param="model")
+            raise Unsupported("This model's upstream does not offer tokenization.", param="model")
 
     async def _fetch(self, request: UpstreamRequest, prefix: bytes, type: type[T]) -> T:
         """Fetch a response that is not streamed."""
@@ -407,14 +264,15 @@ class UpstreamEngine:
                         pass
 
     async def _answer(self, request: GenerateRequest, receiver: EventReceiver | None) -> AsyncGenerator[Event]:
-        upstream_request = self._encode(request)
+        config = self._config
+        upstream_request = _ENCODERS[config.kind.wire](request, config.kind, config.model, config.defaults)
         prefix = build_prefix(request.prompt)
         lists_prompt = request.prompt_logprobs is not None and not isinstance(request.prompt, Conversation)
         reader = await self._build_reader(request, prefix)
         reader.warnings = upstream_request.warnings
         async with self._open_response(upstream_request, prefix) as response:
             if warnings := response.headers.get(_WARNINGS_HEADER):
-                names = self._config.kind.field_names
+                names = config.kind.field_names
                 reader.warnings += tuple(names.rename_warning(warning) for warning in warnings.split("; "))
             if response.headers.get("content-type", "").startswith("application/json"):
                 body = await _read_limited(response, MAX_JSON_BODY)
@@ -431,22 +289,12 @@ class UpstreamEngine:
                         yield event
                     if stream.failure is not None:
                         if isinstance(stream.failure, DragomanError):
-                            self._config.kind.field_names.rename_error(stream.failure)
+                            config.kind.field_names.rename_error(stream.failure)
                         raise stream.failure
             # Only the end of the body can follow [DONE]: the connection can be used again.
             response.close(drain=True)
         for event in reader.close():
             yield event
-
-    def _encode(self, request: GenerateRequest) -> UpstreamRequest:
-        config = self._config
-        match config.kind.wire:
-            case Wire.MESSAGES:
-                return encode_messages_request(request, config.kind, config.model, config.defaults)
-            case Wire.RESPONSES:
-                return encode_responses_request(request, config.kind, config.model, config.defaults)
-            case Wire.CHAT:
-                return encode_request(request, config.kind, config.model, config.defaults)
 
     async def _build_reader(self, request: GenerateRequest, prefix: bytes) -> StreamReader:
         prompt = request.prompt
@@ -470,8 +318,27 @@ class UpstreamEngine:
 
     @asynccontextmanager
     async def _open_response(self, request: UpstreamRequest, prefix: bytes) -> AsyncGenerator[HttpResponse]:
-        """Open a response of status 200, its body unread. Otherwise raises the error of the last upstream."""
-        index, response = await self._send_with_retries(request, prefix)
+        """Send to upstreams until one accepts, and open its response, of status 200, its body unread.
+
+        Otherwise raises the error of the last upstream. An overloaded upstream is not retried.
+        """
+        tried: set[int] = set()
+        last_error: Overloaded | RateLimited = Overloaded("No upstream is available; retry later.")
+        for _ in range(self._config.retries + 1):
+            index = self._pool.choose(prefix, tried)
+            # A server that has closed an idle keepalive connection is fine: it is tried again, over a new connection.
+            if index is None and isinstance(last_error, ConnectionClosed):
+                index = self._pool.choose(prefix)
+            if index is None:
+                raise last_error
+            tried.add(index)
+            try:
+                response = await self._post(index, request)
+                break
+            except (Overloaded, RateLimited) as error:
+                last_error = error
+        else:
+            raise last_error
         try:
             yield response
         except HttpClientError as error:
@@ -481,26 +348,8 @@ class UpstreamEngine:
             self._pool.running[index] -= 1
             response.close()
 
-    async def _send_with_retries(self, request: UpstreamRequest, prefix: bytes) -> tuple[int, HttpResponse]:
-        """Send to upstreams until one accepts; it counts the request as running. An overloaded upstream is not
-        retried."""
-        tried: set[int] = set()
-        last_error: Overloaded | RateLimited = Overloaded("No upstream is available; retry later.")
-        for _ in range(self._config.retries + 1):
-            index = self._pool.choose(prefix, tried)
-            # A server that has closed an idle keepalive connection is fine: it is tried again, over a new connection.
-            if index is None and isinstance(last_error, ConnectionClosed):
-                index = self._pool.choose(prefix)
-            if index is None:
-                break
-            tried.add(index)
-            try:
-                return index, await self._post(index, request)
-            except (Overloaded, RateLimited) as error:
-                last_error = error
-        raise last_error
-
     async def _post(self, index: int, upstream_request: UpstreamRequest) -> HttpResponse:
+        """Send to one upstream, and count the request as running if it answers with status 200; else raise."""
         client, upstream = self._client, self._pool.upstreams[index]
         if client is None:
             raise EngineError("The engine is not running.")
@@ -582,3 +431,146 @@ async def _read_limited(response: HttpResponse, max_bytes: int) -> bytes:
     if len(body) > max_bytes:
         raise EngineError(f"The upstream's answer has more than {max_bytes} bytes.")
     return body
+
+
+# The events of a streamed body, for two drivers: the consumer of the engine's stream, and the transport's callback.
+
+
+class SseDecoder:
+    """Decodes bytes to the data of complete events. Names, ids and other comments than its warnings are skipped.
+
+    warnings: the JSON array of the last comment with a server's warnings; empty before.
+
+    Raises EngineError for an event above the limit. The work is linear in the bytes, also for one byte at a time.
+    """
+
+    def __init__(self, max_event: int = MAX_EVENT) -> None:
+        self._max_event = max_event
+        self._partial_line: list[bytes] = []
+        self._data: list[bytes] = []
+        self._size = 0
+        self._after_cr = False
+        self.warnings = b""
+
+    def feed(self, data: bytes) -> list[bytes]:
+        is_one_event = data.startswith(b"data: ") and data.endswith(b"\n\n") and data.find(b"\n") == len(data) - 2
+        # The common case: one whole event of one line. A CR ends lines too.
+        if is_one_event and not self._size and not self._after_cr and b"\r" not in data:
+            return [data[6:-2]]
+        events: list[bytes] = []
+        text = data[1:] if self._after_cr and data.startswith(b"\n") else data
+        self._after_cr = data.endswith(b"\r")
+        # SSE lines end with CR, LF or CRLF only. `bytes.splitlines` splits at these; `str.splitlines` at others too.
+        for piece in text.splitlines(keepends=True):
+            self._size += len(piece)
+            if self._size > self._max_event:
+                raise EngineError(f"The upstream sent an event of more than {self._max_event} bytes.")
+            if not piece.endswith((b"\n", b"\r")):
+                self._partial_line.append(piece)
+                continue
+            line = b"".join((*self._partial_line, piece.rstrip(b"\r\n")))
+            self._partial_line.clear()
+            if line.startswith(b"data:"):
+                self._data.append(line[6:] if line.startswith(b"data: ") else line[5:])
+            elif not line:
+                if self._data:
+                    events.append(b"\n".join(self._data))
+                self._data = []
+                self._size = 0
+            elif line.startswith(_WARNINGS_COMMENT):
+                self.warnings = line[len(_WARNINGS_COMMENT) :]
+        return events
+
+
+class BodyConsumer(Protocol):
+    """The interface of a response that a stream uses."""
+
+    def interrupt(self) -> None:
+        """Resume the consumer, which finds events although no piece has come."""
+        ...
+
+
+class StreamReader(Protocol):
+    """Reads the events of one wire as a valid stream of ours.
+
+    has_started: `Started` has been returned.
+    is_done: the last event of the wire has come.
+    warnings: those for the client that precede the answer.
+    """
+
+    has_started: bool
+    is_done: bool
+    warnings: tuple[str, ...]
+
+    def read(self, data: bytes) -> list[Event]:
+        """Read the data of one event. Raises RequestError if the upstream rejects the request, EngineError if it
+        fails or the event is invalid."""
+        ...
+
+    def read_whole(self, body: bytes) -> list[Event]:
+        """Read a response that is not streamed. Raises as `read`."""
+        ...
+
+    def close(self) -> list[Event]:
+        """Finish the stream. Raises EngineError if the response is incomplete."""
+        ...
+
+
+class EventStream:
+    """Reads the pieces of a body.
+
+    failure: what the consumer has to raise, after the events of `feed`.
+    """
+
+    __slots__ = ("_backlog", "_body", "_reader", "_receiver", "_sse", "failure")
+
+    def __init__(self, reader: StreamReader, body: BodyConsumer, receiver: EventReceiver | None) -> None:
+        self._reader, self._body, self._receiver = reader, body, receiver
+        self._sse = SseDecoder()
+        self._backlog: list[Event] = []
+        self.failure: Exception | None = None
+
+    @property
+    def is_done(self) -> bool:
+        """Whether the upstream's last event has come."""
+        return self._reader.is_done
+
+    def feed(self, piece: bytes) -> list[Event]:
+        """Feed a piece of the body, or b"" for the events that `receive` has left."""
+        events, self._backlog = self._backlog, []
+        try:
+            pieces = self._sse.feed(piece)
+            if self._sse.warnings and not self._reader.has_started:
+                self._reader.warnings = decode_warnings(self._sse.warnings) or self._reader.warnings
+            for data in pieces:
+                events += self._reader.read(data)
+                if self._reader.is_done:
+                    break
+        except Exception as error:
+            self.failure = error
+        return events
+
+    def receive(self, piece: bytes) -> bool:
+        """Hand the events of a piece to the receiver, if that is ready and they are deltas; else leave them."""
+        receiver = self._receiver
+        if receiver is None or not receiver.is_ready:
+            return False
+        events = self.feed(piece)
+        are_deltas = type(events[0]) in _DELTAS if len(events) == 1 else all(type(event) in _DELTAS for event in events)
+        # The rest is left to the coroutine that reads the body: a callback of the transport can neither raise nor
+        # await.
+        if self._reader.is_done or self.failure is not None or not are_deltas:
+            self._backlog = events
+            self._body.interrupt()
+        elif events:
+            receiver.receive(events)
+        return True
+
+
+def decode_warnings(array: bytes) -> tuple[str, ...]:
+    """Decode a server's warnings. Empty for an invalid array: the header has them too."""
+    try:
+        return msgspec.json.decode(array, type=tuple[str, ...])
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        log.warning("an upstream's warnings cannot be parsed: %s", error)
+        return ()

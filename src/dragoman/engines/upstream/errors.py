@@ -59,7 +59,7 @@ _SERVER_ERRORS = {503: _OVERLOADED, 504: "The upstream did not answer in time.",
 _SERVER_CODES = frozenset({"overloaded", "timeout", "engine_error", "engine_paused", "internal_error"})
 """Codes of server errors that clients act on; another one may be anything."""
 _INTERNAL_PARAMS = frozenset({"input_text", "input_tokens"})
-"""What vLLM names where a prompt is too long: no fields of a request."""
+"""`param` of vLLM's error for a prompt that is too long: not fields of a request."""
 _CONTEXT = re.compile(r"maximum context length is ([0-9]{1,9}) tokens")
 _PROMPT = re.compile(r"(?:your prompt has|your prompt contains|resulted in) (at least )?([0-9]{1,9}) (?!characters)")
 _ANTHROPIC_CONTEXT = re.compile(r"prompt is too long: ([0-9]{1,9}) tokens > ([0-9]{1,9}) maximum")
@@ -110,7 +110,27 @@ def build_lost_error(error: HttpClientError) -> EngineError:
 
 def parse_error(status: int, body: bytes, retry_after: str | None) -> DragomanError:
     """Parse a response with a status other than 200. retry_after: that header."""
-    return build_error(status, _decode_error(body), _parse_retry_after(retry_after))
+    try:
+        decoded = _decode(body)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        decoded = UpstreamErrorBody()
+    match decoded:
+        case UpstreamErrorBody(error=WireError() as error):
+            pass
+        case (
+            UpstreamErrorBody(error=str() as message)
+            | UpstreamErrorBody(message=str() as message)
+            | UpstreamErrorBody(detail=str() as message)
+        ):
+            error = WireError(message, param=decoded.param, code=decoded.code)
+        case UpstreamErrorBody(detail=None):
+            error = WireError()
+        case _:
+            error = WireError(msgspec.json.encode(decoded.detail).decode())
+    # An HTTP date would need synchronized clocks; the error's default applies instead.
+    seconds = (retry_after or "").strip()
+    is_number = re.fullmatch(r"[0-9]{1,6}(\.[0-9]{1,6})?", seconds)
+    return build_error(status, error, float(seconds) if is_number else None)
 
 
 def build_error(status: int, error: WireError, retry_after: float | None = None) -> DragomanError:
@@ -120,7 +140,7 @@ def build_error(status: int, error: WireError, retry_after: float | None = None)
         # client's.
         return EngineError(f"The upstream rejected this server's request (HTTP {status}).", code="upstream_error")
     if status >= 500:
-        # Its words are for its operator, who is this server's, and not for the client.
+        # Its message is for the operator, not for the client.
         log.warning("upstream error (HTTP %d): %s", status, message or "no message")
         message = _SERVER_ERRORS.get(status, "")
     if error.param in _INTERNAL_PARAMS:
@@ -167,32 +187,6 @@ def _parse_context_error(message: str, code: str | None, param: str | None) -> R
     if limit is not None or code == "context_length_exceeded":
         return RequestError(message, param=param, code="context_length_exceeded")
     return None
-
-
-def _decode_error(body: bytes) -> WireError:
-    try:
-        decoded = _decode(body)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        return WireError()
-    match decoded:
-        case UpstreamErrorBody(error=WireError() as error):
-            return error
-        case (
-            UpstreamErrorBody(error=str() as message)
-            | UpstreamErrorBody(message=str() as message)
-            | UpstreamErrorBody(detail=str() as message)
-        ):
-            return WireError(message, param=decoded.param, code=decoded.code)
-        case UpstreamErrorBody(detail=None):
-            return WireError()
-        case _:
-            return WireError(msgspec.json.encode(decoded.detail).decode())
-
-
-def _parse_retry_after(retry_after: str | None) -> float | None:
-    """Parse seconds. An HTTP date would need synchronized clocks; the error's default applies instead."""
-    text = (retry_after or "").strip()
-    return float(text) if re.fullmatch(r"[0-9]{1,6}(\.[0-9]{1,6})?", text) else None
 
 
 def decode_data(decode: Callable[[bytes], T], data: bytes, what: str) -> T:

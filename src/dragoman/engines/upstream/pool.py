@@ -1,7 +1,4 @@
-"""Load balancing over upstreams: healthy ones, by weight, with affinity to the prompt's prefix.
-
-Independent of connections and time; the caller reports successes and failures.
-"""
+"""The upstreams of a model as a group: load balancing, and administration of all of them."""
 
 from __future__ import annotations
 
@@ -23,15 +20,24 @@ from ...http_client import ClientTimeouts, HttpClient, HttpClientError
 from .discovery import Upstream, build_auth_headers
 from .errors import MAX_ERROR_BODY, build_transport_error, parse_error
 
+T = TypeVar("T")
+
 MAX_PREFIX = 4096
 """Length of the hashed prefix, characters or tokens; prefix caches match from the start."""
 
 OVERLOAD_FACTOR = 1.25
 """Load factor over its share beyond which an upstream passes requests to the next one."""
 
+_NO_ROUTE = frozenset({"Not Found", "Method Not Allowed"})
+"""FastAPI's messages for a route that does not exist."""
+
 
 class UpstreamPool:
-    """At least one upstream. An upstream is up until a failure is reported."""
+    """Load balancing over at least one upstream: healthy ones, by weight, with affinity to the prompt's prefix.
+
+    Independent of connections and time; the caller reports successes and failures. An upstream is up until a failure
+    is reported.
+    """
 
     def __init__(self, upstreams: Sequence[Upstream]) -> None:
         if not upstreams:
@@ -54,11 +60,18 @@ class UpstreamPool:
         """Choose the upstream for a prompt prefix; None if none is left.
 
         Rendezvous hashing: when an upstream goes up or down, only its own conversations move. Bounded load: an upstream
-            far
-        above its share passes new requests on, so that one popular prefix does not overload it.
+        far above its share passes new requests on, so that one popular prefix does not overload it.
         """
         candidates = [index for index in range(len(self.upstreams)) if self._up[index] and index not in tried]
-        ranked = sorted(candidates, key=lambda index: self._score(index, prefix), reverse=True)
+        scores: dict[int, float] = {}
+        for index in candidates:
+            upstream = self.upstreams[index]
+            # 64 bytes are the longest key of BLAKE2b.
+            digest = hashlib.blake2b(prefix, digest_size=8, key=upstream.url.encode()[:64]).digest()
+            # Strictly between 0 and 1: log(0) is undefined, and log(1) would be the divisor 0.
+            uniform = (int.from_bytes(digest) + 1) / (2**64 + 2)
+            scores[index] = -upstream.weight / math.log(uniform)
+        ranked = sorted(candidates, key=scores.__getitem__, reverse=True)
         # With the new request, or the share of every upstream of an idle pool would be 0.
         total = sum(self.running[index] for index in candidates) + 1
         weights = sum(self.upstreams[index].weight for index in candidates)
@@ -67,14 +80,6 @@ class UpstreamPool:
             if self.running[index] + 1 <= math.ceil(OVERLOAD_FACTOR * share):
                 return index
         return ranked[0] if ranked else None
-
-    def _score(self, index: int, prefix: bytes) -> float:
-        upstream = self.upstreams[index]
-        # 64 bytes are the longest key of BLAKE2b.
-        digest = hashlib.blake2b(prefix, digest_size=8, key=upstream.url.encode()[:64]).digest()
-        # Strictly between 0 and 1: log(0) is undefined, and log(1) would be the divisor 0.
-        uniform = (int.from_bytes(digest) + 1) / (2**64 + 2)
-        return -upstream.weight / math.log(uniform)
 
 
 def build_prefix(prompt: Prompt) -> bytes:
@@ -89,12 +94,7 @@ def build_prefix(prompt: Prompt) -> bytes:
             return msgspec.json.encode(prompt[:MAX_PREFIX])
 
 
-# Administration of upstreams by vLLM's routes: pause, sleep, prefix cache, adapters. Each call goes to all of them.
-
-T = TypeVar("T")
-
-_NO_ROUTE = frozenset({"Not Found", "Method Not Allowed"})
-"""What FastAPI says of a route that does not exist."""
+# Administration.
 
 
 class _Aborted(Struct):
@@ -106,7 +106,9 @@ class _CacheReset(Struct):
 
 
 class UpstreamControl:
-    """As `core.control.EngineControl`, and `PrefixCache` and `AdapterLoader` of `core.engine`.
+    """The administration of upstreams by vLLM's routes: pause, sleep, prefix cache, adapters. Each call goes to all.
+
+    As `core.control.EngineControl`, and `PrefixCache` and `AdapterLoader` of `core.engine`.
 
     Its state is what was set here: an upstream that others pause or put to sleep is not asked.
     """

@@ -1,4 +1,4 @@
-"""Encodes a canonical request as a request for OpenAI's Responses. Pure.
+"""OpenAI's Responses: encodes requests, and reads the events of the response. Pure.
 
 Nothing is stored at the upstream: each request has the whole conversation, with the encrypted reasoning in it.
 """
@@ -28,7 +28,6 @@ from ...core.events import (
 )
 from ...core.message import (
     Audio,
-    CustomTool,
     File,
     FunctionTool,
     Image,
@@ -61,6 +60,8 @@ from .encode import (
 )
 from .errors import build_event_error, decode_data
 from .wire import WireError
+
+log = logging.getLogger(__name__)
 
 
 def encode_responses_request(
@@ -96,9 +97,14 @@ def _encode_prompt(
     body: dict[str, Any] = {"model": model, "input": list(_encode_items(conversation.messages, warnings))}
     choice = conversation.tool_choice
     if conversation.tools:
-        body["tools"] = [dict(_encode_tool(tool)) for tool in conversation.tools]
-        if choice != ToolChoice():
-            body["tool_choice"] = _encode_tool_choice(choice, conversation.tools)
+        body["tools"] = [_encode_tool(tool) for tool in conversation.tools]
+        if choice.names is not None:
+            types = {tool["name"]: tool["type"] for tool in body["tools"]}
+            allowed = [{"type": types[name], "name": name} for name in choice.names]
+            subset = {"type": "allowed_tools", "mode": choice.mode, "tools": allowed}
+            body["tool_choice"] = allowed[0] if choice.is_named else subset
+        elif choice != ToolChoice():
+            body["tool_choice"] = choice.mode
         if not conversation.parallel_tool_calls:
             body["parallel_tool_calls"] = False
     effort = conversation.reasoning.effort
@@ -135,12 +141,9 @@ def _encode_items(messages: Sequence[Message], warnings: list[str]) -> Iterator[
         if content:
             yield {"type": "message", "role": role.value, "content": content}
     warn_of_names(messages, warnings)
-    if any(isinstance(part, Reasoning) and not _is_sealed(part) for message in messages for part in message.parts):
+    reasoning = [part for message in messages for part in message.parts if isinstance(part, Reasoning)]
+    if any(SealKind.OPENAI.read(part.seal) is None for part in reasoning):
         warnings.append("messages: reasoning that the upstream's vendor has not encrypted was left out")
-
-
-def _is_sealed(part: Reasoning) -> bool:
-    return SealKind.OPENAI.read(part.seal) is not None
 
 
 def _encode_item(
@@ -188,30 +191,20 @@ def _encode_part(part: Part, role: Role) -> dict[str, Any]:
             raise RequestError("A message contains a part where none can be.", param="messages")
 
 
-def _encode_tool(tool: Tool) -> Iterator[tuple[str, Any]]:
-    yield "type", "function" if isinstance(tool, FunctionTool) else "custom"
-    yield "name", tool.name
+def _encode_tool(tool: Tool) -> dict[str, Any]:
+    encoded: dict[str, Any] = {"type": "function" if isinstance(tool, FunctionTool) else "custom", "name": tool.name}
     if tool.description is not None:
-        yield "description", tool.description
+        encoded["description"] = tool.description
     if isinstance(tool, FunctionTool):
-        yield "parameters", None if tool.parameters is None else to_raw(tool.parameters)
+        encoded["parameters"] = None if tool.parameters is None else to_raw(tool.parameters)
         # Here the API's default is true, unlike that of Chat.
-        yield "strict", bool(tool.strict)
+        encoded["strict"] = bool(tool.strict)
     elif tool.definition is not None:
-        yield "format", {"type": "grammar", "syntax": tool.syntax or "lark", "definition": tool.definition}
+        encoded["format"] = {"type": "grammar", "syntax": tool.syntax or "lark", "definition": tool.definition}
+    return encoded
 
 
-def _encode_tool_choice(choice: ToolChoice, tools: tuple[Tool, ...]) -> object:
-    if choice.names is None:
-        return choice.mode
-    types = {tool.name: "custom" if isinstance(tool, CustomTool) else "function" for tool in tools}
-    allowed = [{"type": types[name], "name": name} for name in choice.names]
-    return allowed[0] if choice.is_named else {"type": "allowed_tools", "mode": choice.mode, "tools": allowed}
-
-
-# Reads the events of OpenAI's Responses as a valid stream of events. Pure: independent of connections and time.
-
-log = logging.getLogger(__name__)
+# Reading the events of a response.
 
 _CALLS = ("function_call", "custom_tool_call")
 _INCOMPLETE_REASONS = {
@@ -290,7 +283,7 @@ _DELTAS = {
 
 
 class ResponseEventReader:
-    """Reads the events of one response. As `event_stream.StreamReader`."""
+    """A `StreamReader` of the events of one response."""
 
     def __init__(self) -> None:
         self.has_started = self.is_done = False
@@ -300,25 +293,13 @@ class ResponseEventReader:
         self._open_index: int | None = None
         self._has_deltas = False
 
-    def read(self, data: bytes) -> list[Event]:
+    def read(self, data: bytes) -> list[Event]:  # noqa: PLR0911 - a table
         event = decode_data(_decode, data, "event")
         if (build := _DELTAS.get(event.type)) is not None:
             if self._open is None or event.output_index != self._open_index:
                 raise EngineError("The upstream sent an event out of order.")
             self._has_deltas = self._has_deltas or bool(event.delta)
             return [build(0, event.delta)] if event.delta else []
-        return self._read_frame(event)
-
-    def read_whole(self, body: bytes) -> list[Event]:
-        del body
-        raise EngineError("The upstream answered without a stream.")
-
-    def close(self) -> list[Event]:
-        if not self.is_done:
-            raise EngineError("The upstream's answer was cut off.")
-        return [Finished(self._usage)]
-
-    def _read_frame(self, event: _WireEvent) -> list[Event]:
         match event.type:
             case "error":
                 error = event.error or WireError(event.message, None, event.param, event.code)
@@ -338,6 +319,15 @@ class ResponseEventReader:
                 return self._finish(event.type, event.response or _Response())
             case _:
                 return []
+
+    def read_whole(self, body: bytes) -> list[Event]:
+        del body
+        raise EngineError("The upstream answered without a stream.")
+
+    def close(self) -> list[Event]:
+        if not self.is_done:
+            raise EngineError("The upstream's answer was cut off.")
+        return [Finished(self._usage)]
 
     def _start_item(self, event: _WireEvent) -> list[Event]:
         item = event.item
@@ -381,10 +371,10 @@ class ResponseEventReader:
         reason = FinishReason.STOP
         if type == "response.incomplete":
             word = None if response.incomplete_details is None else response.incomplete_details.reason
-            found = _INCOMPLETE_REASONS.get(word or "")
-            if found is None:
+            incomplete_reason = _INCOMPLETE_REASONS.get(word or "")
+            if incomplete_reason is None:
                 raise EngineError(f"The upstream ended its answer with {word!r:.80}.")
-            reason = found
+            reason = incomplete_reason
         # Only an answer that was cut off may end within an item.
         if not self.has_started or (self._open is not None and reason is FinishReason.STOP):
             raise EngineError("The upstream sent an event out of order.")

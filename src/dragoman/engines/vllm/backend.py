@@ -14,18 +14,33 @@ from importlib import import_module
 from itertools import count
 from typing import Any, TypeAlias
 
-import msgspec
 from msgspec import Struct
 
 from ...core.engine import CONSTRAINT_FEATURES, Capabilities, Feature, TokenRequest
 from ...core.errors import EngineError, RequestError
-from ...core.request import GenerationLimits, SamplingOptions
 
 SUPPORTED_VERSIONS = ((0, 32), (0, 33))
 """The first and the last release of vLLM that the tests run with. Its Python interface changes with every release."""
 
 ReasoningDelimiters = tuple[tuple[int, ...], tuple[int, ...]]
 """Token ids that begin and end reasoning, as configured at startup."""
+
+
+COPIED_PARAMETERS = (
+    "temperature",
+    "top_p",
+    "top_k",
+    "min_p",
+    "presence_penalty",
+    "frequency_penalty",
+    "repetition_penalty",
+)
+"""Parameters that `build_sampling_params` copies to vLLM's fields of the same names."""
+_CONVERTED_PARAMETERS = ("seed", "logit_bias", "allowed_token_ids", "bad_words")
+"""Parameters that it converts."""
+# Without close_at_limit: vLLM runs grammars in its own process, where the end of an answer cannot be replaced.
+_LIMITS = ("max_tokens", "min_tokens", "stop", "stop_token_ids", "include_stop", "ignore_eos", "truncate_prompt")
+_EXTRAS = ("vllm_xargs", "data_parallel_rank", "session_id")
 
 
 class VllmFeatures(Struct, frozen=True):
@@ -54,10 +69,7 @@ class VllmFeatures(Struct, frozen=True):
 
     def build_capabilities(self) -> Capabilities:
         features = {Feature.TOOLS, Feature.LOGPROBS, Feature.PROMPT_LOGPROBS, Feature.TOKEN_IDS}
-        parameters = {*SamplingOptions.__struct_fields__, *GenerationLimits.__struct_fields__}
-        parameters |= {"vllm_xargs", "data_parallel_rank", "session_id"}
-        # vLLM compiles and runs grammars in its own process, where the end of an answer cannot be replaced.
-        parameters.remove("close_at_limit")
+        parameters = {*COPIED_PARAMETERS, *_CONVERTED_PARAMETERS, *_LIMITS, *_EXTRAS}
         if self.eos_id is not None:
             features |= CONSTRAINT_FEATURES
         if self.reasoning_delimiters is not None:
@@ -180,10 +192,9 @@ class AdapterTable:
 
     def find_for(self, request: TokenRequest) -> LoRARequest | None:
         """Find the adapter of a request. Raises RequestError if it was unloaded."""
-        text = dict(request.extras).get("lora")
-        if text is None:
+        name = request.extras.lora
+        if name is None:
             return None
-        name = msgspec.json.decode(text, type=str)
         adapter = self._adapters.get(name)
         if adapter is None:
             raise RequestError(f"The lora adapter '{name}' is not loaded.", param="model")

@@ -16,20 +16,17 @@ from ...core.control import build_lost_weights_error
 from ...core.embeddings import EmbeddingInfo, Pooling
 from ...core.engine import (
     Capabilities,
-    Ended,
     Failed,
     Health,
     OutputCallback,
     Rejected,
-    Scheduled,
-    TokenOutput,
     TokenRequest,
     check_prompt,
 )
-from ...core.errors import DragomanError, EngineError, Overloaded, QueueFull, RequestError
-from ...core.events import FinishReason
+from ...core.errors import DragomanError, EngineError, Overloaded, RequestError
 from ...core.metrics import EngineStats
 from ...core.request import CURRENT_SPAN
+from ..active import ActiveSequence, ActiveSequences
 from . import backend
 from .backend import AdapterTable, AsyncLLM, ModelConfig, PoolerConfig, SamplingParams, VllmConfig, VllmFeatures
 from .pooling import PoolingLimits, VllmEmbedder, VllmScorer
@@ -48,12 +45,13 @@ from .weights import VllmControl, VllmTrainable
 log = logging.getLogger(__name__)
 
 
-class _ActiveRequest:
-    """A request in vLLM, or about to be. is_sent: vLLM has it. is_silenced: its outputs are dropped."""
+class _VllmSequence(ActiveSequence):
+    """A sequence in vLLM, or about to be. is_sent: vLLM has it."""
 
     def __init__(self, request: TokenRequest, deliver: OutputCallback) -> None:
-        self.request, self.deliver, self.reader = request, deliver, VllmOutputReader(request)
-        self.is_silenced = self.is_sent = False
+        super().__init__(request, deliver)
+        self.reader = VllmOutputReader(request)
+        self.is_sent = False
 
 
 class VllmEngine:
@@ -76,7 +74,7 @@ class VllmEngine:
         self._capabilities = features.build_capabilities()
         self.control = VllmControl(process.get_engine, self._abort_running, can_sleep=features.can_sleep)
         self.trainable = VllmTrainable(process, self.control, directory)
-        self._active: dict[str, _ActiveRequest] = {}
+        self._active: ActiveSequences[_VllmSequence] = ActiveSequences()
         self._tasks: set[asyncio.Task[None]] = set()
 
     @property
@@ -98,20 +96,14 @@ class VllmEngine:
         await self.trainable.reset()
 
     async def stop(self) -> None:
-        requests, self._active = self._active, {}
-        for active in requests.values():
-            active.is_silenced = True
-            active.deliver(Failed(active.request.id, "The engine is shutting down."))
-        await self._shut_down()
-
-    async def _shut_down(self) -> None:
+        self._active.fail_all()
         await self._process.stop()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def health(self) -> Health:
-        running = sum(active.reader.has_started for active in self._active.values())
+        running = self._active.num_started
         return self._process.get_health(waiting=len(self._active) - running, running=running)
 
     def add(self, request: TokenRequest, deliver: OutputCallback) -> None:
@@ -119,21 +111,15 @@ class VllmEngine:
         llm = self._process.get_engine()
         if self.trainable.lost_version is not None:
             raise build_lost_weights_error(self.trainable.lost_version)
-        if request.id in self._active:
-            raise ValueError(f"a sequence {request.id!r} is already running")
         check_prompt(request.prompt, self._features.vocab_size, self.max_model_len)
         params = build_sampling_params(request, self._features.eos_id, self._features.reasoning_delimiters)
-        if self.health().waiting >= self._max_num_waiting:
-            raise QueueFull(f"{self._max_num_waiting} sequences are already queued; retry later.")
-        active = self._active[request.id] = _ActiveRequest(request, deliver)
-        self._create_task(self._run(llm, active, params))
+        self._active.check_admission(request.id, self._max_num_waiting, self.health().waiting)
+        sequence = _VllmSequence(request, deliver)
+        self._active.add(sequence)
+        self._create_task(self._run(llm, sequence, params))
 
     def abort(self, id: str) -> None:
-        active = self._active.pop(id, None)
-        if active is None:
-            return
-        active.is_silenced = True
-        if self._process.is_running:
+        if self._active.pop(id) is not None and self._process.is_running:
             # Cancelling the task instead would leak a request that is being added to vLLM.
             self._create_task(self._abort(self._process.get_engine(), id))
 
@@ -151,23 +137,20 @@ class VllmEngine:
         return await self._process.get_engine().reset_prefix_cache()
 
     def _abort_running(self) -> list[str]:
-        """Abort all requests; those not sent to vLLM yet end here. Returns the ids of the others."""
-        ids: list[str] = []
-        for id, active in list(self._active.items()):
-            ids.append(id)
-            if not active.is_sent:
-                self._deliver(active, Scheduled(id, 0, 0))
-                self._deliver(active, Ended(id, FinishReason.ABORT))
-                active.is_silenced = True
-                del self._active[id]
-        return ids
+        """Abort all requests: those that vLLM does not have yet end here. Returns the ids of all, for vLLM to abort."""
+        sequences = list(self._active)
+        for sequence in sequences:
+            if not sequence.is_sent:
+                self._active.pop(sequence.id)
+                sequence.send_abort()
+        return [sequence.id for sequence in sequences]
 
-    async def _run(self, llm: AsyncLLM, active: _ActiveRequest, params: SamplingParams) -> None:
+    async def _run(self, llm: AsyncLLM, sequence: _VllmSequence, params: SamplingParams) -> None:
         """Deliver vLLM's outputs and errors."""
         # Aborted before the first step of this task: vLLM has never seen the request.
-        if active.is_silenced:
+        if sequence not in self._active:
             return
-        request, active.is_sent = active.request, True
+        request, sequence.is_sent = sequence.request, True
         span = CURRENT_SPAN.get() if self._features.has_tracing else None
         try:
             stream = llm.generate(
@@ -180,37 +163,26 @@ class VllmEngine:
                 **read_routing(request),
             )
             async for output in stream:
-                for token_output in active.reader.read(output, self.trainable.weight_version):
-                    self._deliver(active, token_output)
+                for token_output in sequence.reader.read(output, self.trainable.weight_version):
+                    self._active.deliver(sequence, token_output)
         except backend.ClientError as error:
-            self._deliver(active, Rejected(request.id, build_request_error(error)))
+            self._active.deliver(sequence, Rejected(request.id, build_request_error(error)))
         except backend.RetryableError as error:
-            self._deliver(active, Rejected(request.id, Overloaded(str(error), code="engine_paused")))
+            self._active.deliver(sequence, Rejected(request.id, Overloaded(str(error), code="engine_paused")))
         except backend.BusyError as error:
-            self._deliver(active, Rejected(request.id, Overloaded(str(error))))
+            self._active.deliver(sequence, Rejected(request.id, Overloaded(str(error))))
         except DragomanError as error:
-            self._deliver(active, Rejected(request.id, error))
+            self._active.deliver(sequence, Rejected(request.id, error))
         except BaseException:
             task = asyncio.current_task()
             if task is None or task.cancelling():
                 raise  # our own cancellation
             log.exception("vLLM failed on %s", request.id)
-            self._deliver(active, Failed(request.id, "The engine failed while computing this request."))
+            self._active.deliver(sequence, Failed(request.id, "The engine failed while computing this request."))
         finally:
             # After an abort the id may belong to a later request already.
-            if self._active.get(request.id) is active:
-                del self._active[request.id]
-
-    def _deliver(self, active: _ActiveRequest, output: TokenOutput) -> None:
-        """Deliver an output. A receiver that raises does not affect other requests."""
-        if active.is_silenced:
-            return
-        try:
-            active.deliver(output)
-        except Exception as error:
-            asyncio.get_running_loop().call_exception_handler(
-                {"message": f"the receiver of {active.request.id} raised", "exception": error}
-            )
+            if sequence in self._active:
+                self._active.pop(request.id)
 
     def _create_task(self, coroutine: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(coroutine)

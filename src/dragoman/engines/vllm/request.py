@@ -36,6 +36,7 @@ from ...core.images import PreparedImage, PromptImage
 from ..image_decoding import PillowImage, build_image_error, decode_image
 from . import backend
 from .backend import (
+    COPIED_PARAMETERS,
     Completion,
     MultiModalItem,
     PlaceholderMask,
@@ -187,13 +188,7 @@ def build_sampling_params(
         stop_ids = stop_ids if eos is None else stop_ids | {eos}
     try:
         return backend.sampling.SamplingParams(
-            temperature=sampling.temperature,
-            top_p=sampling.top_p,
-            top_k=sampling.top_k,
-            min_p=sampling.min_p,
-            presence_penalty=sampling.presence_penalty,
-            frequency_penalty=sampling.frequency_penalty,
-            repetition_penalty=sampling.repetition_penalty,
+            **{name: getattr(sampling, name) for name in COPIED_PARAMETERS},
             seed=None if sampling.seed is None else sampling.seed & _SEED_MASK,
             logit_bias=dict(sampling.logit_bias) or None,
             allowed_token_ids=None if sampling.allowed_token_ids is None else list(sampling.allowed_token_ids),
@@ -238,15 +233,13 @@ def build_prompt(request: TokenRequest) -> Prompt:
 
 def read_routing(request: TokenRequest) -> dict[str, Any]:
     """Arguments of `generate` that select an engine core, from where vLLM's own server reads them."""
-    extras = dict(request.extras)
+    extras = request.extras
     routing: dict[str, Any] = {}
-    if "data_parallel_rank" in extras:
-        routing["data_parallel_rank"] = int(extras["data_parallel_rank"])
-    session_id: object = None
-    if "session_id" in extras:
-        session_id = msgspec.json.decode(extras["session_id"])
-    elif "vllm_xargs" in extras:
-        session_id = msgspec.json.decode(extras["vllm_xargs"], type=dict[str, Any]).get("session_id")
+    if extras.data_parallel_rank is not None:
+        routing["data_parallel_rank"] = extras.data_parallel_rank
+    session_id: object = extras.session_id
+    if session_id is None and extras.vllm_xargs is not None:
+        session_id = msgspec.json.decode(extras.vllm_xargs, type=dict[str, Any]).get("session_id")
     if isinstance(session_id, str) and session_id:
         routing["session_id"] = session_id
     return routing
@@ -276,12 +269,12 @@ def _get_reasoning_budget(budget: ReasoningBudget, delimiters: ReasoningDelimite
 
 def _build_extra_args(request: TokenRequest) -> dict[str, Any] | None:
     """Build extra arguments, placed as by vLLM's own server."""
-    extras = dict(request.extras)
+    extras = request.extras
     extra_args: dict[str, Any] = {}
-    if "vllm_xargs" in extras:
-        extra_args |= msgspec.json.decode(extras["vllm_xargs"], type=dict[str, Any])
-    if "kv_transfer_params" in extras:
-        extra_args["kv_transfer_params"] = msgspec.json.decode(extras["kv_transfer_params"])
+    if extras.vllm_xargs is not None:
+        extra_args |= msgspec.json.decode(extras.vllm_xargs, type=dict[str, Any])
+    if extras.kv_transfer_params is not None:
+        extra_args["kv_transfer_params"] = msgspec.json.decode(extras.kv_transfer_params)
     return extra_args or None
 
 

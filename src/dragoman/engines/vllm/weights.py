@@ -104,7 +104,7 @@ class VllmTrainable:
         self._num_updates = 0
         self._has_new_weights = False
         self.lost_version: str | None = None
-        """The version of weights that were lost at a restart, and that nobody has replaced since. Until then requests
+        """The version of weights that were lost at a restart, until they are replaced. Until then requests
         are rejected."""
 
     @property

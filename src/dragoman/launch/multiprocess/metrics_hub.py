@@ -83,27 +83,25 @@ class MetricsHub:
         """Answer the rounds that are complete or late. ready: numbers of the workers that serve, and of the engine."""
         finished = [item for item in self._rounds if not item.missing or item.deadline <= now]
         if finished:
+            # HTTP requests by the number of the worker. The engine process serves no HTTP, and would be listed as a
+            # worker without requests.
+            requests: dict[int, float] = {}
+            for number, worker_families in (*self._current.items(), *self._ended.items()):
+                if number != ENGINE_NUMBER:
+                    requests[number] = requests.get(number, 0.0) + sum(
+                        sample.value
+                        for family in worker_families
+                        if family.name == "http_requests"
+                        for sample in family.samples
+                    )
             families = [
                 *merge_families((*self._current.values(), *self._ended.values())),
-                *build_worker_families(len(set(ready) - {ENGINE_NUMBER}), self.restarts, self._count_requests()),
+                *build_worker_families(len(set(ready) - {ENGINE_NUMBER}), self.restarts, requests),
                 *build_engine_families(int(ENGINE_NUMBER in ready), self.engine_restarts),
             ]
             for item in finished:
                 self._rounds.remove(item)
                 item.answer(families)
-
-    def _count_requests(self) -> dict[int, float]:
-        """HTTP requests by the number of the worker."""
-        counts: dict[int, float] = {}
-        for source in (self._current, self._ended):
-            for number, families in source.items():
-                # The engine process serves no HTTP, and would be listed as a worker without requests.
-                if number == ENGINE_NUMBER:
-                    continue
-                counts[number] = counts.get(number, 0.0) + sum(
-                    sample.value for family in families if family.name == "http_requests" for sample in family.samples
-                )
-        return counts
 
 
 def build_worker_families(ready: int, restarts: int, requests: dict[int, float]) -> list[MetricFamily]:

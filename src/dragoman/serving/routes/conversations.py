@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from ...core.errors import Conflict, NotFound, Unsupported
 from ...dialects.body import abbreviate
 from ...dialects.pagination import PageRow, read_page_query, render_page, unknown_cursor_error
-from ...dialects.responses import NormalizedItem
+from ...dialects.responses import InputItem
 from ...dialects.responses.stored import (
     CONVERSATION_PREFIX,
     ConversationItems,
@@ -120,7 +120,7 @@ async def delete_item(http: HttpRequest) -> JsonResponse | Responder:
     return JsonResponse(_render_conversation(record))
 
 
-def _build_rows(http: HttpRequest, items: Sequence[NormalizedItem]) -> list[PageRow]:
+def _build_rows(http: HttpRequest, items: Sequence[InputItem]) -> list[PageRow]:
     ids = http.service.ids
     items_with_ids = [(item.id or ids.new(get_id_prefix(item)), item) for item in items]
     if len({id for id, _ in items_with_ids}) < len(items_with_ids):

@@ -7,14 +7,20 @@ lost when a process dies.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Coroutine
+from collections.abc import AsyncGenerator, Coroutine, Sequence
 from contextlib import aclosing, suppress
 
 from ....core.errors import DragomanError, EngineError, RateLimited
 from ....core.events import Event, Finished, Started
 from ....core.reply import ReplyBuilder
-from ....dialects.responses import stored as logged
-from ....dialects.responses.stored import RUNNING_STATUSES, finalize, read_stored_response
+from ....dialects.responses.stored import (
+    RUNNING_STATUSES,
+    StoredEvent,
+    encode_events,
+    finalize,
+    read_events,
+    read_stored_response,
+)
 from ....pipeline.engine_calls import contain
 from ....store import Append, Change, CommitConflict, Item, Key, Put, Record, Replace, Store, StoreUnavailable
 from ...streaming import log, wrap_unexpected_error
@@ -64,7 +70,7 @@ class BackgroundRuns:
         if len(self._runs) >= self._limit:
             raise RateLimited(f"There are already {self._limit} background responses; retry later.")
 
-    async def start(self, put: Put, events: bytes, run: Coroutine[object, object, None]) -> None:
+    async def start(self, put: Put, events: Sequence[StoredEvent], run: Coroutine[object, object, None]) -> None:
         """Store a response and start its run.
 
         put: the response's record.
@@ -112,7 +118,7 @@ class BackgroundRuns:
         await self._stop(key)
         self.notify(key)
 
-    async def follow(self, key: Key, starting_after: int) -> AsyncGenerator[bytes]:
+    async def follow(self, key: Key, starting_after: int) -> AsyncGenerator[list[StoredEvent]]:
         """Yield the stored events numbered above `starting_after`, then new ones as they are stored.
 
         Raises:
@@ -126,9 +132,10 @@ class BackgroundRuns:
                 batch = await self._store.entries(key, EVENTS_SERIES, after=position, limit=100)
                 for entry in batch:
                     position = entry.position
-                    if chunk := logged.skip_through(entry.body, starting_after):
-                        yield chunk
-                    if logged.has_ended(entry.body):
+                    events = read_events(entry.body)
+                    if new := [event for event in events if event.number > starting_after]:
+                        yield new
+                    if events[-1].is_terminal:
                         return
                 if not batch:
                     await self._wait_for_events(key, new_events)
@@ -204,13 +211,14 @@ async def finalize_run(store: Store, record: Record, error: DragomanError | None
     """
     key = record.key
     while record.state in RUNNING_STATUSES:
-        event_log = b"".join(entry.body for entry in await load_entries(store, key, EVENTS_SERIES))
-        final = finalize(read_stored_response(record.body), event_log, error)
-        body = read_stored_response(record.body).with_object(final.response).encode()
+        entries = await load_entries(store, key, EVENTS_SERIES)
+        stored = read_stored_response(record.body)
+        final = finalize(stored, [event for entry in entries for event in read_events(entry.body)], error)
+        body = stored.with_object(final.response).encode()
         # Conditional on the version: the run may store its own end at this moment.
         replace = Replace(key, final.status, body, states=RUNNING_STATUSES, version=record.version)
         with suppress(CommitConflict):
-            await store.commit(replace, Append(key, EVENTS_SERIES, (Item(final.events, str(final.first_number)),)))
+            await store.commit(replace, Append(key, EVENTS_SERIES, (_build_events_item(final.events),)))
             return
         current = await store.get(key)
         if current is None:
@@ -219,11 +227,14 @@ async def finalize_run(store: Store, record: Record, error: DragomanError | None
         record = current
 
 
-def build_event_append(key: Key, events: bytes) -> Append:
+def build_event_append(key: Key, events: Sequence[StoredEvent]) -> Append:
     """Append events; conflicts if the response has ended or an event of the same number exists."""
-    return Append(
-        key, EVENTS_SERIES, (Item(events, str(logged.read_sequence_number(events))),), states=RUNNING_STATUSES
-    )
+    return Append(key, EVENTS_SERIES, (_build_events_item(events),), states=RUNNING_STATUSES)
+
+
+def _build_events_item(events: Sequence[StoredEvent]) -> Item:
+    """An entry with these events; its id is the number of the first one, since ids are unique in a series."""
+    return Item(encode_events(events), str(events[0].number))
 
 
 async def start_run(background: BackgroundRuns, turn: ResponseTurn) -> bytes:
@@ -238,7 +249,9 @@ async def start_run(background: BackgroundRuns, turn: ResponseTurn) -> bytes:
     stored = turn.build_stored(writer.render_queued())
     parent, run = response_store.parent(turn), response_store.store.run
     put = Put(key, turn.header.created, stored.encode(), state="queued", parent=parent, run=run)
-    await background.start(put, writer.render_queued_events(), _BackgroundRun(background, key, turn, response_store)())
+    writer.start_recording()
+    writer.render_queued_events()
+    await background.start(put, writer.take_events(), _BackgroundRun(background, key, turn, response_store)())
     return bytes(stored.object)
 
 
@@ -249,7 +262,6 @@ class _BackgroundRun:
 
     def __init__(self, background: BackgroundRuns, key: Key, turn: ResponseTurn, response_store: ResponseStore) -> None:
         self._background, self._key, self._turn, self._response_store = background, key, turn, response_store
-        self._pending: list[bytes] = []
         self._is_start_pending = False
         self._store_task: asyncio.Task[None] | None = None
 
@@ -283,15 +295,15 @@ class _BackgroundRun:
                 if isinstance(last, Finished):
                     reply = builder.build()
                     self._turn.record_sampled_ids(reply)
-                    response_object = writer.render_full(reply)
-                    await self._finish(response_object, writer.feed(last))
+                    await self._finish(writer.render_full(reply), last)
                     return
                 self._append_events([last])
                 self._schedule_store()
 
     def _append_events(self, events: list[Event]) -> None:
         self._is_start_pending |= any(isinstance(event, Started) for event in events)
-        self._pending += (chunk for event in events if (chunk := self._turn.writer.feed(event)))
+        for event in events:
+            self._turn.writer.feed(event)
 
     async def _fail(self, error: DragomanError) -> None:
         """Store the pending events if possible, then finalize the response as failed."""
@@ -315,8 +327,7 @@ class _BackgroundRun:
             self._store_task = asyncio.create_task(self._store())
 
     async def _store(self) -> None:
-        while self._pending:
-            events, self._pending = b"".join(self._pending), []
+        while events := self._turn.writer.take_events():
             changes: list[Change] = [build_event_append(self._key, events)]
             if self._is_start_pending:
                 self._is_start_pending = False
@@ -328,15 +339,15 @@ class _BackgroundRun:
             await self._response_store.commit(*changes)
             self._background.notify(self._key)
 
-    async def _finish(self, response_object: bytes, last: bytes) -> None:
+    async def _finish(self, response_object: bytes, last: Finished) -> None:
         """Store the response, its last events and its conversation items in one commit."""
         # A write that still runs has earlier events, and those of a response are stored in order.
         await self._wait_for_store()
         stored = self._turn.build_stored(response_object)
         state = stored.summarize().status
-        events = b"".join((*self._pending, last))
+        self._turn.writer.feed(last)
         await self._response_store.commit(
-            build_event_append(self._key, events),
+            build_event_append(self._key, self._turn.writer.take_events()),
             Replace(self._key, state, stored.encode(), states=RUNNING_STATUSES),
             *self._response_store.build_conversation_changes(stored, state),
         )

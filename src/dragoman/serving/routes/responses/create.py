@@ -9,8 +9,9 @@ from ....core.errors import DragomanError, Unsupported
 from ....core.request import Conversation
 from ....dialects.base import GenerationCall, ReaderOptions
 from ....dialects.envelope import DONE, KEEPALIVE_COMMENT
-from ....dialects.responses import ResponsesCall, read_responses, render_input_tokens, stored
+from ....dialects.responses import ResponsesCall, read_responses, render_input_tokens
 from ....dialects.responses.errors import render_error_fields
+from ....dialects.responses.stored import StoredEvent, build_event
 from ....pipeline.admission import check_countable
 from ....pipeline.models import TokenBackend
 from ....pipeline.prompt_encoding import build_dropped_warning, build_fitting_prompt
@@ -31,7 +32,7 @@ from ...generate import (
 from ...streaming import ReplayResponder, Responder
 from .background import BackgroundRuns, start_run
 from .history import RESPONSE_KIND
-from .turn import ConversationLocks, open_turn, prepend_history
+from .turn import ConversationLocks, open_turn, prepend_history, render_own_items
 
 
 def build_routes(background: BackgroundRuns | None, conversation_locks: ConversationLocks) -> Sequence[Route]:
@@ -86,7 +87,7 @@ def build_replay(
     framing = _ReplayFraming(starting_after)
     response_start = http.build_response_start(build_stream_headers(http, warnings))
     return ReplayResponder(
-        framing.track_numbers(background.follow(key, starting_after)),
+        framing.render(background.follow(key, starting_after)),
         framing,
         response_start,
         http.service.stream_monitor,
@@ -102,13 +103,12 @@ class _ReplayFraming:
     end, keepalive = DONE, KEEPALIVE_COMMENT
 
     def render_error(self, error: DragomanError) -> bytes:
-        template = b'event: error\ndata: {"type":"error","sequence_number":%d,%s}\n\n'
-        return template % (self._last_number + 1, render_error_fields(error)) + DONE
+        return build_event(self._last_number + 1, b"error", render_error_fields(error)).render() + DONE
 
-    async def track_numbers(self, events: AsyncGenerator[bytes]) -> AsyncGenerator[bytes]:
-        async for chunk in events:
-            self._last_number = stored.read_sequence_number(stored.get_last_event(chunk))
-            yield chunk
+    async def render(self, batches: AsyncGenerator[list[StoredEvent]]) -> AsyncGenerator[bytes]:
+        async for events in batches:
+            self._last_number = events[-1].number
+            yield b"".join(event.render() for event in events)
 
 
 # POST /v1/responses/compact: the model summarizes a conversation, through the normal generation path.
@@ -119,9 +119,10 @@ async def compact(http: HttpRequest) -> JsonResponse | Responder:
     if responses_call.background:
         raise Unsupported("Compaction is not supported in the background.", param="background")
     header = build_header(http, responses_call.call)
-    responses_call, history, own_items = await prepend_history(http, responses_call, header.id)
+    responses_call, history = await prepend_history(http, responses_call)
     admitted = await admit_call(http, responses_call.call, header)
-    writer = responses_call.create_compacted_writer(header, (*history.items, *own_items))
+    items = (*history.items, *render_own_items(responses_call, header.id))
+    writer = responses_call.create_compacted_writer(header, items)
     return build_responder(http, writer, admitted, admitted.run.batches, stream=False)
 
 
@@ -134,7 +135,7 @@ async def read_call_with_history(http: HttpRequest) -> GenerationCall:
     Raises:
         RequestError: the request is invalid.
     """
-    responses_call, _, _ = await prepend_history(http, await read_call(http, read_responses), http.id)
+    responses_call, _ = await prepend_history(http, await read_call(http, read_responses))
     return responses_call.call
 
 

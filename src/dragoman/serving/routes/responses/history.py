@@ -5,14 +5,12 @@ Only reads. All errors are RequestErrors before the response starts.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from msgspec import Struct
 
 from ....core.errors import NotFound, RequestError, Unsupported
 from ....dialects.body import abbreviate
-from ....dialects.responses import NormalizedItem, ResponsesCall
-from ....dialects.responses.input_items import find_response_id, read_item_id, read_stored_item
+from ....dialects.responses import InputItem, ResponsesCall
+from ....dialects.responses.input_items import find_response_id, read_item_id, read_referenced_item
 from ....dialects.responses.stored import CONTINUABLE_STATUSES, StoredResponse, read_stored_response
 from ....store import Key, Record, SeriesEntry, Store
 
@@ -65,13 +63,13 @@ async def load_history(
 
 
 async def resolve_references(
-    store: Store | None, owner: str, input: Sequence[NormalizedItem], history: ResponseHistory
-) -> tuple[NormalizedItem, ...]:
+    store: Store | None, owner: str, input: tuple[InputItem, ...], history: ResponseHistory
+) -> tuple[InputItem, ...]:
     """Return the input with references replaced. A reference to an item of the history adds nothing."""
     if not any(item.type == "item_reference" for item in input):
-        return tuple(input)
+        return input
     known_ids = {read_item_id(item) for item in history.items}
-    resolved: list[NormalizedItem] = []
+    resolved: list[InputItem] = []
     for i, item in enumerate(input):
         if item.type != "item_reference":
             resolved.append(item)
@@ -159,14 +157,14 @@ async def _load_preceding_items(store: Store, owner: str, first: StoredResponse,
     return tuple(entry.body for entry in await load_entries(store, key, ITEMS_SERIES, last_position=first.upto))
 
 
-async def _load_referenced_item(store: Store, owner: str, id: str, param: str) -> NormalizedItem:
+async def _load_referenced_item(store: Store, owner: str, id: str, param: str) -> InputItem:
     """An item's id contains the id of its response."""
     response_id = find_response_id(id)
     record = None if response_id is None else await store.get(Key(owner, RESPONSE_KIND, response_id))
     if record is not None and record.state in CONTINUABLE_STATUSES:
         for item in read_stored_response(record.body).list_items():
             if read_item_id(item) == id:
-                return read_stored_item(item)
+                return read_referenced_item(item)
     raise NotFound(
         f"Item with id {abbreviate(id)} not found. Items are not persisted when `store` is set to false. Try again "
         "with "

@@ -5,8 +5,8 @@ Order: request -> history and references -> admission -> events -> store -> last
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from contextlib import aclosing
+from functools import cached_property
 from weakref import WeakValueDictionary
 
 import anyio.to_thread
@@ -18,8 +18,8 @@ from ....core.reply import Reply
 from ....dialects.base import Header
 from ....dialects.body import abbreviate
 from ....dialects.envelope import ResponseId
-from ....dialects.responses import NormalizedItem, ResponsesCall, ResponsesWriter, assign_ids
-from ....dialects.responses.input_items import read_item_id
+from ....dialects.responses import ResponsesCall, ResponsesWriter, assign_ids
+from ....dialects.responses.input_items import read_item_id, read_stored_items
 from ....dialects.responses.stored import StoredResponse, to_raw
 from ....store import Append, Change, CommitConflict, Item, Key, Put, Store
 from ...context import RequestContext
@@ -88,20 +88,14 @@ class ResponseTurn:
         self,
         responses_call: ResponsesCall,
         history: ResponseHistory,
-        own_items: tuple[bytes, ...],
         admitted: AdmittedCall,
         response_store: ResponseStore | None,
         conversation_lock: ConversationLock | None = None,
         *,
         keeps_history: bool = False,
     ) -> None:
-        self.responses_call, self.history, self.own_items, self.admitted, self.response_store = (
-            responses_call,
-            history,
-            own_items,
-            admitted,
-            response_store,
-        )
+        self.responses_call, self.history, self.admitted = responses_call, history, admitted
+        self.response_store = response_store
         self._conversation_lock, self._keeps_history = conversation_lock, keeps_history
         self.writer: ResponsesWriter = responses_call.create_writer(admitted.header)
         self._completed: StoredResponse | None = None
@@ -118,6 +112,10 @@ class ResponseTurn:
             return self.admitted.run.batches
         return self._iterate_batches()
 
+    @cached_property
+    def _own_items(self) -> tuple[bytes, ...]:
+        return render_own_items(self.responses_call, self.header.id)
+
     @property
     def next_history(self) -> ResponseHistory | None:
         """The history for the next turn; None before this one has completed."""
@@ -125,7 +123,7 @@ class ResponseTurn:
             return None
         output = self._completed.summarize().list_output()
         return ResponseHistory(
-            (*self.history.items, *self.own_items, *output),
+            (*self.history.items, *self._own_items, *output),
             self.header.id,
             is_stored=self.response_store is not None,
             sampled_turns=(*self.history.sampled_turns, self._sampled_ids)
@@ -140,7 +138,7 @@ class ResponseTurn:
         preceding = history.items if history.id is not None and not history.is_stored else ()
         return StoredResponse(
             object=Raw(response_object),
-            input=to_raw(self.own_items),
+            input=to_raw(self._own_items),
             before=to_raw(preceding),
             conversation=self.responses_call.conversation,
             upto=history.last_position,
@@ -257,13 +255,10 @@ async def open_turn(
     # Before the history is read: what is read must still be the end when the answer is appended.
     conversation_lock = conversation_locks.acquire(owner, responses_call.conversation)
     try:
-        responses_call, history, own_items = await prepend_history(
-            context, responses_call, header.id, local_history=local_history
-        )
+        responses_call, history = await prepend_history(context, responses_call, local_history=local_history)
         return ResponseTurn(
             responses_call,
             history,
-            own_items,
             await admit_call(context, responses_call.call, header),
             response_store,
             conversation_lock,
@@ -277,29 +272,30 @@ async def open_turn(
 
 
 async def prepend_history(
-    context: RequestContext,
-    responses_call: ResponsesCall,
-    response_id: str,
-    *,
-    local_history: ResponseHistory | None = None,
-) -> tuple[ResponsesCall, ResponseHistory, tuple[bytes, ...]]:
-    """Return the call with its history, the history, and its own items. Item ids derive from the response's id."""
+    context: RequestContext, responses_call: ResponsesCall, *, local_history: ResponseHistory | None = None
+) -> tuple[ResponsesCall, ResponseHistory]:
+    """Return the call with its history, and the history."""
     store, owner = context.service.store, context.caller.owner
     history = await load_history(store, owner, responses_call, local_history)
     input = await resolve_references(store, owner, responses_call.input, history)
-    own_items = _render_items(input, history, response_id)
-    if history.items or input != responses_call.input:
-        items = (*history.items, *own_items)
-        # Parsing a long history again takes as long as parsing a body of that size.
-        if sum(map(len, items)) > LARGE_BODY:
-            responses_call = await anyio.to_thread.run_sync(responses_call.with_items, items)
-        else:
-            responses_call = responses_call.with_items(items)
-    return (
-        (responses_call.with_sampled_turns(history.sampled_turns) if history.sampled_turns else responses_call),
-        history,
-        own_items,
-    )
+
+    def prepend() -> ResponsesCall:
+        earlier = read_stored_items(history.items)
+        # Clients send items back with their ids; a conversation has each id once.
+        ids = {item.id for item in earlier}
+        own = tuple(msgspec.structs.replace(item, id=None) if item.id in ids else item for item in input)
+        return responses_call.with_history(earlier, own, history.sampled_turns)
+
+    if history.items or input is not responses_call.input:
+        # Parsing a long history takes as long as parsing a body of that size.
+        is_large = sum(map(len, history.items)) > LARGE_BODY
+        responses_call = await anyio.to_thread.run_sync(prepend) if is_large else prepend()
+    return responses_call, history
+
+
+def render_own_items(responses_call: ResponsesCall, response_id: str) -> tuple[bytes, ...]:
+    """The call's own items as they are stored. Ids that the client did not send derive from the response's id."""
+    return tuple(row for _, row in assign_ids(responses_call.input, response_id))
 
 
 def _apply_store_option(responses_call: ResponsesCall, *, is_stored: bool) -> ResponsesCall:
@@ -314,11 +310,3 @@ def _apply_store_option(responses_call: ResponsesCall, *, is_stored: bool) -> Re
         responses_call = msgspec.structs.replace(responses_call, id=ResponseId(responses_call.id.prefix, None))
     call = msgspec.structs.replace(responses_call.call, warnings=(*responses_call.call.warnings, *warnings))
     return msgspec.structs.replace(responses_call, call=call)
-
-
-def _render_items(input: Sequence[NormalizedItem], history: ResponseHistory, response_id: str) -> tuple[bytes, ...]:
-    """Render the call's own items. Ids that occur in the history are replaced."""
-    # Clients send items back with their ids; a conversation has each id once.
-    known_ids = {read_item_id(item) for item in history.items}
-    items = [msgspec.structs.replace(item, id=None) if item.id in known_ids else item for item in input]
-    return tuple(row for _, row in assign_ids(items, response_id))

@@ -13,7 +13,7 @@ from dragoman.simulation.logs.tools import read_any
 
 from . import examples
 
-FOLDER = Path(__file__).parents[3] / "data" / "measured-runs"
+FOLDER = Path(__file__).parents[2] / "data" / "measured-runs"
 SAME: dict[str, Callable[[], bytes]] = {
     "vllm bench serve": examples.vllm_bench,
     "guidellm": examples.guidellm,

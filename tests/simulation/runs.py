@@ -13,7 +13,7 @@ from dragoman.simulation.calibrate import calibrate, read_log
 from dragoman.simulation.timing import Timing
 from dragoman.simulation.workload import WorkloadRequest
 
-FOLDER = Path(__file__).parents[2] / "data" / "measured-runs"
+FOLDER = Path(__file__).parents[1] / "data" / "measured-runs"
 FITTED = 100
 
 

@@ -1,4 +1,4 @@
-"""Encodes embedding and scoring requests for an upstream, and decodes its responses. Pure.
+"""Embeddings and scores: encodes the requests for an upstream, and decodes its responses. Pure.
 
 Requests use OpenAI's `/v1/embeddings`, and vLLM's `/score` where the upstream has it; else Cohere's and Jina's
 `/v1/rerank`, which knows one query, or that of Text Embeddings Inference (TEI).
@@ -17,9 +17,9 @@ import msgspec
 from msgspec import Struct
 
 from ...core.embeddings import Embeddings, RelevanceScores, TextEmbedRequest, TextPairs
-from ...core.errors import EngineError, RequestError, Unsupported
+from ...core.errors import EngineError, Unsupported
 from .discovery import ServerKind
-from .encode import UpstreamRequest
+from .encode import UpstreamRequest, encode_body
 
 T = TypeVar("T")
 
@@ -82,18 +82,20 @@ def encode_embed_request(request: TextEmbedRequest, kind: ServerKind, model: str
             body["add_special_tokens"] = False
     else:
         if request.normalize is False:
-            raise Unsupported("The upstream decides itself whether vectors are normalized.", param="normalize")
+            raise Unsupported("The upstream controls normalization; `normalize` cannot be set.", param="normalize")
         _check_no_truncation(texts.truncate)
         if not texts.add_special_tokens and any(isinstance(text, str) for text in inputs):
-            raise Unsupported("The upstream adds its special tokens itself.", param="add_special_tokens")
-    return UpstreamRequest("/embeddings", _encode(body))
+            raise Unsupported(
+                "The upstream controls special tokens; `add_special_tokens` cannot be set.", param="add_special_tokens"
+            )
+    return UpstreamRequest("/embeddings", encode_body(body))
 
 
 def decode_embeddings(body: bytes, request: TextEmbedRequest, kind: ServerKind) -> Embeddings:
     """Decode the vectors. Raises EngineError for an invalid response, Unsupported where it ignores `dimensions`."""
     answer = _decode(body, _Vectors)
     if len(answer.data) != len(request.texts.inputs):
-        raise EngineError("The upstream returned another number of vectors than requested.")
+        raise EngineError(f"The upstream returned {len(answer.data)} vectors for {len(request.texts.inputs)} inputs.")
     ordered: list[bytes | None] = [None] * len(answer.data)
     for position, entry in enumerate(answer.data):
         index = position if entry.index is None else entry.index
@@ -116,7 +118,16 @@ def decode_embeddings(body: bytes, request: TextEmbedRequest, kind: ServerKind) 
 def encode_score_requests(pairs: TextPairs, kind: ServerKind, model: str) -> tuple[UpstreamRequest, ...]:
     """Encode the pairs: one request, or one for each query where the upstream only reranks. Raises Unsupported."""
     if kind.has_encoding_options:
-        return (UpstreamRequest("/score", _encode(_build_score_body(pairs, model)), is_versioned=False),)
+        queries = pairs.queries[0] if len(pairs.queries) == 1 else pairs.queries
+        fields = {
+            "max_tokens_per_query": pairs.max_query_tokens,
+            "max_tokens_per_doc": pairs.max_document_tokens,
+            "truncate_prompt_tokens": pairs.truncate,
+            "use_activation": pairs.activation,
+        }
+        score_body: dict[str, Any] = {"model": model, "queries": queries, "documents": pairs.documents}
+        score_body |= {name: value for name, value in fields.items() if value is not None}
+        return (UpstreamRequest("/score", encode_body(score_body), is_versioned=False),)
     for param, limit in (
         ("max_tokens_per_query", pairs.max_query_tokens),
         ("max_tokens_per_doc", pairs.max_document_tokens),
@@ -132,11 +143,15 @@ def encode_score_requests(pairs: TextPairs, kind: ServerKind, model: str) -> tup
         bodies = [
             {"query": query, "texts": texts, **options} for query, texts in zip(pairs.queries, documents, strict=True)
         ]
-        return tuple(UpstreamRequest("/rerank", _encode(body), is_versioned=False) for body in bodies)
+        return tuple(UpstreamRequest("/rerank", encode_body(body), is_versioned=False) for body in bodies)
     if pairs.activation is not None:
-        raise Unsupported("The upstream decides itself about the activation of scores.", param="use_activation")
+        raise Unsupported(
+            "The upstream controls the activation of scores; `use_activation` cannot be set.", param="use_activation"
+        )
     return tuple(
-        UpstreamRequest("/rerank", _encode({"model": model, "query": query, "documents": texts, "top_n": len(texts)}))
+        UpstreamRequest(
+            "/rerank", encode_body({"model": model, "query": query, "documents": texts, "top_n": len(texts)})
+        )
         for query, texts in zip(pairs.queries, documents, strict=True)
     )
 
@@ -150,43 +165,22 @@ def decode_scores(bodies: list[bytes], pairs: TextPairs) -> RelevanceScores:
         # TEI's and SGLang's response is the list itself.
         is_list = body.lstrip()[:1] == b"["
         answer = _Scores(_decode(body, list[_Score])) if is_list else _decode(body, _Scores)
-        found = {
+        scores_by_index = {
             entry.index: entry.relevance_score if entry.score is None else entry.score
             for entry in answer.data or answer.results or ()
         }
-        ordered = [score for score in map(found.get, range(expected)) if score is not None]
-        if len(ordered) != expected or len(found) != expected:
-            raise EngineError("The upstream returned other scores than requested.")
+        ordered = [score for score in map(scores_by_index.get, range(expected)) if score is not None]
+        if len(ordered) != expected or len(scores_by_index) != expected:
+            raise EngineError("The upstream returned scores that do not match the request.")
         scores += ordered
         tokens += 0 if answer.usage is None else _count_tokens(answer.usage)
     return RelevanceScores(tuple(scores), tokens)
-
-
-def _build_score_body(pairs: TextPairs, model: str) -> dict[str, Any]:
-    queries = pairs.queries[0] if len(pairs.queries) == 1 else pairs.queries
-    body: dict[str, Any] = {"model": model, "queries": queries, "documents": pairs.documents}
-    if pairs.max_query_tokens is not None:
-        body["max_tokens_per_query"] = pairs.max_query_tokens
-    if pairs.max_document_tokens is not None:
-        body["max_tokens_per_doc"] = pairs.max_document_tokens
-    if pairs.truncate is not None:
-        body["truncate_prompt_tokens"] = pairs.truncate
-    if pairs.activation is not None:
-        body["use_activation"] = pairs.activation
-    return body
 
 
 def _check_no_truncation(truncate: int | None) -> None:
     """-1 passes: it only allows to truncate, and an upstream that does not rejects what is too long."""
     if truncate is not None and truncate >= 0:
         raise Unsupported("The upstream does not truncate to a number of tokens.", param="truncate_prompt_tokens")
-
-
-def _encode(body: dict[str, Any]) -> bytes:
-    try:
-        return msgspec.json.encode(body)
-    except UnicodeEncodeError:
-        raise RequestError("The request holds text that is not valid Unicode.") from None
 
 
 def _decode(body: bytes, type: type[T]) -> T:

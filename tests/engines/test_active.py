@@ -1,0 +1,108 @@
+"""The sequences of an engine: each id runs once, and nothing is delivered to one that has ended."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable
+from typing import Any
+
+import pytest
+
+from dragoman.core.engine import (
+    Ended,
+    Failed,
+    PromptLogprobs,
+    Sampled,
+    Scheduled,
+    TokenEngine,
+    TokenOutput,
+    TokenRequest,
+)
+from dragoman.core.errors import QueueFull
+from dragoman.core.events import FinishReason
+from dragoman.engines import tiny
+from dragoman.engines.active import ActiveSequence, ActiveSequences
+from dragoman.engines.base import BaseTokenEngine
+from dragoman.engines.rollout import RolloutEngine, RolloutSampling
+
+from .rollout.executors import Dice
+
+
+class Endless(BaseTokenEngine):
+    def __init__(self) -> None:
+        super().__init__(tiny.find_bundled_model(), max_model_len=100, max_sequences=2)
+
+    async def generate(self, request: TokenRequest) -> AsyncGenerator[int]:
+        while True:
+            await asyncio.sleep(0)
+            yield request.prompt[0]
+
+
+class Hanging(Dice):
+    async def generate(self, prompts: Any, n: int, sampling: RolloutSampling) -> object:  # pyright: ignore[reportIncompatibleMethodOverride]
+        await asyncio.Event().wait()
+
+
+ENGINES: dict[str, Callable[[], TokenEngine]] = {
+    "plug-in": Endless,
+    "executor": lambda: RolloutEngine(Hanging(), vocab=100, max_model_len=100, max_waiting=2),
+}
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+async def test_an_id_runs_once_and_a_full_engine_says_so(engine: str) -> None:
+    subject, outputs = ENGINES[engine](), list[TokenOutput]()
+    await subject.start()
+    subject.add(TokenRequest("a", (1, 2), 50), outputs.append)
+    with pytest.raises(ValueError, match="'a' is already running"):
+        subject.add(TokenRequest("a", (1, 2), 50), outputs.append)
+    subject.add(TokenRequest("b", (1, 2), 50), outputs.append)
+    with pytest.raises(QueueFull, match=r"^The engine has reached its limit of 2 sequences; retry later\.$"):
+        subject.add(TokenRequest("c", (1, 2), 50), outputs.append)
+    await subject.stop()
+    assert outputs[-2:] == [Failed("a", "The engine is shutting down."), Failed("b", "The engine is shutting down.")]
+
+
+def test_what_has_ended_gets_nothing_more_even_if_its_id_is_in_use_again() -> None:
+    active, old, new = ActiveSequences[ActiveSequence](), list[TokenOutput](), list[TokenOutput]()
+    first, second = (ActiveSequence(TokenRequest("a", (1,), 5), outputs.append) for outputs in (old, new))
+    active.add(first)
+    active.deliver(first, Sampled("a", 1))
+    active.deliver(first, Ended("a", FinishReason.STOP))
+    assert (len(active), first in active) == (0, False)
+    active.add(second)
+    active.deliver(first, Sampled("a", 2))
+    active.deliver(second, Sampled("a", 3))
+    assert (old, new) == ([Sampled("a", 1), Ended("a", FinishReason.STOP)], [Sampled("a", 3)])
+
+
+async def test_a_receiver_that_raises_does_not_affect_the_others() -> None:
+    reported: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(context))
+    active, outputs = ActiveSequences[ActiveSequence](), list[TokenOutput]()
+
+    def fail(_: TokenOutput) -> None:
+        raise ZeroDivisionError
+
+    active.add(ActiveSequence(TokenRequest("a", (1,), 5), fail))
+    active.add(ActiveSequence(TokenRequest("b", (1,), 5), outputs.append))
+    active.fail_all("over")
+    assert outputs == [Failed("b", "over")]
+    assert [context["message"] for context in reported] == ["the receiver of a raised"]
+
+
+def test_an_abort_ends_each_sequence_with_what_it_still_lacks() -> None:
+    active, outputs = ActiveSequences[ActiveSequence](), list[TokenOutput]()
+    waiting = ActiveSequence(TokenRequest("waiting", (1, 2), 5, prompt_logprobs=1), outputs.append)
+    running = ActiveSequence(TokenRequest("running", (1, 2), 5), outputs.append)
+    active.add(waiting)
+    active.add(running)
+    active.deliver(running, Scheduled("running", 0, 2))
+    assert (active.num_started, active.abort_all(active.pop), len(active)) == (1, 2, 0)
+    assert outputs == [
+        Scheduled("running", 0, 2),
+        Scheduled("waiting", 0, 0),
+        PromptLogprobs("waiting", (None, None)),
+        Ended("waiting", FinishReason.ABORT),
+        Ended("running", FinishReason.ABORT),
+    ]

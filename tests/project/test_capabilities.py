@@ -1,0 +1,92 @@
+"""What engines claim to support is declared by name, so that a new field of a request is claimed only once it works."""
+
+from __future__ import annotations
+
+import ast
+
+import msgspec
+import pytest
+
+from dragoman.core.engine import Capabilities
+from dragoman.core.request import Extras, GenerationLimits, SamplingOptions
+from dragoman.engines import batching
+from dragoman.engines.base import CONSTRAINED_TOKEN_CAPABILITIES
+from dragoman.engines.llamacpp import engine as llamacpp
+from dragoman.engines.rollout import RolloutEngine, RolloutSampling
+from dragoman.engines.scripted.engine import PARAMETERS
+from dragoman.engines.upstream.discovery import KINDS
+from tests.engines.rollout.executors import Dice
+from tests.engines.simulator.serving import twin
+
+from .code_metrics import ROOT
+
+REQUEST_STRUCTS = (SamplingOptions, GenerationLimits, Extras)
+REQUEST_FIELDS = {name for struct in REQUEST_STRUCTS for name in struct.__struct_fields__}
+PROMPT_PARAMETERS = {
+    "best_of",
+    "cache_salt",
+    "chat_template_kwargs",
+    "continue_final_message",
+    "detail",
+    "documents",
+    "enable_thinking",
+    "priority",
+    "reasoning_effort",
+    "skip_special_tokens",
+}
+"""What only engines that render the prompt themselves declare."""
+
+
+class Boastful(Dice):
+    """An executor that declares every parameter."""
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return Capabilities(parameters=frozenset(REQUEST_FIELDS))
+
+
+def find_derived_names(source: str) -> list[str]:
+    """The structs of a request whose fields the source lists."""
+    structs, names = {struct.__name__ for struct in REQUEST_STRUCTS}, list[str]()
+    for node in ast.walk(ast.parse(source)):
+        match node:
+            case ast.Attribute(ast.Name(name), "__struct_fields__" | "__annotations__"):
+                names.append(name)
+            case ast.Call(ast.Attribute(_, "fields" | "get_type_hints"), [ast.Name(name), *_]):
+                names.append(name)
+            case _:
+                pass
+    return [name for name in names if name in structs]
+
+
+def test_no_engine_derives_its_parameters_from_the_fields_of_a_struct() -> None:
+    files = sorted((ROOT / "src/dragoman/engines").rglob("*.py"))
+    assert files
+    assert {str(file): names for file in files if (names := find_derived_names(file.read_text()))} == {}
+
+
+@pytest.mark.parametrize("source", ["frozenset(SamplingOptions.__struct_fields__)", "msgspec.structs.fields(Extras)"])
+def test_a_derived_declaration_is_found(source: str) -> None:
+    assert len(find_derived_names(source)) == 1
+
+
+async def test_every_declared_parameter_exists() -> None:
+    async with twin() as simulated:
+        simulator = simulated.engine.capabilities
+    declared = {
+        "batching": batching.build_capabilities(100, lora=True).parameters,
+        "base": CONSTRAINED_TOKEN_CAPABILITIES.parameters,
+        "llamacpp": llamacpp.build_capabilities(100).parameters,
+        "rollout": RolloutEngine(Boastful(), vocab=100, max_model_len=100).capabilities.parameters,
+        "scripted": PARAMETERS,
+        "simulator": simulator.parameters,
+        **{f"upstream: {name}": kind.parameters for name, kind in KINDS.items()},
+    }
+    unknown = {engine: names - REQUEST_FIELDS - PROMPT_PARAMETERS for engine, names in declared.items()}
+    assert {engine: names for engine, names in unknown.items() if names} == {}
+
+
+def test_an_executor_is_passed_every_parameter_that_it_may_declare() -> None:
+    honoured = RolloutEngine(Boastful(), vocab=100, max_model_len=100).capabilities.parameters
+    passed = {field.name for field in msgspec.structs.fields(RolloutSampling)}
+    assert honoured - passed == {"ignore_eos", "truncate_prompt"}, "these two are the pipeline's"
