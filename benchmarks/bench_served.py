@@ -1,4 +1,4 @@
-"""`dragoman bench` against `serve sim`, and what the profile says of the same requests: how far measuring is off.
+"""`dragoman bench` against `serve sim`, and the profile's prediction for the same requests: the error of measuring.
 
     python benchmarks/bench_served.py [--requests 40] [--rate 1.2] [--time-scale 0.2] [--profile PROFILE] [--pin]
 

@@ -26,7 +26,7 @@ HELP = [sys.executable, "-m", "dragoman", "--help"]
 
 
 def started(command: list[str], env: dict[str, str], ready: Callable[[str], None]) -> float:
-    """Until it is ready; told the server's address."""
+    """Waits until it is ready, given the server's address."""
     began = time.perf_counter()
     with subprocess.Popen([*command, *OPTIONS], stdout=subprocess.PIPE, text=True, env=env) as server:
         assert server.stdout is not None

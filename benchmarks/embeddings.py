@@ -47,8 +47,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--texts", type=int, default=64)
     parser.add_argument("--tokens", type=int, default=32)
-    asked = parser.parse_args()
-    asyncio.run(measure(asked.texts, asked.tokens))
+    arguments = parser.parse_args()
+    asyncio.run(measure(arguments.texts, arguments.tokens))
 
 
 if __name__ == "__main__":

@@ -71,7 +71,7 @@ class Row:
 
 
 class Engine:
-    """An engine in a process of its own, which answers when it is told to."""
+    """An engine in its own process, which answers on command."""
 
     def __init__(self, name: str, model: Path, args: argparse.Namespace, python: str, source: Path) -> None:
         paths = [str(source / "src"), str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]

@@ -1,4 +1,4 @@
-"""A process as users have it: installed, and so with its byte code compiled. A checkout may be told to write none."""
+"""A process as users have it: installed, with compiled byte code, which a checkout may be configured not to write."""
 
 from __future__ import annotations
 
@@ -12,5 +12,5 @@ from contextlib import contextmanager
 def environment() -> Generator[dict[str, str]]:
     """For `subprocess`. The first process that imports something compiles it: it is not the one to time."""
     with tempfile.TemporaryDirectory() as compiled:
-        kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
-        yield kept | {"PYTHONPYCACHEPREFIX": compiled, "OPENBLAS_NUM_THREADS": "1"}
+        variables = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+        yield variables | {"PYTHONPYCACHEPREFIX": compiled, "OPENBLAS_NUM_THREADS": "1"}

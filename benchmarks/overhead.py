@@ -145,7 +145,7 @@ def run_server(command: list[str], env: dict[str, str]) -> Generator[tuple[int, 
 
 @contextmanager
 def run_peer(command: str, upstream: int | None, step: float, env: dict[str, str]) -> Generator[tuple[int, int]]:
-    """As `run_server`, for a program that does not tell when it listens.
+    """As `run_server`, for a program that does not report when it listens.
 
     command: with `{upstream}`, `{port}` and `{step}`, the milliseconds of a step.
     """

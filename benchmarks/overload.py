@@ -1,4 +1,4 @@
-"""What becomes of a server that is asked for ten times what it can do, and of others while it reads a megabyte.
+"""A server at ten times its capacity, and the latency of other requests while it reads a megabyte.
 
     python benchmarks/overload.py [--model sim] [--seconds 10] [--times 10] [--pin]
 
@@ -43,14 +43,14 @@ class Load:
 
     async def ask(self) -> None:
         began = time.perf_counter()
-        said = await request(self._port, "POST", "/v1/chat/completions", self.body)
-        match said[9:12]:
+        response = await request(self._port, "POST", "/v1/chat/completions", self.body)
+        match response[9:12]:
             case b"200":
                 self.answered += 1
-            case b"503" if b"retry-after: 1" in said.lower():
+            case b"503" if b"retry-after: 1" in response.lower():
                 self.refused.append(time.perf_counter() - began)
             case _:
-                self.others.append(said[:80].decode("latin-1"))
+                self.others.append(response[:80].decode("latin-1"))
 
 
 @contextmanager
@@ -68,7 +68,7 @@ def serving(*arguments: str) -> Iterator[tuple[int, int]]:
 
 
 def resident(pid: int) -> float:
-    """MB. Linux tells; elsewhere it is 0."""
+    """MB, on Linux; elsewhere 0."""
     status = Path(f"/proc/{pid}/status")
     lines = status.read_text().splitlines() if status.exists() else []
     return sum(int(line.split()[1]) for line in lines if line.startswith("VmRSS")) / 1000
@@ -90,16 +90,16 @@ async def peak(load: Load, seconds: float) -> float:
 async def flood(load: Load, rate: float, seconds: float) -> float:
     """The same where requests come at this rate. What is answered after the last has come does not count."""
     began = time.perf_counter()
-    asked: set[asyncio.Task[None]] = set()
+    requests: set[asyncio.Task[None]] = set()
     for number in range(int(rate * seconds)):
         due = began + number / rate
         await asyncio.sleep(max(0.0, due - time.perf_counter()))
         load.lags.append(time.perf_counter() - due)
         task = asyncio.create_task(load.ask())
-        asked.add(task)
-        task.add_done_callback(asked.discard)
+        requests.add(task)
+        task.add_done_callback(requests.discard)
     goodput = load.answered / (time.perf_counter() - began)
-    await asyncio.gather(*asked)
+    await asyncio.gather(*requests)
     return goodput
 
 
@@ -122,8 +122,10 @@ async def overload(model: str, seconds: float, times: float) -> None:
         await flood(again, times * most, seconds)
         print(f"peak       {most:8.1f} answers/s with {PLACES} clients")
         print(f"overload   {goodput:8.1f} answers/s at {times * most:.0f} requests/s: {goodput / most:.2f} of the peak")
-        told = f"p50 {percentile(load.refused, 0.5):.1f} ms, p99 {percentile(load.refused, 0.99):.1f} ms"
-        print(f"refused    {len(load.refused):8} with Retry-After, {told}; anything else: {load.others[:3] or 'none'}")
+        latency = f"p50 {percentile(load.refused, 0.5):.1f} ms, p99 {percentile(load.refused, 0.99):.1f} ms"
+        print(
+            f"refused    {len(load.refused):8} with Retry-After, {latency}; anything else: {load.others[:3] or 'none'}"
+        )
         lag = f"p50 {percentile(load.lags, 0.5):.1f} ms, p99 {percentile(load.lags, 0.99):.1f} ms"
         print(f"client     {len(load.lags):8} requests sent, {lag} after their time")
         print(f"memory     {before:8.1f} MB before, {after:.1f} after, {resident(pid):.1f} after as much again")
@@ -149,13 +151,13 @@ async def megabyte(seconds: float) -> None:
 
         async def ask() -> None:
             for _ in range(5):
-                said = await request(port, "POST", "/tokenize", body)
-                assert said[9:12] == b"200", said[:300]
+                response = await request(port, "POST", "/tokenize", body)
+                assert response[9:12] == b"200", response[:300]
 
         busy = await pings(port, asyncio.create_task(ask()), seconds)
         for name, took in (("idle", idle), ("1 MB", busy)):
-            told = f"p50 {percentile(took, 0.5):.1f} ms, p99 {percentile(took, 0.99):.1f} ms"
-            print(f"{name:10} /health {told}, asked {len(took)} times")
+            latency = f"p50 {percentile(took, 0.5):.1f} ms, p99 {percentile(took, 0.99):.1f} ms"
+            print(f"{name:10} /health {latency}, asked {len(took)} times")
 
 
 def main() -> None:

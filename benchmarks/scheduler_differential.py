@@ -57,10 +57,10 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=float("inf"))
     parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--mix", choices=tuple(MIXES))
-    asked = parser.parse_args()
+    arguments = parser.parse_args()
     with without_accelerator():
-        mixes = [asked.mix] if asked.mix else list(MIXES)
-        sys.exit(1 if compare(VllmParts(), mixes, asked.first_seed, asked.steps, asked.seconds) else 0)
+        mixes = [arguments.mix] if arguments.mix else list(MIXES)
+        sys.exit(1 if compare(VllmParts(), mixes, arguments.first_seed, arguments.steps, arguments.seconds) else 0)
 
 
 if __name__ == "__main__":

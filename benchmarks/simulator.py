@@ -94,9 +94,9 @@ def _scheduler_alone(workload: Sequence[WorkloadRequest], engine: SimulatedSched
         ) -> tuple[list[SimulatedSequence], list[SimulatedSequence]]:
             nonlocal taken
             began = time.thread_time()
-            told = super().update(step, count_sampled)
+            result = super().update(step, count_sampled)
             taken += time.thread_time() - began
-            return told
+            return result
 
     def constant(load: StepLoad) -> float:
         return 0.01 + 4e-5 * load.tokens + 8e-8 * load.context
@@ -247,8 +247,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     for name in parts:
         parser.add_argument(f"--{name}", action="store_true")
-    asked = vars(parser.parse_args())
-    chosen = [name for name in parts if asked[name.replace("-", "_")]]
+    arguments = vars(parser.parse_args())
+    chosen = [name for name in parts if arguments[name.replace("-", "_")]]
     for name in chosen or ("speed", "accuracy"):
         parts[name]()
 

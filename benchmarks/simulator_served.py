@@ -63,7 +63,7 @@ def body_of(request: WorkloadRequest, generator: np.random.Generator) -> bytes:
 
 
 async def ask(port: int, request: WorkloadRequest, message: bytes, begin: float) -> Timing:
-    """Sent at its moment; RuntimeError where the answer has another length than the trace says."""
+    """Sent at its moment; RuntimeError where the answer's length differs from the trace."""
     await asyncio.sleep(begin + request.arrival_s - 0.05 - time.perf_counter())
     reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=2**20)
     await asyncio.sleep(begin + request.arrival_s - time.perf_counter())
@@ -74,22 +74,22 @@ async def ask(port: int, request: WorkloadRequest, message: bytes, begin: float)
         if line.startswith(b"data: {"):
             lines.append((time.perf_counter(), line))  # read later: others' tokens wait meanwhile
     writer.close()
-    said, count = read(lines)
+    chunks, count = read(lines)
     if count != request.output_tokens:
         raise RuntimeError(f"{request.id}: {count} tokens came where {request.output_tokens} were asked for")
-    return Timing(request.id, sent - begin, said[0] - begin, said[-1] - begin, request.input_tokens, count)
+    return Timing(request.id, sent - begin, chunks[0] - begin, chunks[-1] - begin, request.input_tokens, count)
 
 
 def read(lines: Sequence[tuple[float, bytes]]) -> tuple[list[float], int]:
     """When tokens came, and how many."""
-    said: list[float] = []
+    times: list[float] = []
     count = 0
     for at, line in lines:
         tokens = json.loads(line[6:])["choices"][0].get("token_ids") or ()
         count += len(tokens)
         if tokens:
-            said.append(at)
-    return said, count
+            times.append(at)
+    return times, count
 
 
 async def served(trace: Sequence[WorkloadRequest], profile: str) -> list[Timing]:
@@ -99,12 +99,12 @@ async def served(trace: Sequence[WorkloadRequest], profile: str) -> list[Timing]
         warm = WorkloadRequest("warm", 0.0, 16, 4)
         await ask(port, warm, body_of(warm, generator), time.perf_counter() + LEAD)
         begin = time.perf_counter() + LEAD
-        asked = (ask(port, request, message, begin) for request, message in zip(trace, messages, strict=True))
-        return list(await asyncio.gather(*asked))
+        requests = (ask(port, request, message, begin) for request, message in zip(trace, messages, strict=True))
+        return list(await asyncio.gather(*requests))
 
 
-def simulated(trace: Sequence[WorkloadRequest], profile: SimulatorProfile, told: str) -> list[Timing]:
-    config = build_scheduler_config(Settings(model="sim", profile=told), profile)
+def simulated(trace: Sequence[WorkloadRequest], profile: SimulatorProfile, label: str) -> list[Timing]:
+    config = build_scheduler_config(Settings(model="sim", profile=label), profile)
     core = EngineCore(
         SimulatedScheduler(config, SimulatedBlockPool(config.num_gpu_blocks)), profile.latency.compute_seconds
     )

@@ -104,10 +104,10 @@ class Client:
 
     async def _responses(self) -> httpx2.Response:
         """Stored, read and deleted, so that the store stays as it is."""
-        made = await self._http.post("/v1/responses", json={"input": self._text(), "max_output_tokens": 16})
-        if made.status_code != 200:
-            return made
-        path = f"/v1/responses/{made.json()['id']}"
+        response = await self._http.post("/v1/responses", json={"input": self._text(), "max_output_tokens": 16})
+        if response.status_code != 200:
+            return response
+        path = f"/v1/responses/{response.json()['id']}"
         read = await self._http.get(path)
         await self._http.delete(path)
         return read
@@ -130,10 +130,10 @@ class Client:
 async def watch(http: httpx2.AsyncClient, pid: int, begin: float, until: float) -> list[Sample]:
     samples: list[Sample] = []
     while time.monotonic() < until:
-        asked = time.monotonic()
+        started = time.monotonic()
         await http.get("/health")
-        lag = time.monotonic() - asked
-        if asked >= begin:
+        lag = time.monotonic() - started
+        if started >= begin:
             samples.append(measure(pid, lag))
         await asyncio.sleep(1)
     return samples
@@ -173,16 +173,16 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--minutes", type=float, default=20.0)
     parser.add_argument("--model", default="tiny")
-    asked = parser.parse_args()
+    arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, "-m", "dragoman", "serve", asked.model, "--port", "0", "--log-level", "warning"]
+        command = [sys.executable, "-m", "dragoman", "serve", arguments.model, "--port", "0", "--log-level", "warning"]
         command += ["--store", f"sqlite:{folder}/store.db", "--max-model-len", "1024", "--kv-cache-tokens", "8192"]
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
             assert server.stdout is not None
             try:
                 greeting = server.stdout.readline()
                 port = int(greeting.rpartition(":")[2].split()[0])
-                wrong = asyncio.run(soak(port, server.pid, asked.minutes))
+                wrong = asyncio.run(soak(port, server.pid, arguments.minutes))
             finally:
                 server.terminate()
     for each in wrong:

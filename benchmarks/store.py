@@ -1,4 +1,4 @@
-"""What storing costs: commits a second, their latency, and how long the event loop waits meanwhile.
+"""The cost of storing: commits a second, their latency, and how long the event loop waits meanwhile.
 
     python benchmarks/store.py [--seconds 2] [--clients 32] [--bytes 4000] [--postgres DSN]
 
@@ -32,7 +32,7 @@ async def client(store: Store, name: str, body: bytes, until: float, took: list[
 
 
 async def lag(until: float, late: list[float]) -> None:
-    """How much later than asked a sleeper wakes."""
+    """How much later than requested a sleep ends."""
     while time.perf_counter() < until:
         began = time.perf_counter()
         await asyncio.sleep(TICK)

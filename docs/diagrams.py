@@ -40,8 +40,8 @@ BETWEEN: Sequence[tuple[str, str]] = (
 )
 """What passes between two packages, down and up."""
 ASIDE: Sequence[tuple[str, str]] = (
-    ("conformance", "judges any server"),
-    ("check", "asks any server"),
+    ("conformance", "checks streams of any server"),
+    ("check", "checks any server"),
     ("testing", "for others' tests"),
     ("ui", "files of the page"),
 )

@@ -1,6 +1,6 @@
-"""An example of every parameter that a generating dialect honours: what the tables of the docs, and a test, ask with.
+"""An example of every parameter that a generating dialect honours: used by the tables of the docs and by a test.
 
-A value is the parameter's own; where it needs company it is an `Asked` with the other fields.
+A value is the parameter's own; if it needs other fields beside it, it is an `Example` with them.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from dragoman.dialects.responses import read_responses
 
 
 @dataclass(frozen=True)
-class Asked:
-    """A value, and the fields that it needs beside it."""
+class Example:
+    """A value with the fields that it needs beside it."""
 
     value: Any
     beside: Mapping[str, Any] = field(default_factory=dict[str, Any])
@@ -79,7 +79,7 @@ SHARED: dict[str, Any] = {
     "session_id": "session-1",
     "model": "another",
     "stream": True,
-    "stream_options": Asked({"include_usage": True}, STREAM),
+    "stream_options": Example({"include_usage": True}, STREAM),
     "n": 2,
     "metadata": {"a": "b"},
     "service_tier": "default",
@@ -97,14 +97,14 @@ CHAT: dict[str, Any] = {
     "messages": [{"role": "user", "content": "bye"}],
     "max_completion_tokens": 5,
     "logprobs": True,
-    "top_logprobs": Asked(2, {"logprobs": True}),
-    "logprob_token_ids": Asked([5, 6], {"logprobs": True}),
-    "return_tokens_as_token_ids": Asked(True, {"logprobs": True}),
+    "top_logprobs": Example(2, {"logprobs": True}),
+    "logprob_token_ids": Example([5, 6], {"logprobs": True}),
+    "return_tokens_as_token_ids": Example(True, {"logprobs": True}),
     "tools": [TOOL],
-    "tool_choice": Asked("required", {"tools": [TOOL]}),
-    "parallel_tool_calls": Asked(False, {"tools": [TOOL]}),
+    "tool_choice": Example("required", {"tools": [TOOL]}),
+    "parallel_tool_calls": Example(False, {"tools": [TOOL]}),
     "functions": [FUNCTION],
-    "function_call": Asked({"name": "weather"}, {"functions": [FUNCTION]}),
+    "function_call": Example({"name": "weather"}, {"functions": [FUNCTION]}),
     "reasoning_effort": "low",
     "thinking_token_budget": 5,
     "include_reasoning": False,
@@ -112,7 +112,7 @@ CHAT: dict[str, Any] = {
     "chat_template_kwargs": {"enable_thinking": True},
     "documents": [{"title": "a", "text": "b"}],
     "add_generation_prompt": False,
-    "continue_final_message": Asked(True, {"messages": PREFILL, "add_generation_prompt": False}),
+    "continue_final_message": Example(True, {"messages": PREFILL, "add_generation_prompt": False}),
     "return_prompt_text": True,
     "verbosity": "medium",
     "store": True,
@@ -123,8 +123,8 @@ COMPLETIONS: dict[str, Any] = {
     "best_of": 3,
     "echo": True,
     "logprobs": 2,
-    "logprob_token_ids": Asked([5, 6], {"logprobs": 1}),
-    "return_tokens_as_token_ids": Asked(True, {"logprobs": 1}),
+    "logprob_token_ids": Example([5, 6], {"logprobs": 1}),
+    "return_tokens_as_token_ids": Example(True, {"logprobs": 1}),
 }
 RESPONSES: dict[str, Any] = {
     **DECODING,
@@ -137,10 +137,10 @@ RESPONSES: dict[str, Any] = {
     "store": False,
     "background": True,
     "stream": True,
-    "stream_options": Asked({"include_obfuscation": False}, STREAM),
+    "stream_options": Example({"include_obfuscation": False}, STREAM),
     "include": ["message.output_text.logprobs"],
     "tools": [{"type": "function", **FUNCTION}],
-    "tool_choice": Asked("required", {"tools": [{"type": "function", **FUNCTION}]}),
+    "tool_choice": Example("required", {"tools": [{"type": "function", **FUNCTION}]}),
     "parallel_tool_calls": False,
     "max_tool_calls": 3,
     "max_output_tokens": 20,
@@ -167,7 +167,7 @@ MESSAGES: dict[str, Any] = {
     "messages": [{"role": "user", "content": "bye"}],
     "system": "Be brief.",
     "tools": [CLAUDE_TOOL],
-    "tool_choice": Asked({"type": "any"}, {"tools": [CLAUDE_TOOL]}),
+    "tool_choice": Example({"type": "any"}, {"tools": [CLAUDE_TOOL]}),
     "thinking": {"type": "enabled", "budget_tokens": 1024},
     "output_config": {"format": {"type": "json_schema", "schema": SCHEMA}},
     "output_format": {"type": "json_schema", "schema": SCHEMA},
@@ -205,6 +205,6 @@ def body(dialect: str, parameter: str | None = None) -> dict[str, Any]:
     known = DIALECTS[dialect]
     if parameter is None:
         return dict(known.base)
-    asked = known.examples[parameter]
-    asked = asked if isinstance(asked, Asked) else Asked(asked)
-    return {**known.base, **asked.beside, parameter: asked.value}
+    example = known.examples[parameter]
+    example = example if isinstance(example, Example) else Example(example)
+    return {**known.base, **example.beside, parameter: example.value}

@@ -76,13 +76,13 @@ def _on(can: Capabilities, row: ParameterSupport) -> str:
     if row.status is not SupportStatus.HONOURED or row.name in REFUSES.get(row.dialect, ()):
         return ""
     call = DIALECTS[row.dialect].read(json.dumps(body(row.dialect, row.name)).encode(), READING)
-    said: list[str] = []
+    warnings: list[str] = []
     try:
         for request in call.requests:
-            said += check_request(request, can, TERMS)
+            warnings += check_request(request, can, TERMS)
     except RequestError:
         return "refused"
-    return "warned" if said else "yes"
+    return "warned" if warnings else "yes"
 
 
 READING = ReaderOptions(default_model="tiny")
@@ -109,8 +109,8 @@ def _route(path: str, methods: str, declared: Route | type[ResponsesWebSocket], 
 def engines() -> Iterable[str]:
     """The features of each engine, from its capabilities. `depends`: on the model, or on how it is served."""
     can = {name: (_capabilities(name),) * 2 for name in ENGINES} | _OF_LIBRARIES
-    told = {kind.name: Capabilities(kind.features, kind.parameters) for kind in KINDS.values() if kind.parameters}
-    can |= {f"upstream: {name}": (each, each) for name, each in told.items()}
+    supported = {kind.name: Capabilities(kind.features, kind.parameters) for kind in KINDS.values() if kind.parameters}
+    can |= {f"upstream: {name}": (each, each) for name, each in supported.items()}
     yield f"| feature | {' | '.join(can)} |"
     yield f"| --- |{' --- |' * len(can)}"
     for feature in Feature:
@@ -255,8 +255,8 @@ def cli() -> Iterable[str]:
         assert group.typer_instance is not None
         commands += [(str(group.name), str(command.name)) for command in group.typer_instance.registered_commands]
     for command in commands:
-        shown = CliRunner().invoke(app, [*command, "--help"], prog_name="dragoman", env=environment)
-        yield from ("", f"## dragoman {' '.join(command)}", "", "```text", shown.output.strip(), "```")
+        result = CliRunner().invoke(app, [*command, "--help"], prog_name="dragoman", env=environment)
+        yield from ("", f"## dragoman {' '.join(command)}", "", "```text", result.output.strip(), "```")
     yield ""
 
 
@@ -266,15 +266,15 @@ def errors() -> Iterable[str]:
     yield "| --- | --- | --- | --- | --- | --- |"
     for kind in (DragomanError, *_list_subclasses(DragomanError)):
         error = _EXAMPLES[kind]() if kind in _EXAMPLES else kind("m")
-        shown = {each.name: json.loads(each.render(error, "r", Profile.OPENAI)) for each in (OPENAI, ANTHROPIC, TGI)}
-        anthropic = f"{ANTHROPIC.map_status(error)} `{shown[ANTHROPIC.name]['error']['type']}`"
-        tgi = f"{TGI.map_status(error)} `{shown[TGI.name]['error_type']}`"
+        bodies = {each.name: json.loads(each.render(error, "r", Profile.OPENAI)) for each in (OPENAI, ANTHROPIC, TGI)}
+        anthropic = f"{ANTHROPIC.map_status(error)} `{bodies[ANTHROPIC.name]['error']['type']}`"
+        tgi = f"{TGI.map_status(error)} `{bodies[TGI.name]['error_type']}`"
         retry = "" if error.retry_after is None else ", `Retry-After`"
         code = f"`{error.code}`" if error.code else ""
         text = inspect.cleandoc(kind.__dict__.get("__doc__") or "").partition("\n\n")[0]
         # A docstring without a sentence describes its fields.
         about = f"`{kind.__name__}`" + ("" if not text or re.match(r"\w+: ", text) else f": {_cell(text)}")
-        openai = shown[OPENAI.name]["error"]["type"]
+        openai = bodies[OPENAI.name]["error"]["type"]
         yield f"| {about} | {error.status}{retry} | {code} | `{openai}` | {anthropic} | {tgi} |"
 
 

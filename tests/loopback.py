@@ -13,7 +13,7 @@ from starlette.types import ASGIApp
 
 
 def find_free_port() -> int:
-    """A port for a program that cannot tell which one it was given."""
+    """A port for a program that cannot report a port chosen by the system."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         return listener.getsockname()[1]
 
@@ -26,7 +26,7 @@ def served(app: ASGIApp) -> Generator[str]:
         config = uvicorn.Config(app, log_level="error", log_config=None, server_header=False, date_header=False)
         server = uvicorn.Server(config)
         running = threading.Thread(target=lambda: asyncio.run(server.serve(sockets=[listener])))
-        listener.listen(100)  # who connects before the server runs waits
+        listener.listen(100)  # connections wait until the server runs
         running.start()
         try:
             yield f"http://127.0.0.1:{listener.getsockname()[1]}"

@@ -218,7 +218,7 @@ MUTANTS = (
         "launch/models.py",
         "    _warn_unsupported_names(settings, find_changed_settings(settings), *kinds)\n",
         "",
-        ("tests/launch/test_heeded.py",),
+        ("tests/launch/test_engine_support.py",),
     ),
     # Browsers.
     Mutant(
@@ -716,14 +716,14 @@ MUTANTS = (
         "launch/port_faults.py",
         "                    listener.close()\n                else:\n",
         "                    self._listener = listener\n                else:\n",
-        ("tests/launch/test_doors.py",),
+        ("tests/launch/test_port_faults.py",),
     ),
     Mutant(
         "closing one port of a process cuts the streams of all of them",
         "launch/port_faults.py",
         'if transport.get_extra_info("sockname")[1] != self.port:',
         "if connection is None:",
-        ("tests/launch/test_doors.py",),
+        ("tests/launch/test_port_faults.py",),
     ),
     Mutant(
         "a server that stops answers all frames that wait before it closes their connection",
@@ -1493,7 +1493,7 @@ MUTANTS = (
         "await self._write(self._framing.end, more_body=False)",
         (f"{SERVING}/test_answers.py",),
     ),
-    # What was said, spelled again.
+    # Replay of sampled tokens.
     Mutant(
         "a chain is tokenised afresh, and the cached prefix ends at the first token that was chosen otherwise",
         "prompts/tokenizer.py",

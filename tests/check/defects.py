@@ -126,11 +126,11 @@ def _join_text(events: list[Event]) -> list[Event]:
         for delta in get_deltas(value)
         if delta.get("content")
     ]
-    kept = [
+    remaining = [
         event for event in events if event[1] == "[DONE]" or not any(d.get("content") for d in get_deltas(event[1]))
     ]
     if texts:
-        kept.insert(
+        remaining.insert(
             1,
             (
                 None,
@@ -142,7 +142,7 @@ def _join_text(events: list[Event]) -> list[Event]:
                 },
             ),
         )
-    return kept
+    return remaining
 
 
 def _strip(delta: Json) -> None:

@@ -150,12 +150,12 @@ def test_ids_are_unique_and_every_check_has_a_rule_and_a_source() -> None:
         assert check.source.startswith("https://"), check.id
 
 
-def test_every_claim_of_a_check_is_made_by_some_profile() -> None:
+def test_every_claim_of_a_check_is_in_some_profile() -> None:
     claimed = {claim for claims in PROFILES.values() for claim in claims} | {"key"}
     assert {claim for check in CHECKS for claim in check.claims} <= claimed
 
 
-def test_the_key_is_asked_for_and_in_no_evidence() -> None:
+def test_a_missing_key_is_reported_and_the_key_is_in_no_evidence() -> None:
     """The reference needs no key, so requests without one succeed: a defect that the checks of keys find."""
     proxy, models = build_reference()
     proxy.defect = Defect("a 500", "test", "/v1/chat", "", answer=lambda _: build_json(500, {"error": "x"}))

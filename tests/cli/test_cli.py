@@ -1,4 +1,4 @@
-"""The command line: what it makes of its arguments, what it says when they are wrong, and how little it imports."""
+"""The command line: arguments, error messages and imports."""
 
 from __future__ import annotations
 
@@ -61,21 +61,21 @@ def test_settings_can_be_read_again():
 
 
 def test_options_are_settings():
-    said = settings(
+    loaded = settings(
         "scripted:x.yaml", "--port", "0", "--api-key", "a,b", "--api-key", "c", "--max-model-len=8k", "--strict",
         "--no-access-log", "--override-generation-config", '{"temperature": 0}',
     )  # fmt: skip
-    assert said.model == "scripted:x.yaml"
-    assert (said.port, said.max_model_len, said.strict, said.access_log) == (0, 8000, True, False)
-    assert said.api_key == ("a,b", "c")
-    assert said.override_generation_config.temperature == 0
+    assert loaded.model == "scripted:x.yaml"
+    assert (loaded.port, loaded.max_model_len, loaded.strict, loaded.access_log) == (0, 8000, True, False)
+    assert loaded.api_key == ("a,b", "c")
+    assert loaded.override_generation_config.temperature == 0
 
 
 def test_underscores_are_dashes_as_in_vllm():
     assert settings("--max_model_len", "4096", "--served_model_name", "a_b").max_model_len == 4096
 
 
-def test_former_names_are_accepted_and_not_shown(caplog: pytest.LogCaptureFixture):
+def test_former_names_are_accepted_and_hidden(caplog: pytest.LogCaptureFixture):
     assert settings("--max-waiting", "7").max_queued_requests == 7
     assert caplog.messages == ["--max-waiting is deprecated; use --max-queued-requests"]
     assert "--max-waiting" not in call("serve", "--help").output
@@ -105,7 +105,7 @@ def test_the_command_line_counts_before_the_environment():
         (["--config", "absent.toml"], "No such file"),
     ],
 )
-def test_a_fault_is_told_in_a_line_and_not_served(arguments: list[str], why: str):
+def test_an_invalid_setting_is_a_one_line_error(arguments: list[str], why: str):
     run = Recorder()
     result = call("serve", *arguments, run=run)
     assert (result.exit_code, run.settings, result.stdout) == (2, [], "")
@@ -113,7 +113,7 @@ def test_a_fault_is_told_in_a_line_and_not_served(arguments: list[str], why: str
     assert "Traceback" not in result.stderr
 
 
-def test_what_the_server_finds_wrong_is_told_the_same_way():
+def test_a_server_error_at_startup_is_a_one_line_error():
     result = call("serve", run=Recorder(error=SettingsError("--tool-call-parser: no such parser")))
     assert (result.exit_code, result.stderr) == (2, "Error: --tool-call-parser: no such parser\n")
 
@@ -139,8 +139,8 @@ def test_help_fits_a_narrow_terminal_and_shows_every_option_in_full(command: str
     output = CliRunner().invoke(app, [command, "--help"], env={"COLUMNS": "80"}).output
     assert max(map(len, output.splitlines())) <= 80
     group: Any = typer.main.get_command(app)
-    shown = [one for one in group.commands[command].params if not one.hidden]
-    flags = {flag for one in shown for flag in (*one.opts, *one.secondary_opts) if flag.startswith("--")}
+    visible = [one for one in group.commands[command].params if not one.hidden]
+    flags = {flag for one in visible for flag in (*one.opts, *one.secondary_opts) if flag.startswith("--")}
     assert flags <= set(output.replace(",", " ").split())
 
 
@@ -161,7 +161,7 @@ def test_a_misspelled_command_gets_a_suggestion():
 
 
 @pytest.mark.parametrize("argument", ["version", "--version"])
-def test_the_version_is_shown(argument: str):
+def test_the_version_is_printed(argument: str):
     assert call(argument).stdout == f"{__version__}\n"
 
 
@@ -189,7 +189,7 @@ OTHERS = ["httpx2", "torch", "transformers", "mlx", "asyncpg", "websockets", "ma
 OTHER_ENGINES = [f"dragoman.engines.{name}" for name in ("upstream", "transformers", "mlx", "encoder", "scripted")]
 
 
-def test_a_server_imports_no_other_engine_and_ends_in_peace_when_told_to_as_soon_as_it_greets(tmp_path: Path):
+def test_a_server_imports_only_its_engine_and_stops_cleanly_right_after_startup(tmp_path: Path):
     code = (
         "import sys\n"
         "from dragoman.cli import main\n"
@@ -203,20 +203,20 @@ def test_a_server_imports_no_other_engine_and_ends_in_peace_when_told_to_as_soon
         assert server.stdout.readline().startswith("Serving ")
         server.terminate()
         try:
-            _, said = server.communicate(timeout=20)
+            _, output = server.communicate(timeout=20)
         finally:
             server.kill()
-    assert (server.returncode, said) == (0, "[]\n")
+    assert (server.returncode, output) == (0, "[]\n")
 
 
-def test_what_cannot_start_is_told_in_a_line(tmp_path: Path):
+def test_an_invalid_kv_transfer_config_is_a_one_line_error(tmp_path: Path):
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as taken:
         taken.bind(("127.0.0.1", 0))
         transfer = {"kv_connector": "NixlConnector", "kv_role": "kv_both", "kv_port": taken.getsockname()[1]}
         extra = {"kv_connector_extra_config": {"bytes_per_token": 1}}
         command = [sys.executable, "-m", "dragoman", "serve", "sim", "--port", "0", "--store", "none"]
-        told = [*command, "--kv-transfer-config", json.dumps(transfer | extra)]
-        done = subprocess.run(told, capture_output=True, text=True, check=False, cwd=tmp_path, timeout=60)
+        arguments = [*command, "--kv-transfer-config", json.dumps(transfer | extra)]
+        done = subprocess.run(arguments, capture_output=True, text=True, check=False, cwd=tmp_path, timeout=60)
     assert done.returncode == 3
     assert "--kv-transfer-config: could not bind" in done.stderr
     assert "Traceback" not in done.stderr

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import httpx2
 
+from .client_process import serving
 from .devtools import Page, browsing
-from .running import serving
 from .test_ui import BOTH_ANSWERED, TOOLS, ask, open_view, set_up
 
 FOLDER = Path(__file__).parents[2] / "docs" / "images"

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from ..commands.processes import build_environment
-from .running import PATIENCE
+from .client_process import PATIENCE
 
 PROGRAMS = Path(__file__).parent / "node" / "node_modules" / ".bin"
 AGENTS = ("claude", "codex")

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from .running import MODELS, PATIENCE, Said, serving
+from .client_process import MODELS, PATIENCE, Results, serving
 
 PAGES = Path(__file__).parent / "browser"
 BROWSER = shutil.which("chromium") or shutil.which("google-chrome") or shutil.which("chromium-browser")
@@ -29,11 +29,11 @@ pytestmark = [pytest.mark.clients, pytest.mark.skipif(BROWSER is None, reason="n
 
 
 class Site(ThreadingHTTPServer):
-    """A web site of its own, with the page. It hears what the page's script tells."""
+    """A web site with the page. It receives the results that the page's script posts."""
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), partial(_Visit, directory=str(PAGES)))
-        self.told: Queue[Said] = Queue()
+        self.results: Queue[Results] = Queue()
         self._thread = threading.Thread(target=self.serve_forever)
         self._thread.start()
 
@@ -46,8 +46,8 @@ class Site(ThreadingHTTPServer):
         self._thread.join()
         self.server_close()
 
-    def opened(self, folder: Path, address: str, page: str = "page.html") -> Said:
-        """What a page says of the server when it is opened in a browser."""
+    def opened(self, folder: Path, address: str, page: str = "page.html") -> Results:
+        """The results of a page that is opened in a browser."""
         command = (
             str(BROWSER),
             *FLAGS,
@@ -56,7 +56,7 @@ class Site(ThreadingHTTPServer):
         )
         with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as browser:
             try:
-                return self.told.get(timeout=PATIENCE)
+                return self.results.get(timeout=PATIENCE)
             finally:
                 browser.terminate()
 
@@ -64,7 +64,7 @@ class Site(ThreadingHTTPServer):
 class _Visit(SimpleHTTPRequestHandler):
     def do_POST(self) -> None:
         assert isinstance(self.server, Site)
-        self.server.told.put(json.loads(self.rfile.read(int(self.headers["content-length"]))))
+        self.server.results.put(json.loads(self.rfile.read(int(self.headers["content-length"]))))
         self.send_response(204)
         self.end_headers()
 
@@ -73,8 +73,8 @@ class _Visit(SimpleHTTPRequestHandler):
 
 
 @pytest.fixture(scope="module")
-def said(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Said]:
-    """What the page says when it comes from an origin that is allowed, and from another one."""
+def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Results]:
+    """The results of the page from an allowed origin, and from another one."""
     folder = tmp_path_factory.mktemp("browser")
     (folder / "models.yaml").write_text(MODELS)
     with closing(Site()) as allowed, closing(Site()) as other:
@@ -83,8 +83,8 @@ def said(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Said]:
             return {"allowed": allowed.opened(folder, address), "other": other.opened(folder, address)}
 
 
-def test_a_page_that_may_is_served(said: dict[str, Said]) -> None:
-    assert said["allowed"] == {
+def test_a_page_that_may_is_served(results: dict[str, Results]) -> None:
+    assert results["allowed"] == {
         "streamed": {"text": "5 and 8", "id": True},
         "refused": {"status": 429, "after": True, "message": "slowly"},
         "listed": {"models": ["scripted", "tiny"]},
@@ -92,9 +92,9 @@ def test_a_page_that_may_is_served(said: dict[str, Said]) -> None:
     }
 
 
-def test_another_page_learns_nothing(said: dict[str, Said]) -> None:
+def test_another_page_learns_nothing(results: dict[str, Results]) -> None:
     failed = {"error": "TypeError"}
-    assert said["other"] == {"streamed": failed, "refused": failed, "listed": failed, "socket": {"opened": False}}
+    assert results["other"] == {"streamed": failed, "refused": failed, "listed": failed, "socket": {"opened": False}}
 
 
 PASSED = re.compile(r"INFO dragoman\.access: \S+ \S+ (\S+) (\S+) (\d+) ")
@@ -105,9 +105,9 @@ def test_a_page_of_another_origin_cannot_use_a_default_server(tmp_path: Path) ->
     with closing(Site()) as site, serving("scripted --directives --store memory", tmp_path) as address:
         port = address.rpartition(":")[2]
         for host in ("127.0.0.1", "localhost"):
-            told = site.opened(tmp_path, f"http://{host}:{port}", "attack.html")
-            assert {name for name, found in told.items() if found["readable"]} == set()
-            assert len(told) == 14
-    asked = PASSED.findall((tmp_path / "server.log").read_text())
-    assert {path for _, path, _ in asked} >= {"/v1/chat/completions", "/v1/files", "/flush_cache", "/pause"}
-    assert [one for one in asked if not one[2].startswith("4")] == []
+            result = site.opened(tmp_path, f"http://{host}:{port}", "attack.html")
+            assert {name for name, found in result.items() if found["readable"]} == set()
+            assert len(result) == 14
+    requests = PASSED.findall((tmp_path / "server.log").read_text())
+    assert {path for _, path, _ in requests} >= {"/v1/chat/completions", "/v1/files", "/flush_cache", "/pause"}
+    assert [one for one in requests if not one[2].startswith("4")] == []

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from .client_process import serving
 from .devtools import BROWSER, Page, browsing
-from .running import serving
 
 pytestmark = [pytest.mark.clients, pytest.mark.skipif(BROWSER is None, reason="needs Chromium")]
 
@@ -17,7 +17,7 @@ LINKS = "[...document.querySelectorAll('#list a')]"
 
 @pytest.fixture
 def page(tmp_path: Path) -> Generator[Page]:
-    """A page of an empty browser; at the end it must have complained of nothing, and asked one server only."""
+    """A page of an empty browser; at the end it must have logged no error and called one server only."""
     with browsing(tmp_path) as opened:
         opened.resize(1280, 800)
         yield opened
@@ -28,7 +28,7 @@ def page(tmp_path: Path) -> Generator[Page]:
         assert [url for url in opened.requested if not url.startswith(origins)] == []
 
 
-def test_every_route_of_the_description_is_shown(page: Page, tmp_path: Path):
+def test_every_route_of_the_description_is_displayed(page: Page, tmp_path: Path):
     with serving("tiny --store memory", tmp_path) as address:
         page.open(f"{address}/docs")
         page.wait("document.querySelector('#operation h2')")

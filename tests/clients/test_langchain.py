@@ -8,38 +8,38 @@ from pathlib import Path
 import pytest
 
 from tests.docs.blocks import blocks
-from tests.docs.house import House
+from tests.docs.harness import PageRunner
 
-from .running import Said, needs, tried
+from .client_process import Results, needs, tried
 
 PAGE = Path(__file__).parents[2] / "docs" / "agents" / "langchain.md"
-SCRIPT = Path(__file__).parent / "langchain" / "says.py"
+SCRIPT = Path(__file__).parent / "langchain" / "program.py"
 DIALECTS = ("chat", "responses", "messages")
 
 pytestmark = [pytest.mark.clients, needs("langchain", "langchain_openai", "langchain_anthropic")]
 
 
 @pytest.fixture(scope="module")
-def said(tmp_path_factory: pytest.TempPathFactory) -> Said:
+def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
     return tried(tmp_path_factory.mktemp("langchain"), sys.executable, str(SCRIPT))
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)
-def test_an_agent_runs_to_its_end(said: Said, dialect: str) -> None:
+def test_an_agent_runs_to_its_end(results: Results, dialect: str) -> None:
     loop = {"text": "5 and 8", "calls": [{"a": 2, "b": 3}, {"a": 4, "b": 4}], "results": ["5", "8"]}
-    assert said[f"{dialect} loop"] == loop
+    assert results[f"{dialect} loop"] == loop
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)
-def test_its_sum_of_a_stream_is_the_whole_answer(said: Said, dialect: str) -> None:
-    assert said[f"{dialect} streamed"] == said[f"{dialect} whole"]
-    assert len(said[f"{dialect} whole"]["calls"]) == 2
-    assert all(said[f"{dialect} whole"]["usage"])
+def test_its_sum_of_a_stream_is_the_whole_answer(results: Results, dialect: str) -> None:
+    assert results[f"{dialect} streamed"] == results[f"{dialect} whole"]
+    assert len(results[f"{dialect} whole"]["calls"]) == 2
+    assert all(results[f"{dialect} whole"]["usage"])
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)
-def test_what_fails_is_an_exception(said: Said, dialect: str) -> None:
-    refused, broken = said[f"{dialect} refused"], said[f"{dialect} broken"]
+def test_what_fails_is_an_exception(results: Results, dialect: str) -> None:
+    refused, broken = results[f"{dialect} refused"], results[f"{dialect} broken"]
     assert refused["status"] == 429
     assert "RateLimitError" in refused["error"]
     assert "out of memory" in broken["message"]
@@ -47,13 +47,13 @@ def test_what_fails_is_an_exception(said: Said, dialect: str) -> None:
 
 @pytest.mark.parametrize("dialect", DIALECTS)
 @pytest.mark.parametrize("method", ["json_schema", "function_calling"])
-def test_an_object_follows_its_schema(said: Said, dialect: str, method: str) -> None:
-    assert said[f"{dialect} {method}"].get("valid"), said[f"{dialect} {method}"]
+def test_an_object_follows_its_schema(results: Results, dialect: str, method: str) -> None:
+    assert results[f"{dialect} {method}"].get("valid"), results[f"{dialect} {method}"]
 
 
-def test_a_plain_prompt_and_vectors(said: Said) -> None:
-    assert said["completions whole"] == said["completions streamed"] == {"text": "5 and 8"}
-    assert said["embeddings"] == {"sizes": [192, 192]}
+def test_a_plain_prompt_and_vectors(results: Results) -> None:
+    assert results["completions whole"] == results["completions streamed"] == {"text": "5 and 8"}
+    assert results["embeddings"] == {"sizes": [192, 192]}
 
 
 @needs("langchain_ollama")
@@ -62,8 +62,8 @@ def test_the_programs_of_the_page_print_what_it_says(tmp_path: Path) -> None:
     page = PAGE.read_text(encoding="utf-8").replace("<!-- clients: ", "<!-- test: ")
     marked = list(blocks(page.replace("<!-- clients output -->", "<!-- output -->")))
     assert [block.kind for block in marked] == ["test", "output"] * 3
-    house = House(tmp_path)
+    runner = PageRunner(tmp_path)
     try:
-        house.run(marked)
+        runner.run(marked)
     finally:
-        house.close()
+        runner.close()

@@ -1,4 +1,4 @@
-"""lm-eval's two clients of local servers, on a task made here: what it reads is what the model said."""
+"""lm-eval's two clients of local servers, on a task defined here: they read the output of the model."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from .running import needs, run, serving
+from .client_process import needs, run, serving
 
 pytestmark = [pytest.mark.clients, needs("lm_eval", "datasets")]
 
@@ -45,12 +45,12 @@ metric_list: [{metric: exact_match}]
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    made = tmp_path_factory.mktemp("lm-eval")
-    rows = made / "rows.jsonl"
+    directory = tmp_path_factory.mktemp("lm-eval")
+    rows = directory / "rows.jsonl"
     rows.write_text("".join(json.dumps(row) + "\n" for row in ROWS))
     for name, task in (("choosing", CHOOSING), ("saying", SAYING)):
-        (made / f"{name}.yaml").write_text(task.replace("ROWS", str(rows)))
-    return made
+        (directory / f"{name}.yaml").write_text(task.replace("ROWS", str(rows)))
+    return directory
 
 
 @pytest.fixture(scope="module")
@@ -62,12 +62,12 @@ def address(folder: Path) -> Iterator[str]:
 def evaluate(folder: Path, client: str, task: str, *extra: str, **options: object) -> list[dict[str, Any]]:
     """The samples that lm-eval wrote down."""
     out = folder / f"out-{client}-{task}"
-    told = ",".join(f"{name}={value}" for name, value in options.items())
-    asked = ["-m", "lm_eval", "run", "--model", client, "--model_args", told, "--tasks", task]
+    model_args = ",".join(f"{name}={value}" for name, value in options.items())
+    command = ["-m", "lm_eval", "run", "--model", client, "--model_args", model_args, "--tasks", task]
     run(
         folder,
         sys.executable,
-        *asked,
+        *command,
         "--include_path",
         str(folder),
         "--output_path",
@@ -98,8 +98,8 @@ def test_local_completions_scores_answers_by_echo_and_logprobs(folder: Path, add
     assert len(samples) == len(ROWS)
     for sample in samples:
         prompt = sample["doc"]["question"]
-        for answer, told in zip(sample["doc"]["choices"], sample["filtered_resps"], strict=True):
-            assert float(told[0]) == pytest.approx(likelihood(address, prompt, answer), abs=1e-5)
+        for answer, response in zip(sample["doc"]["choices"], sample["filtered_resps"], strict=True):
+            assert float(response[0]) == pytest.approx(likelihood(address, prompt, answer), abs=1e-5)
 
 
 def test_local_chat_completions_generates(folder: Path, address: str):
@@ -115,6 +115,6 @@ def test_local_chat_completions_generates(folder: Path, address: str):
     )
     assert len(samples) == len(ROWS)
     for sample in samples:
-        asked = {"messages": [{"role": "user", "content": sample["doc"]["question"]}], "temperature": 0}
-        answer = httpx2.post(url, json={**asked, "max_tokens": 8, "stop": ["\n"], "seed": 1234}).json()
+        body = {"messages": [{"role": "user", "content": sample["doc"]["question"]}], "temperature": 0}
+        answer = httpx2.post(url, json={**body, "max_tokens": 8, "stop": ["\n"], "seed": 1234}).json()
         assert sample["resps"][0][0] == answer["choices"][0]["message"]["content"]

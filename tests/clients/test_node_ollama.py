@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from .running import Said, tried
+from .client_process import Results, tried
 
 HERE = Path(__file__).parent / "node"
 INSTALLED = shutil.which("node") is not None and (HERE / "node_modules" / "ollama").is_dir()
@@ -19,32 +19,32 @@ pytestmark = [
 
 
 @pytest.fixture(scope="module")
-def said(tmp_path_factory: pytest.TempPathFactory) -> Said:
+def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
     return tried(tmp_path_factory.mktemp("node"), "node", str(HERE / "ollama.mjs"))
 
 
-def test_a_stream_is_what_the_whole_answer_is(said: Said) -> None:
-    whole = said["whole"]
-    assert said["streamed"] == whole
+def test_a_stream_is_what_the_whole_answer_is(results: Results) -> None:
+    whole = results["whole"]
+    assert results["streamed"] == whole
     assert whole["calls"] == [["add", {"a": 2, "b": 3}], ["add", {"a": 4, "b": 4}]]
     assert (whole["thinking"], whole["counts"][2], whole["dated"]) == ("Sums.", "stop", True)
-    assert said["loop"] == {"text": "5 and 8"}
+    assert results["loop"] == {"text": "5 and 8"}
 
 
-def test_thoughts_objects_and_texts(said: Said) -> None:
-    assert said["think"]["thinking"] == "I need to add 17 and 26. The sum is 43."
-    assert said["format"] == {"valid": True}
-    assert said["generate"] == {"text": "The capital of Japan is Tokyo."}
+def test_thoughts_objects_and_texts(results: Results) -> None:
+    assert results["think"]["thinking"] == "I need to add 17 and 26. The sum is 43."
+    assert results["format"] == {"valid": True}
+    assert results["generate"] == {"text": "The capital of Japan is Tokyo."}
 
 
-def test_models_and_vectors(said: Said) -> None:
-    assert said["embed"] == {"sizes": [192, 192]}
-    assert said["show"]["capabilities"] == ["completion", "tools", "embedding", "thinking"]
-    assert said["list"]["names"] == ["scripted:latest", "tiny:latest"]
-    assert said["version"]["version"].count(".") == 2
-    assert said["pull"]["statuses"][-1] == "success"
+def test_models_and_vectors(results: Results) -> None:
+    assert results["embed"] == {"sizes": [192, 192]}
+    assert results["show"]["capabilities"] == ["completion", "tools", "embedding", "thinking"]
+    assert results["list"]["names"] == ["scripted:latest", "tiny:latest"]
+    assert results["version"]["version"].count(".") == 2
+    assert results["pull"]["statuses"][-1] == "success"
 
 
-def test_what_fails_is_an_exception(said: Said) -> None:
-    assert (said["unknown"]["status"], "not found" in said["unknown"]["message"]) == (404, True)
-    assert "out of memory" in said["broken"]["message"]
+def test_what_fails_is_an_exception(results: Results) -> None:
+    assert (results["unknown"]["status"], "not found" in results["unknown"]["message"]) == (404, True)
+    assert "out of memory" in results["broken"]["message"]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from .running import Said, tried
+from .client_process import Results, tried
 
 HERE = Path(__file__).parent / "node"
 INSTALLED = shutil.which("node") is not None and all(
@@ -23,44 +23,44 @@ DIALECTS = ("chat", "responses", "messages")
 
 
 @pytest.fixture(scope="module")
-def said(tmp_path_factory: pytest.TempPathFactory) -> Said:
+def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
     return tried(tmp_path_factory.mktemp("node"), "node", str(HERE / "sdks.mjs"))
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)
-def test_a_stream_is_what_the_whole_answer_is(said: Said, dialect: str) -> None:
-    whole = said[f"{dialect} whole"]
-    assert said[f"{dialect} streamed"] == whole
+def test_a_stream_is_what_the_whole_answer_is(results: Results, dialect: str) -> None:
+    whole = results[f"{dialect} whole"]
+    assert results[f"{dialect} streamed"] == whole
     assert all(whole["usage"])
 
 
-def test_a_tool_runner_comes_to_its_end(said: Said) -> None:
-    assert (said["chat whole"]["text"], said["chat whole"]["results"]) == ("5 and 8", ["5", "8"])
-    assert said["messages runner"] == said["messages streamed runner"] == {"text": "5 and 8"}
+def test_a_tool_runner_comes_to_its_end(results: Results) -> None:
+    assert (results["chat whole"]["text"], results["chat whole"]["results"]) == ("5 and 8", ["5", "8"])
+    assert results["messages runner"] == results["messages streamed runner"] == {"text": "5 and 8"}
 
 
-def test_calls_and_thoughts_are_read(said: Said) -> None:
-    response, message = said["responses whole"], said["messages whole"]
+def test_calls_and_thoughts_are_read(results: Results) -> None:
+    response, message = results["responses whole"], results["messages whole"]
     assert response["items"] == ["reasoning", "function_call", "function_call"]
     assert response["calls"] == ['{"a": 2, "b": 3}', '{"a": 4, "b": 4}']
     assert (message["blocks"], message["stop"]) == (["Sums.", {"a": 2, "b": 3}, {"a": 4, "b": 4}], "tool_use")
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)
-def test_what_fails_is_an_exception(said: Said, dialect: str) -> None:
-    refused, broken = said[f"{dialect} refused"], said[f"{dialect} broken"]
+def test_what_fails_is_an_exception(results: Results, dialect: str) -> None:
+    refused, broken = results[f"{dialect} refused"], results[f"{dialect} broken"]
     assert (refused["error"], refused["status"]) == ("RateLimitError", 429)
     assert "out of memory" in broken["message"], broken
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)
-def test_an_object_follows_its_schema(said: Said, dialect: str) -> None:
-    assert said[f"{dialect} object"] == said[f"{dialect} streamed object"] == {"valid": True}
+def test_an_object_follows_its_schema(results: Results, dialect: str) -> None:
+    assert results[f"{dialect} object"] == results[f"{dialect} streamed object"] == {"valid": True}
 
 
-def test_a_stream_is_resumed(said: Said) -> None:
-    assert said["responses resumed"] == {"text": "one two three"}
+def test_a_stream_is_resumed(results: Results) -> None:
+    assert results["responses resumed"] == {"text": "one two three"}
 
 
-def test_an_uploaded_file_is_named_in_a_message(said: Said) -> None:
-    assert said["messages file"] == {"text": "read", "filename": "a.pdf", "mime": "application/pdf"}
+def test_an_uploaded_file_is_named_in_a_message(results: Results) -> None:
+    assert results["messages file"] == {"text": "read", "filename": "a.pdf", "mime": "application/pdf"}

@@ -7,31 +7,31 @@ from pathlib import Path
 
 import pytest
 
-from .running import Said, needs, tried
+from .client_process import Results, needs, tried
 
-SCRIPT = Path(__file__).parent / "ollama" / "says.py"
+SCRIPT = Path(__file__).parent / "ollama" / "program.py"
 CALLS = [["add", {"a": 2, "b": 3}], ["add", {"a": 4, "b": 4}]]
 
 pytestmark = pytest.mark.clients
 
 
 @pytest.fixture(scope="module")
-def official(tmp_path_factory: pytest.TempPathFactory) -> Said:
+def official(tmp_path_factory: pytest.TempPathFactory) -> Results:
     return tried(tmp_path_factory.mktemp("ollama"), sys.executable, str(SCRIPT), "ollama")
 
 
 @pytest.fixture(scope="module")
-def langchain(tmp_path_factory: pytest.TempPathFactory) -> Said:
+def langchain(tmp_path_factory: pytest.TempPathFactory) -> Results:
     return tried(tmp_path_factory.mktemp("langchain"), sys.executable, str(SCRIPT), "langchain")
 
 
 @pytest.fixture(scope="module")
-def litellm(tmp_path_factory: pytest.TempPathFactory) -> Said:
+def litellm(tmp_path_factory: pytest.TempPathFactory) -> Results:
     return tried(tmp_path_factory.mktemp("litellm"), sys.executable, str(SCRIPT), "litellm")
 
 
 @needs("ollama")
-def test_the_official_client_chats_and_calls_tools(official: Said):
+def test_the_official_client_chats_and_calls_tools(official: Results):
     whole = official["chat whole"]
     assert whole == official["chat streamed"]
     assert (whole["calls"], whole["thinking"], whole["timed"]) == (CALLS, "Sums.", True)
@@ -40,7 +40,7 @@ def test_the_official_client_chats_and_calls_tools(official: Said):
 
 
 @needs("ollama")
-def test_the_official_client_thinks_and_constrains(official: Said):
+def test_the_official_client_thinks_and_constrains(official: Results):
     whole = official["think whole"]
     assert whole == official["think streamed"]
     assert (whole["thinking"], whole["text"]) == ("I need to add 17 and 26. The sum is 43.", "17 + 26 = 43.")
@@ -50,7 +50,7 @@ def test_the_official_client_thinks_and_constrains(official: Said):
 
 
 @needs("ollama")
-def test_the_official_client_finds_models_and_vectors(official: Said):
+def test_the_official_client_finds_models_and_vectors(official: Results):
     assert (official["embed"], official["embeddings"]) == ({"sizes": [192, 192]}, {"size": 192})
     assert "thinking" in official["show"]["capabilities"]
     assert any(name.endswith(".context_length") for name in official["show"]["info"])
@@ -61,7 +61,7 @@ def test_the_official_client_finds_models_and_vectors(official: Said):
 
 
 @needs("ollama")
-def test_what_fails_is_the_official_clients_exception(official: Said):
+def test_what_fails_is_the_official_clients_exception(official: Results):
     for name, status, text in (
         ("unknown", 404, "model 'llama3.2' not found"),
         ("delete", 400, "not supported"),
@@ -73,7 +73,7 @@ def test_what_fails_is_the_official_clients_exception(official: Said):
 
 
 @needs("langchain_ollama")
-def test_langchain_streams_what_it_gets_whole(langchain: Said):
+def test_langchain_streams_what_it_gets_whole(langchain: Results):
     assert langchain["whole"] == langchain["streamed"]
     assert (langchain["whole"]["calls"], langchain["whole"]["thinking"]) == (CALLS, "Sums.")
     assert all(langchain["whole"]["usage"])
@@ -84,7 +84,7 @@ def test_langchain_streams_what_it_gets_whole(langchain: Said):
 
 
 @needs("litellm")
-def test_litellm_translates_both_ways(litellm: Said):
+def test_litellm_translates_both_ways(litellm: Results):
     assert litellm["whole"]["calls"] == litellm["streamed"]["calls"] == CALLS
     assert litellm["whole"]["thinking"] == litellm["streamed"]["thinking"] == "Sums."
     assert litellm["whole"]["reason"] == "tool_calls"

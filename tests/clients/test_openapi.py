@@ -12,7 +12,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from .running import needs, run, serving
+from .client_process import needs, run, serving
 
 pytestmark = pytest.mark.clients
 
@@ -20,7 +20,7 @@ GENERATOR = Path(sys.prefix) / "openapi/bin/openapi-python-client"
 """Installed by `make test-clients`."""
 SWITCHES = "sleep|pause|release|abort|^/update|/start_weight|/shutdown"
 """Routes after which a server would not answer the others."""
-ASKING = """
+PROGRAM = """
 import sys
 sys.path.insert(0, "generated")
 from dragoman_client import Client
@@ -65,11 +65,11 @@ def test_drawn_requests_have_described_responses(address: str, tmp_path: Path) -
 
 @pytest.mark.skipif(not GENERATOR.exists(), reason="needs openapi-python-client in an environment of its own")
 def test_a_generated_client_asks(address: str, document: Path, tmp_path: Path) -> None:
-    told = run(tmp_path, str(GENERATOR), "generate", "--path", str(document), "--output-path", "generated")
+    output = run(tmp_path, str(GENERATOR), "generate", "--path", str(document), "--output-path", "generated")
     # It knows no JSON lines.
-    assert told.count("WARNING parsing") == told.count("Unsupported content_type application/x-jsonl"), told
-    (tmp_path / "asking.py").write_text(ASKING)
-    assert run(tmp_path, str(GENERATOR.with_name("python")), "asking.py", address).splitlines() == [
+    assert output.count("WARNING parsing") == output.count("Unsupported content_type application/x-jsonl"), output
+    (tmp_path / "client.py").write_text(PROGRAM)
+    assert run(tmp_path, str(GENERATOR.with_name("python")), "client.py", address).splitlines() == [
         "tiny",
         "The capital of Japan is Tokyo.",
     ]

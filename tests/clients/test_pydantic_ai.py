@@ -7,22 +7,22 @@ from pathlib import Path
 
 import pytest
 
-from .running import Said, needs, tried
+from .client_process import Results, needs, tried
 
-SCRIPT = Path(__file__).parent / "pydantic_ai" / "says.py"
+SCRIPT = Path(__file__).parent / "pydantic_ai" / "program.py"
 DIALECTS = ("chat", "responses", "messages")
 
 pytestmark = [pytest.mark.clients, needs("pydantic_ai", "openai", "anthropic")]
 
 
 @pytest.fixture(scope="module")
-def said(tmp_path_factory: pytest.TempPathFactory) -> Said:
+def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
     return tried(tmp_path_factory.mktemp("pydantic_ai"), sys.executable, str(SCRIPT))
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)
-def test_a_tool_loop_runs_to_its_end_and_streams_the_same(said: Said, dialect: str) -> None:
-    whole = said[f"{dialect} whole"]
+def test_a_tool_loop_runs_to_its_end_and_streams_the_same(results: Results, dialect: str) -> None:
+    whole = results[f"{dialect} whole"]
     usage = whole["usage"]
     assert whole == {
         "text": "5 and 8",
@@ -32,36 +32,36 @@ def test_a_tool_loop_runs_to_its_end_and_streams_the_same(said: Said, dialect: s
         "usage": [2, *usage[1:]],
     }
     assert all(usage)
-    assert said[f"{dialect} streamed"] == whole
+    assert results[f"{dialect} streamed"] == whole
 
 
-def test_the_same_is_counted_in_other_dialects(said: Said) -> None:
+def test_the_same_is_counted_in_other_dialects(results: Results) -> None:
     """But for Responses, into whose messages it writes thoughts of models that it does not know."""
-    assert said["chat whole"]["usage"] == said["messages whole"]["usage"]
+    assert results["chat whole"]["usage"] == results["messages whole"]["usage"]
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)
-def test_a_conversation_goes_on(said: Said, dialect: str) -> None:
-    assert said[f"{dialect} kept"] == {"text": "again"}
+def test_a_conversation_goes_on(results: Results, dialect: str) -> None:
+    assert results[f"{dialect} kept"] == {"text": "again"}
 
 
-def test_a_conversation_goes_through_all_dialects(said: Said) -> None:
-    assert said["handed over"] == {"texts": ["5 and 8"] * 3}
+def test_a_conversation_goes_through_all_dialects(results: Results) -> None:
+    assert results["handed over"] == {"texts": ["5 and 8"] * 3}
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)
-def test_what_fails_is_an_exception(said: Said, dialect: str) -> None:
-    refused, broken = said[f"{dialect} refused"], said[f"{dialect} broken"]
+def test_what_fails_is_an_exception(results: Results, dialect: str) -> None:
+    refused, broken = results[f"{dialect} refused"], results[f"{dialect} broken"]
     assert (refused["error"], refused["status"]) == ("ModelRateLimitError", 429)
     assert (broken["error"], broken["status"]) == ("ModelOverloadedError", 529 if dialect == "messages" else 503)
     assert "out of memory" in broken["message"]
 
 
 @pytest.mark.parametrize("kind", ["chat tool", "chat native", "responses tool", "responses native", "messages tool"])
-def test_an_object_follows_its_schema(said: Said, kind: str) -> None:
-    assert said[f"{kind} object"].get("valid"), said[f"{kind} object"]
-    assert said[f"{kind} streamed object"].get("valid"), said[f"{kind} streamed object"]
+def test_an_object_follows_its_schema(results: Results, kind: str) -> None:
+    assert results[f"{kind} object"].get("valid"), results[f"{kind} object"]
+    assert results[f"{kind} streamed object"].get("valid"), results[f"{kind} streamed object"]
 
 
-def test_vectors_have_the_models_size(said: Said) -> None:
-    assert said["embeddings"] == {"sizes": [192, 192]}
+def test_vectors_have_the_models_size(results: Results) -> None:
+    assert results["embeddings"] == {"sizes": [192, 192]}

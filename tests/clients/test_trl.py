@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from .running import needs, run, serving
+from .client_process import needs, run, serving
 
 pytestmark = [pytest.mark.clients, needs("trl", "torch", "requests")]
 
@@ -36,7 +36,7 @@ print(json.dumps(out))
 
 
 @pytest.fixture(scope="module")
-def told(tmp_path_factory: pytest.TempPathFactory) -> Any:
+def results(tmp_path_factory: pytest.TempPathFactory) -> Any:
     folder: Path = tmp_path_factory.mktemp("trl")
     script = folder / "train.py"
     script.write_text(SCRIPT)
@@ -44,32 +44,34 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> Any:
         return json.loads(run(folder, sys.executable, str(script), address).splitlines()[-1])
 
 
-def test_every_choice_has_its_tokens_and_their_logprobs(told: Any):
-    made = told["ids"]
-    assert made["prompt_ids"] == [[5, 6, 7], [8, 9]]
-    assert [len(ids) for ids in made["completion_ids"]] == [4] * 4
-    for ids, logprobs, named in zip(made["completion_ids"], made["logprobs"], made["logprob_token_ids"], strict=True):
+def test_every_choice_has_its_tokens_and_their_logprobs(results: Any):
+    token_ids = results["ids"]
+    assert token_ids["prompt_ids"] == [[5, 6, 7], [8, 9]]
+    assert [len(ids) for ids in token_ids["completion_ids"]] == [4] * 4
+    for ids, logprobs, named in zip(
+        token_ids["completion_ids"], token_ids["logprobs"], token_ids["logprob_token_ids"], strict=True
+    ):
         assert len(logprobs) == len(named) == len(ids)
         assert all(id in names for id, names in zip(ids, named, strict=True))
         assert all(values == sorted(values, reverse=True) for values in logprobs)
 
 
-def test_text_and_chat_say_the_ids_of_their_prompts(told: Any):
-    assert told["text"]["prompt_ids"][0]
-    assert len(told["chat"]["prompt_ids"][0]) > len(told["text"]["prompt_ids"][0])
-    assert len(told["chat"]["logprobs"][0]) == len(told["chat"]["completion_ids"][0])
+def test_text_and_chat_say_the_ids_of_their_prompts(results: Any):
+    assert results["text"]["prompt_ids"][0]
+    assert len(results["chat"]["prompt_ids"][0]) > len(results["text"]["prompt_ids"][0])
+    assert len(results["chat"]["logprobs"][0]) == len(results["chat"]["completion_ids"][0])
 
 
-def test_tokens_in_tokens_out_gives_the_same_greedy_tokens(told: Any):
-    assert told["features"]["completion_ids"] == told["ids"]["completion_ids"][:1]
+def test_tokens_in_tokens_out_gives_the_same_greedy_tokens(results: Any):
+    assert results["features"]["completion_ids"] == results["ids"]["completion_ids"][:1]
 
 
-def test_a_sequence_that_was_generated_is_scored_alike(told: Any):
-    scored = [value for (value,) in told["scored"]["actual_logprobs"][0]]
-    best = [max(values) for values in told["ids"]["logprobs"][0]]
+def test_a_sequence_that_was_generated_is_scored_alike(results: Any):
+    scored = [value for (value,) in results["scored"]["actual_logprobs"][0]]
+    best = [max(values) for values in results["ids"]["logprobs"][0]]
     assert scored == pytest.approx(best, abs=1e-4)
 
 
-def test_the_server_tells_of_itself(told: Any):
-    assert told["info"]["weight_transfer_config"] is None
-    assert told["world"] == 1
+def test_the_server_tells_of_itself(results: Any):
+    assert results["info"]["weight_transfer_config"] is None
+    assert results["world"] == 1

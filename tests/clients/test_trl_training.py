@@ -14,7 +14,7 @@ import pytest
 from dragoman.engines import tiny
 
 from ..docs.blocks import blocks
-from .running import needs, run, serving
+from .client_process import needs, run, serving
 
 pytestmark = [pytest.mark.clients, needs("trl", "torch", "requests", "safetensors", "datasets", "accelerate")]
 
@@ -105,23 +105,23 @@ tell()
 
 
 def train(folder: Path, script: str, server: str) -> Any:
-    """What the script tells of its training with a server of these arguments."""
+    """The report of the training script with a server of these arguments."""
     page = (Path(__file__).parents[2] / "docs" / "rollout.md").read_text()
     [module] = [block for block in blocks(page) if block.argument == "trl_http_weights.py"]
     (folder / module.argument).write_text(module.text)
     (folder / "train.py").write_text(COMMON + script)
     with serving(server, folder) as address:
-        told = run(folder, sys.executable, "train.py", address, str(tiny.find_bundled_model()), str(STEPS))
-    return json.loads([line for line in told.splitlines() if line.startswith('{"rewards"')][-1])
+        output = run(folder, sys.executable, "train.py", address, str(tiny.find_bundled_model()), str(STEPS))
+    return json.loads([line for line in output.splitlines() if line.startswith('{"rewards"')][-1])
 
 
-def check(told: Any) -> None:
-    assert len(told["rewards"]) == len(told["versions"]) == STEPS
-    for step, versions in enumerate(told["versions"], 1):
+def check(results: Any) -> None:
+    assert len(results["rewards"]) == len(results["versions"]) == STEPS
+    for step, versions in enumerate(results["versions"], 1):
         assert set(versions) == {f"step-{step}"}
-    assert len(told["differences"]) >= STEPS
-    assert max(told["differences"]) < 1e-4
-    assert mean(told["rewards"][-5:]) > mean(told["rewards"][:5]) + 0.05, told["rewards"]
+    assert len(results["differences"]) >= STEPS
+    assert max(results["differences"]) < 1e-4
+    assert mean(results["rewards"][-5:]) > mean(results["rewards"][:5]) + 0.05, results["rewards"]
 
 
 def mean(values: Sequence[float]) -> float:
@@ -162,5 +162,5 @@ except RuntimeError as error:
 def test_trls_own_transfer_of_weights_is_refused_before_anything_waits_for_it(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(NCCL)
     with serving("tiny", tmp_path) as address:
-        told = run(tmp_path, sys.executable, "train.py", address)
-    assert "has no weight-transfer engine" in told
+        output = run(tmp_path, sys.executable, "train.py", address)
+    assert "has no weight-transfer engine" in output

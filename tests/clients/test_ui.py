@@ -18,8 +18,8 @@ import pytest
 
 from tests.pictures import png
 
+from .client_process import serving
 from .devtools import BROWSER, Page, PageError, browsing
-from .running import serving
 
 pytestmark = [pytest.mark.clients, pytest.mark.skipif(BROWSER is None, reason="needs Chromium")]
 
@@ -52,22 +52,22 @@ class Servers:
 
 @pytest.fixture(scope="module")
 def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
-    made = Servers(tmp_path_factory.mktemp("servers"))
-    yield made
-    made.close()
+    group = Servers(tmp_path_factory.mktemp("servers"))
+    yield group
+    group.close()
 
 
 @pytest.fixture
 def page(tmp_path: Path) -> Generator[Page]:
-    """A page of an empty browser; at the end it must have complained of nothing, and asked one server only."""
-    with browsing(tmp_path) as made:
-        made.resize(1280, 800)
-        yield made
+    """A page of an empty browser; at the end it must have logged no error and called one server only."""
+    with browsing(tmp_path) as new_page:
+        new_page.resize(1280, 800)
+        yield new_page
         # What the last command caused is reported by now.
-        made.evaluate("0")
-        origins = ("about:", *(url.partition("/ui")[0] for url in made.opened))
-        assert made.complaints == []
-        assert [url for url in made.requested if not url.startswith(origins)] == []
+        new_page.evaluate("0")
+        origins = ("about:", *(url.partition("/ui")[0] for url in new_page.opened))
+        assert new_page.complaints == []
+        assert [url for url in new_page.requested if not url.startswith(origins)] == []
 
 
 def open_view(page: Page, address: str, view: str = "chat") -> None:
@@ -162,7 +162,7 @@ def test_a_wrong_tool_or_schema_is_reported_before_anything_is_sent(page: Page, 
     assert not [url for url in page.requested if url.endswith("/completions")]
 
 
-def test_turns_are_edited_and_asked_again_and_branches_are_kept(page: Page, servers: Servers):
+def test_turns_are_edited_and_regenerated_and_branches_remain(page: Page, servers: Servers):
     set_up(page, servers.start("tiny"), temperature="0")
     assert ask(page, "What is 17 + 26?") == "17 + 26 = 43."
     page.click("button", "Retry")
@@ -211,7 +211,7 @@ def test_a_stream_that_a_proxy_cuts_off_is_an_error(page: Page, servers: Servers
     assert page.text(".turn .error") == "ErrorThe stream ended before the answer."
 
 
-def test_the_end_of_a_conversation_is_shown_when_its_view_is_opened_again(page: Page, servers: Servers):
+def test_reopening_a_conversation_scrolls_to_its_end(page: Page, servers: Servers):
     set_up(page, servers.start("scripted --directives"), logprobs=False)
     ask(page, f'[[say "{"word " * 2000}"]]')
     for view in ("Wire", "Chat"):
@@ -277,7 +277,7 @@ def test_the_tokens_of_an_answer(page: Page, servers: Servers):
     page.press("End")
     page.wait("document.activeElement.textContent === '<|im_end|>'")
     assert "control token" in page.text(".detail")
-    # The same prompt again: all of it but its end comes from the cache, and the view says so.
+    # The same prompt again: all of it but its end comes from the cache, and the view shows that.
     page.click("[role=tab]", "Chat")
     page.click("button", "Retry")
     page.wait("document.body.innerText.includes('2/2') && document.querySelector('.turn > .meta')")
@@ -342,9 +342,9 @@ def test_the_wire_of_an_answer_that_fails_shows_its_text_too(page: Page, servers
     page.fill(".card textarea", '[[say "one two three"]] [[error 500 <b>broken</b> pipe]]')
     page.click("button", "Send to both")
     page.wait("document.querySelectorAll('.columns .error').length === 2")
-    for part, said in ((".text", "one two three"), (".error div", "<b>broken</b> pipe")):
-        shown = page.evaluate(f"[...document.querySelectorAll('.columns {part}')].map((one) => one.innerText)")
-        assert shown == [said] * 2
+    for part, expected in ((".text", "one two three"), (".error div", "<b>broken</b> pipe")):
+        texts = page.evaluate(f"[...document.querySelectorAll('.columns {part}')].map((one) => one.innerText)")
+        assert texts == [expected] * 2
 
 
 def test_the_programs_that_are_offered_run(page: Page, servers: Servers):
@@ -496,8 +496,8 @@ def test_a_protected_server_asks_for_the_key(page: Page, servers: Servers):
     page.fill("#key-input", "root")
     page.press("Enter")
     page.wait("document.querySelector('.requests tbody')")
-    kept = page.evaluate("[JSON.stringify({...sessionStorage}), JSON.stringify({...localStorage}), document.cookie]")
-    assert (json.loads(kept[0])["dragoman.key"], "root" in kept[1], kept[2]) == ("root", False, "")
+    storage = page.evaluate("[JSON.stringify({...sessionStorage}), JSON.stringify({...localStorage}), document.cookie]")
+    assert (json.loads(storage[0])["dragoman.key"], "root" in storage[1], storage[2]) == ("root", False, "")
     page.click("[role=tab]", "Wire")
     program = page.text(".columns section > pre:last-child")
     assert "$DRAGOMAN_API_KEY" in program

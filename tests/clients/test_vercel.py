@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from .running import Said, tried
+from .client_process import Results, tried
 
 HERE = Path(__file__).parent / "node"
 INSTALLED = shutil.which("node") is not None and (HERE / "node_modules" / "ai").is_dir()
@@ -23,13 +23,13 @@ THINKING = {"compatible", "messages"}
 
 
 @pytest.fixture(scope="module")
-def said(tmp_path_factory: pytest.TempPathFactory) -> Said:
+def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
     return tried(tmp_path_factory.mktemp("vercel"), "node", str(HERE / "vercel.mjs"))
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)
-def test_a_stream_is_what_the_whole_answer_is(said: Said, dialect: str) -> None:
-    whole, streamed = said[f"{dialect} whole"], said[f"{dialect} streamed"]
+def test_a_stream_is_what_the_whole_answer_is(results: Results, dialect: str) -> None:
+    whole, streamed = results[f"{dialect} whole"], results[f"{dialect} streamed"]
     assert (streamed.pop("deltas"), streamed.pop("failures")) == ("5 and 8", [])
     assert streamed == whole
     assert (whole["text"], whole["finish"]) == ("5 and 8", "stop")
@@ -37,16 +37,16 @@ def test_a_stream_is_what_the_whole_answer_is(said: Said, dialect: str) -> None:
 
 
 @pytest.mark.parametrize("dialect", [name for name in DIALECTS if name != "completions"])
-def test_a_tool_loop_runs_to_its_end(said: Said, dialect: str) -> None:
-    whole = said[f"{dialect} whole"]
+def test_a_tool_loop_runs_to_its_end(results: Results, dialect: str) -> None:
+    whole = results[f"{dialect} whole"]
     assert whole["calls"] == [{"a": 2, "b": 3}, {"a": 4, "b": 4}]
     assert whole["results"] == ["5", "8"]
     assert whole["reasoning"] == ("Two numbers." if dialect in THINKING else "")
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)
-def test_what_fails_is_shown(said: Said, dialect: str) -> None:
-    refused, broken = said[f"{dialect} refused"], said[f"{dialect} broken"]
+def test_failures_are_reported(results: Results, dialect: str) -> None:
+    refused, broken = results[f"{dialect} refused"], results[f"{dialect} broken"]
     # Anthropic's word for an engine that has no room is 529.
     status = 529 if dialect == "messages" else 503
     assert (refused["error"], refused["status"], refused["message"]) == ("AI_APICallError", status, "out of memory")
@@ -54,12 +54,12 @@ def test_what_fails_is_shown(said: Said, dialect: str) -> None:
 
 
 @pytest.mark.parametrize("dialect", [name for name in DIALECTS if name != "completions"])
-def test_an_object_follows_its_schema(said: Said, dialect: str) -> None:
-    told = said[f"{dialect} object"]
-    assert told.get("valid"), told
-    assert told["object"].keys() == {"name", "age"}
+def test_an_object_follows_its_schema(results: Results, dialect: str) -> None:
+    result = results[f"{dialect} object"]
+    assert result.get("valid"), result
+    assert result["object"].keys() == {"name", "age"}
 
 
-def test_many_texts_are_embedded_at_once(said: Said) -> None:
-    assert said["embeddings"]["sizes"] == [192, 192]
-    assert said["embeddings"]["usage"] > 0
+def test_many_texts_are_embedded_at_once(results: Results) -> None:
+    assert results["embeddings"]["sizes"] == [192, 192]
+    assert results["embeddings"]["usage"] > 0

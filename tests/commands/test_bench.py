@@ -28,12 +28,12 @@ from dragoman.simulation.report import Slo, summarize
 from dragoman.simulation.timing import Timing
 from dragoman.simulation.workload import WorkloadRequest
 from dragoman.simulation.workload_sources import UniformLength, generate_poisson
-from tests.serving.responses.house import lifespan
+from tests.serving.responses.harness import lifespan
 
 from ..loopback import served
 from ..virtual_time import run_in_virtual_time
 from .app_client import AppClient
-from .calling import call, fault, told
+from .cli_runner import call, fault, get_output
 
 SIM = Settings(model="sim")
 
@@ -205,7 +205,9 @@ LOAD = ("--num-prompts", "6", "--request-rate", "500", "--input-len", "4", "--ou
 
 @pytest.mark.parametrize("dialect", DIALECTS)
 def test_every_dialect_is_measured(tiny: str, dialect: str) -> None:
-    result = json.loads(told("bench", tiny, "poisson", *LOAD, "--dialect", dialect, "--json", "--slo", "ttft:600000"))
+    result = json.loads(
+        get_output("bench", tiny, "poisson", *LOAD, "--dialect", dialect, "--json", "--slo", "ttft:600000")
+    )
     assert (result["server"], result["model"], result["dialect"], result["loop"]) == (tiny, "tiny", dialect, "open")
     report = result["report"]
     assert (report["requests"], report["failed"], report["good"]) == (6, 0, 6)
@@ -216,33 +218,33 @@ def test_every_dialect_is_measured(tiny: str, dialect: str) -> None:
 def test_the_log_is_one_chain_with_the_other_commands(tiny: str, tmp_path: Path) -> None:
     load = (*LOAD[2:], "--num-prompts", "24")
     before, after, plot = tmp_path / "before.jsonl", tmp_path / "after.jsonl", tmp_path / "plot.svg"
-    shown = told("bench", tiny, *load, "--concurrency", "2", "--warmup", "2", "--save-detailed", str(before))
-    assert "completions, closed, 2 clients loop" in shown
-    assert "0 failed" in shown
-    assert "counted by the ids that the server returns" in shown
+    output = get_output("bench", tiny, *load, "--concurrency", "2", "--warmup", "2", "--save-detailed", str(before))
+    assert "completions, closed, 2 clients loop" in output
+    assert "0 failed" in output
+    assert "counted by the ids that the server returns" in output
     run = read_run("before", before.read_bytes())
     assert (len(run.timings), run.counted_by, run.timings[0].arrival_s) == (24, "ids", 0.0)
     assert len(run.gaps) <= sum(timing.output_tokens - 1 for timing in run.timings)
-    calibrated = told(
+    calibrated = get_output(
         "calibrate", str(before), "--no-spread", "--fit-requests", "20", "--out", str(tmp_path / "mine.yaml")
     )
     assert "fitted on 20 requests, evaluated on the other 4" in calibrated
-    assert "requests         24 in" in told("simulate", str(before), "--profile", str(tmp_path / "mine.yaml"))
-    planned = told(
+    assert "requests         24 in" in get_output("simulate", str(before), "--profile", str(tmp_path / "mine.yaml"))
+    planned = get_output(
         *("plan", str(before), "--slo", "p99 ttft < 1s", "--gpus", "h100-sxm:2.5", "--model", "Qwen/Qwen3-8B"),
         *("--tp", "1"),
     )
     assert "h100-sxm" in planned
-    told("bench", tiny, *load, "--save-detailed", str(after), "--plots", str(plot))
+    get_output("bench", tiny, *load, "--save-detailed", str(after), "--plots", str(plot))
     assert "<svg" in plot.read_text()
-    compared = told("bench", "--compare", str(before), str(after), "--slo", "ttft:600000").splitlines()
+    compared = get_output("bench", "--compare", str(before), str(after), "--slo", "ttft:600000").splitlines()
     assert compared[0].split() == ["before.jsonl", "after.jsonl", "change"]
     assert {line[:20].strip() for line in compared[1:]} >= {"TTFT p99, ms", "ITL mean, ms", "goodput, requests/s"}
-    pair = json.loads(told("bench", "--compare", str(before), str(after), "--json"))
+    pair = json.loads(get_output("bench", "--compare", str(before), str(after), "--json"))
     assert (pair["before"]["requests"], pair["after"]["requests"]) == (24, 24)
 
 
-def test_failed_requests_are_told_and_left_out(tiny: str, tmp_path: Path) -> None:
+def test_failed_requests_are_reported_and_left_out(tiny: str, tmp_path: Path) -> None:
     # Two of the trace are longer than the model's context.
     trace = "\n".join(
         json.dumps({"id": f"r{index}", "arrival_s": 0, "input_tokens": 60000 if index < 2 else 4, "output_tokens": 2})

@@ -1,4 +1,4 @@
-"""`dragoman calibrate`: from logs, or from a server that is driven, to a profile that tells its own error."""
+"""`dragoman calibrate`: from logs, or from load on a server, to a profile with its error."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from dragoman.simulation.workload_sources import FixedLength, generate_poisson
 
 from ..loopback import served
 from ..simulation.logs import examples
-from .calling import call, fault, told
+from .cli_runner import call, fault, get_output
 
 LIKE = ("--like", "rtx4090-llama-3.1-8b", "--no-spread")
 
@@ -30,37 +30,37 @@ def log(tmp_path_factory: pytest.TempPathFactory) -> str:
     """What a simulated server would have been measured to do."""
     path = tmp_path_factory.mktemp("logs") / "log.jsonl"
     load = ("--num-prompts", "90", "--request-rate", "4", "--output-len", "20-60")
-    told("simulate", "poisson", *load, "--save-detailed", str(path))
+    get_output("simulate", "poisson", *load, "--save-detailed", str(path))
     return str(path)
 
 
-def test_a_profile_is_written_with_the_error_that_was_told(log: str, tmp_path: Path) -> None:
+def test_a_profile_is_written_with_the_reported_error(log: str, tmp_path: Path) -> None:
     path = str(tmp_path / "mine.yaml")
-    shown = told("calibrate", log, *LIKE[:2], "--name", "mine", "--model", "other", "--out", path)
-    assert "fitted on 30 requests, evaluated on the other 60" in shown
+    output = get_output("calibrate", log, *LIKE[:2], "--name", "mine", "--model", "other", "--out", path)
+    assert "fitted on 30 requests, evaluated on the other 60" in output
     profile = load(path)
     assert (profile.name, profile.hardware.name, profile.model.name) == ("mine", "1x NVIDIA RTX 4090", "other")
     assert profile.calibration is not None
     assert profile.calibration.source == "JSON Lines: log.jsonl"
     assert profile.calibration.error is not None
     assert abs(profile.calibration.error.latency.mean) < 0.05
-    assert f"{profile.calibration.error.ttft.mean:+.2%}" in shown
+    assert f"{profile.calibration.error.ttft.mean:+.2%}" in output
     spread = profile.calibration.spread
     assert spread is not None
     assert spread.lowest.tpot.p90 <= profile.calibration.error.tpot.p90 <= spread.highest.tpot.p90
-    assert f"{spread.highest.tpot.p99:+.2%}" in shown.split("from, to")[1]
-    assert "profile          mine" in told("simulate", log, "--profile", path)
+    assert f"{spread.highest.tpot.p99:+.2%}" in output.split("from, to")[1]
+    assert "profile          mine" in get_output("simulate", log, "--profile", path)
 
 
 def test_several_logs_are_fitted_together(log: str) -> None:
-    assert "fitted on 60 requests, evaluated on the other 120" in told("calibrate", log, log, *LIKE)
-    assert "fitted on 40 requests" in told("calibrate", log, *LIKE, "--fit-requests", "40")
+    assert "fitted on 60 requests, evaluated on the other 120" in get_output("calibrate", log, log, *LIKE)
+    assert "fitted on 40 requests" in get_output("calibrate", log, *LIKE, "--fit-requests", "40")
 
 
 @pytest.mark.parametrize("suffix", [".png", ".html"])
 def test_points_fit_and_error_are_drawn(log: str, tmp_path: Path, suffix: str) -> None:
     path = tmp_path / f"fit{suffix}"
-    told("calibrate", log, *LIKE, "--plots", str(path))
+    get_output("calibrate", log, *LIKE, "--plots", str(path))
     assert path.stat().st_size > 10_000
 
 
@@ -86,12 +86,12 @@ def test_what_is_wrong_is_a_line(arguments: list[str], why: str) -> None:
     assert why in fault("calibrate", *arguments)
 
 
-def test_a_log_that_lacks_something_is_told_by_its_name(tmp_path: Path) -> None:
+def test_a_missing_column_of_a_log_is_named(tmp_path: Path) -> None:
     path = tmp_path / "result.json"
     path.write_bytes(examples.vllm_bench(start_times=None))
-    said = fault("calibrate", str(path))
-    assert str(path) in said
-    assert "start_times are missing" in said
+    error = fault("calibrate", str(path))
+    assert str(path) in error
+    assert "start_times are missing" in error
     path.write_bytes(examples.vllm_bench())
     assert "at least 20 requests are needed" in fault("calibrate", str(path), "--fit-requests", "3")
     assert "some must be held out" in fault("calibrate", str(path), "--fit-requests", "4")
@@ -99,7 +99,7 @@ def test_a_log_that_lacks_something_is_told_by_its_name(tmp_path: Path) -> None:
 
 def test_no_profile_can_extrapolate_to_nothing(log: str, tmp_path: Path) -> None:
     path = tmp_path / "edited.yaml"
-    told("calibrate", log, *LIKE, "--out", str(path))
+    get_output("calibrate", log, *LIKE, "--out", str(path))
     lines = path.read_text().splitlines()
     path.write_text("\n".join("  base: 0.0" if line.startswith("  base:") else line for line in lines))
     assert "base must be more than 0 seconds" in fault("simulate", "poisson", "--profile", str(path))
@@ -108,7 +108,7 @@ def test_no_profile_can_extrapolate_to_nothing(log: str, tmp_path: Path) -> None
 # A live server.
 
 
-def test_a_live_server_is_driven_and_its_own_counts_are_kept() -> None:
+def test_a_live_server_is_measured_with_its_own_token_counts() -> None:
     first = generate_poisson(
         np.random.default_rng(0), count=6, rate=200.0, inputs=FixedLength(9), outputs=FixedLength(4)
     )
@@ -133,10 +133,10 @@ def test_a_server_that_refuses_is_quoted() -> None:
         measure_server(Target(url, extra_body=extra), [WorkloadRequest("a", 0.0, 3, 3)], lambda _: None)
 
 
-def test_what_was_measured_can_be_kept_and_read_again(tmp_path: Path) -> None:
+def test_measurements_can_be_saved_and_read_again(tmp_path: Path) -> None:
     path = tmp_path / "measured.jsonl"
     load = ("poisson", "--num-prompts", "8", "--request-rate", "500", "--input-len", "4", "--output-len", "3")
     with served(create_app(build_models(Settings(), SystemClock()))) as url:
-        said = fault("calibrate", *load, "--url", url, "--fit-requests", "4", "--save-log", str(path))
-    assert "at least 20" in said
+        error = fault("calibrate", *load, "--url", url, "--fit-requests", "4", "--save-log", str(path))
+    assert "at least 20" in error
     assert len(read_any(path.read_bytes()).requests) == 8

@@ -39,7 +39,7 @@ def test_reasoning_is_marked_and_can_be_hidden(url: str):
     assert run_command("chat", url, "--hide-reasoning", stdin=line).stdout == "Five.\n"
 
 
-def test_tool_calls_are_shown_and_answered_by_the_next_lines(url: str, tmp_path: Path):
+def test_tool_calls_are_printed_and_answered_by_the_next_lines(url: str, tmp_path: Path):
     tool = {"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}}
     (tmp_path / "tools.json").write_text(json.dumps([tool]))
     ask = '[[tool add {"a": 1}]] [[tool add {"a": 2}]] [[then]] [[say Done.]]'
@@ -137,8 +137,8 @@ def test_a_terminal_has_a_prompt_and_dim_reasoning_and_ctrl_c_keeps_the_chat(url
     terminal = Terminal(url, NO_COLOR="", TERM="xterm")
     assert f"scripted at {url}" in terminal.read_until("> ")
     terminal.type("[[think Hm.]] [[say Five.]]\n")
-    shown = terminal.read_until("\n> ")
-    assert "\x1b[2mThinking: Hm.\x1b[0m\nFive.\n" in shown.replace("\x1b[0m\x1b[2m", "")
+    output = terminal.read_until("\n> ")
+    assert "\x1b[2mThinking: Hm.\x1b[0m\nFive.\n" in output.replace("\x1b[0m\x1b[2m", "")
     terminal.interrupt()
     assert "Ctrl-D or /exit ends the chat" in terminal.read_until("> ")
     assert terminal.close() == 0

@@ -11,7 +11,7 @@ import pytest
 from tests.check.reference import DefectProxy, build_reference, serve
 from tests.check.wire import Defect, edit_json
 
-from .calling import call, fault, told
+from .cli_runner import call, fault, get_output
 
 
 @pytest.fixture(scope="module")
@@ -24,7 +24,7 @@ def server() -> Generator[tuple[str, DefectProxy]]:
 def test_a_conforming_server_is_0_and_all_reports_are_written(server: tuple[str, DefectProxy], tmp_path: Path) -> None:
     files = {name: tmp_path / f"report.{name}" for name in ("json", "junit", "html", "badge")}
     options = [part for name, file in files.items() for part in (f"--{name}", str(file))]
-    printed = told("check", f"{server[0]}/v1", "--model", "sim", "--only", "^models", *options)
+    printed = get_output("check", f"{server[0]}/v1", "--model", "sim", "--only", "^models", *options)
     assert "4 passed; score 100.0 %" in printed
     assert json.loads(files["json"].read_text())["counts"]["passed"] == 4
     assert all(file.stat().st_size for file in files.values())
@@ -42,7 +42,7 @@ def test_a_broken_rule_is_1_and_is_printed_with_its_source(server: tuple[str, De
 
 
 def test_the_first_listed_model_is_the_default(server: tuple[str, DefectProxy]) -> None:
-    assert ", tiny: 1 passed" in told("check", server[0], "--only", "^models.list")
+    assert ", tiny: 1 passed" in get_output("check", server[0], "--only", "^models.list")
 
 
 def test_limits_that_leave_checks_untried_are_3(server: tuple[str, DefectProxy]) -> None:
@@ -68,7 +68,7 @@ def test_the_key_comes_from_a_file(server: tuple[str, DefectProxy], tmp_path: Pa
 
 
 def test_the_list_needs_no_server() -> None:
-    lines = told("check", "--list", "--only", "^http", "--skip", "chunk").splitlines()
+    lines = get_output("check", "--list", "--only", "^http", "--skip", "chunk").splitlines()
     assert len(lines) > 30
     assert all(line.startswith("http.") and "chunk-" not in line for line in lines)
 

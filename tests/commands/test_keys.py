@@ -112,6 +112,6 @@ def test_mistakes_are_named_and_change_nothing(path: Path, arguments: list[str],
     assert path.read_bytes() == before
 
 
-def test_without_a_file_it_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_key_file_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("DRAGOMAN_KEYS_FILE", raising=False)
     assert "--keys-file FILE or DRAGOMAN_KEYS_FILE" in call("list").stderr

@@ -22,7 +22,7 @@ def test_it_serves_and_stops_and_shows_nothing_when_all_is_well(monkeypatch: pyt
     assert lines == []
 
 
-def test_warnings_are_shown_without_their_time():
+def test_warnings_are_printed_without_a_timestamp():
     lines: list[str] = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("DRAGOMAN_GPU_LAYERS", "3")

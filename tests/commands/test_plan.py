@@ -9,7 +9,7 @@ import pytest
 
 from dragoman.engines.simulator.profile import load
 
-from .calling import fault, told
+from .cli_runner import fault, get_output
 
 SMALL = ("poisson", "--num-prompts", "30", "--request-rate", "5", "--input-len", "50-200", "--output-len", "20")
 LLAMA = "meta-llama/Llama-3.1-8B"
@@ -29,16 +29,18 @@ QUESTION = (
 
 def test_a_predicted_profile_is_simulated_like_any_other(tmp_path: Path) -> None:
     path = str(tmp_path / "l40s.yaml")
-    shown = told("profile", "--gpu", "l40s", "--model", LLAMA, "--dtype", "fp8", "--max-num-seqs", "64", "-o", path)
-    assert "Llama-3.1-8B fp8 on 1x NVIDIA L40S, predicted from datasheets" in shown
+    output = get_output(
+        "profile", "--gpu", "l40s", "--model", LLAMA, "--dtype", "fp8", "--max-num-seqs", "64", "-o", path
+    )
+    assert "Llama-3.1-8B fp8 on 1x NVIDIA L40S, predicted from datasheets" in output
     assert load(path).engine.max_num_seqs == 64
-    assert "l40s-llama-3.1-8b-tp1" in told("simulate", *SMALL, "--profile", path)
+    assert "l40s-llama-3.1-8b-tp1" in get_output("simulate", *SMALL, "--profile", path)
 
 
 def test_without_a_file_the_profile_is_printed() -> None:
-    shown = told("profile", "--gpu", "h100-sxm", "--model", "Qwen/Qwen3-30B-A3B", "--dp", "2", "--ep")
-    assert "lock_step: true" in shown
-    assert "per_expert_token:" in shown
+    output = get_output("profile", "--gpu", "h100-sxm", "--model", "Qwen/Qwen3-30B-A3B", "--dp", "2", "--ep")
+    assert "lock_step: true" in output
+    assert "per_expert_token:" in output
 
 
 def test_a_gpu_of_ones_own(tmp_path: Path) -> None:
@@ -47,19 +49,19 @@ def test_a_gpu_of_ones_own(tmp_path: Path) -> None:
         "name: Own\nmemory: 48e9\nmemory_bandwidth: 1e12\nflops: {bf16: 200e12}\n"
         "link_bandwidth: 16e9\nlink_latency: 2e-5\n"
     )
-    assert "name: 1x Own" in told("profile", "--gpu", str(path), "--model", LLAMA)
+    assert "name: 1x Own" in get_output("profile", "--gpu", str(path), "--model", LLAMA)
 
 
 def test_the_cheapest_fleet_is_named_with_its_cost() -> None:
-    shown = told(*QUESTION)
-    assert shown.startswith("Cheapest for p99 ttft < 1000 ms: 1 replica of rtx4090 tp1")
-    assert "0.40 per hour" in shown
+    output = get_output(*QUESTION)
+    assert output.startswith("Cheapest for p99 ttft < 1000 ms: 1 replica of rtx4090 tp1")
+    assert "0.40 per hour" in output
 
 
 def test_json_has_every_fleet_and_plots_are_written(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     page = tmp_path / "plan.html"
-    document = json.loads(told(*QUESTION, "--prefill-decode", "1:1", "--json", "--plots", str(page)))
+    document = json.loads(get_output(*QUESTION, "--prefill-decode", "1:1", "--json", "--plots", str(page)))
     assert len(document["fleets"]) == 8
     best = document["fleets"][0]
     assert best["meets_slo"]

@@ -1,4 +1,4 @@
-"""Recorded in front of a real server and played again, both heard by the official SDK."""
+"""Recorded in front of a real server and replayed, both read by the official SDK."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from dragoman.serving.clock import SystemClock
 from dragoman.settings import Settings
 
 from ..loopback import served
-from .calling import fault
+from .cli_runner import fault
 
 HOSTS = ("localhost", "127.0.0.1")
 STREAM = {"model": "tiny", "stream": True, "temperature": 0, "messages": [{"role": "user", "content": "Hello"}]}
 
 
-def said(url: str) -> str:
+def get_answer(url: str) -> str:
     client = openai.OpenAI(base_url=f"{url}/v1", api_key="sk-very-secret", max_retries=0)
     chunks = client.chat.completions.create(
         model="tiny", messages=[{"role": "user", "content": "Hello"}], temperature=0, stream=True
@@ -35,20 +35,20 @@ def raw(url: str) -> tuple[list[tuple[bytes, bytes]], bytes]:
     return sorted(pair for pair in answer.headers.raw if pair[0] != b"transfer-encoding"), answer.content
 
 
-def test_what_is_played_is_what_was_said_to_the_byte(tmp_path: Path) -> None:
+def test_a_replay_equals_the_recording_to_the_byte(tmp_path: Path) -> None:
     path = tmp_path / "tape.jsonl"
     with served(create_app(build_models(Settings(), SystemClock()))) as upstream:
         tape = CassetteWriter(path, upstream)
         recorder = Recorder(httpx2.AsyncClient(base_url=upstream), tape, now=time.perf_counter, hosts=HOSTS)
         with served(recorder) as url:
-            through, passed = said(url), raw(url)
-        assert through == said(upstream)
+            through, passed = get_answer(url), raw(url)
+        assert through == get_answer(upstream)
     exchanges = read_cassette(path.read_bytes().splitlines())
     assert [exchange.ended for exchange in exchanges] == ["complete", "complete"]
     assert len(exchanges[0].pieces) > 1
     assert "very-secret" not in path.read_text()
     with served(Player(exchanges, hosts=HOSTS, time_scale=float("inf"))) as url:
-        assert said(url) == through
+        assert get_answer(url) == through
         assert raw(url) == passed
         with pytest.raises(openai.NotFoundError, match="no response for this GET"):
             openai.OpenAI(base_url=f"{url}/v1", api_key="none").models.list()

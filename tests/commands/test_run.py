@@ -49,7 +49,7 @@ def test_a_running_server_answers(url: str, as_option: bool):
 
 
 def test_input_comes_before_the_argument(url: str):
-    # Of the two directives each says its part, in the order of the prompt.
+    # Each of the two directives emits its part, in the order of the prompt.
     done = run_command("run", url, "[[say second]]", stdin="[[say first]]\n")
     assert done.stdout == "firstsecond\n"
 
@@ -85,7 +85,7 @@ def test_an_incomplete_answer_is_reported(url: str):
         (["tiny", "--schema", "absent.json", "Hi"], "absent.json: No such file"),
     ],
 )
-def test_what_cannot_be_asked_is_exit_code_2(url: str, arguments: list[str], why: str):
+def test_an_invalid_request_is_exit_code_2(url: str, arguments: list[str], why: str):
     done = run_command("run", *(argument.format(url=url) for argument in arguments))
     assert (done.returncode, done.stdout) == (2, "")
     assert why in done.stderr

@@ -1,4 +1,4 @@
-"""`dragoman simulate`: what is asked for is simulated, told and written; what is wrong is a line."""
+"""`dragoman simulate`: simulations, reports and files; errors are one line."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ import pytest
 
 from dragoman.simulation.calibrate import read_log
 
-from .calling import fault, told
+from .cli_runner import fault, get_output
 
 SMALL = ("--num-prompts", "30", "--request-rate", "5", "--input-len", "50-200", "--output-len", "20")
 
 
 def measured(*arguments: str) -> dict[str, Any]:
-    return json.loads(told("simulate", *arguments, "--json"))["report"]
+    return json.loads(get_output("simulate", *arguments, "--json"))["report"]
 
 
 @pytest.fixture
@@ -29,7 +29,7 @@ def trace(tmp_path: Path) -> str:
 
 
 def test_a_trace_is_reported_as_a_benchmark_would(trace: str) -> None:
-    shown = told("simulate", trace)
+    output = get_output("simulate", trace)
     for word in (
         "rtx4090-llama-3.1-8b",
         "1 replica",
@@ -40,17 +40,17 @@ def test_a_trace_is_reported_as_a_benchmark_would(trace: str) -> None:
         "p99",
         "KV cache",
     ):
-        assert word in shown
+        assert word in output
 
 
 def test_the_same_seed_gives_the_same_report_and_another_another() -> None:
-    first = told("simulate", "poisson", *SMALL)
-    assert told("simulate", "poisson", *SMALL) == first
-    assert told("simulate", "poisson", *SMALL, "--seed", "1") != first
+    first = get_output("simulate", "poisson", *SMALL)
+    assert get_output("simulate", "poisson", *SMALL) == first
+    assert get_output("simulate", "poisson", *SMALL, "--seed", "1") != first
 
 
 @pytest.mark.parametrize("load", ["poisson", "bursts", "sessions"])
-def test_a_load_that_is_made_up_can_be_kept_and_replayed(load: str, tmp_path: Path) -> None:
+def test_a_generated_workload_can_be_saved_and_replayed(load: str, tmp_path: Path) -> None:
     path = str(tmp_path / "kept.jsonl")
     assert measured(load, *SMALL, "--save-trace", path) == measured(path)
 
@@ -86,9 +86,9 @@ def test_replicas_share_the_load_as_the_routing_says() -> None:
 
 def test_prefill_and_decode_may_be_apart() -> None:
     split = ("poisson", *SMALL, "--prefill-replicas", "1", "--decode-replicas", "2")
-    shown = told("simulate", *split)
-    assert "1 prefill and 2 decode replicas" in shown
-    assert "KV transfer" in shown
+    output = get_output("simulate", *split)
+    assert "1 prefill and 2 decode replicas" in output
+    assert "KV transfer" in output
     fast, slow = measured(*split), measured(*split, "--kv-transfer-bandwidth", "1e8")
     assert fast["kv_transfer"]["mean"] < 0.01 < slow["kv_transfer"]["mean"]
     assert fast["ttft"]["mean"] < slow["ttft"]["mean"]
@@ -97,13 +97,13 @@ def test_prefill_and_decode_may_be_apart() -> None:
 
 def test_with_two_plain_calls_no_lease_can_run_out() -> None:
     hasty = ("poisson", *SMALL, "--prefill-replicas", "1", "--kv-lease", "0.000001")
-    lost, kept = measured(*hasty), measured(*hasty, "--kv-protocol", "plain")
-    assert lost["kv_transfer"]["mean"] == 0 < kept["kv_transfer"]["mean"]
+    lost, held = measured(*hasty), measured(*hasty, "--kv-protocol", "plain")
+    assert lost["kv_transfer"]["mean"] == 0 < held["kv_transfer"]["mean"]
 
 
 def test_the_details_are_a_log_that_calibration_reads(trace: str, tmp_path: Path) -> None:
     path = tmp_path / "details.jsonl"
-    told("simulate", trace, "--save-detailed", str(path))
+    get_output("simulate", trace, "--save-detailed", str(path))
     _, (timing,) = read_log(path.read_bytes().splitlines())
     assert (timing.id, timing.output_tokens) == ("a", 4)
     assert 0 < timing.ttft < timing.latency < 1
@@ -123,19 +123,19 @@ def test_goodput_counts_what_keeps_the_slo(trace: str) -> None:
 
 def test_a_sweep_says_how_many_replicas_are_enough() -> None:
     load = ("poisson", "--num-prompts", "200", "--request-rate", "20", "--slo", "ttft:300,tpot:40")
-    shown = told("simulate", *load, "--sweep")
-    said, trials = shown.splitlines()[0], shown.splitlines()[3:]
-    enough = int(said.split()[0])
+    output = get_output("simulate", *load, "--sweep")
+    verdict, trials = output.splitlines()[0], output.splitlines()[3:]
+    enough = int(verdict.split()[0])
     shares = {int(line.split()[0]): float(line.split()[1].rstrip("%")) for line in trials}
     assert shares[enough] >= 99 > shares[enough - 1], "the very fewest"
-    assert told("simulate", *load, "--sweep", "--max-replicas", "2").startswith("2 replicas are not enough")
-    assert json.loads(told("simulate", *load, "--sweep", "--json"))["sweep"]["enough"] == enough
+    assert get_output("simulate", *load, "--sweep", "--max-replicas", "2").startswith("2 replicas are not enough")
+    assert json.loads(get_output("simulate", *load, "--sweep", "--json"))["sweep"]["enough"] == enough
 
 
 @pytest.mark.parametrize("suffix", [".png", ".html", ".svg"])
 def test_plots_are_drawn_to_a_file(trace: str, tmp_path: Path, suffix: str) -> None:
     path = tmp_path / f"figure{suffix}"
-    told("simulate", trace, "--plots", str(path), "--slo", "ttft:50")
+    get_output("simulate", trace, "--plots", str(path), "--slo", "ttft:50")
     drawn = path.read_bytes()
     signs = {".png": b"\x89PNG", ".html": b"<!doctype html>", ".svg": b"<?xml"}
     assert drawn.startswith(signs[suffix])
@@ -170,10 +170,10 @@ def test_plots_are_drawn_to_a_file(trace: str, tmp_path: Path, suffix: str) -> N
     ],
 )
 def test_what_is_wrong_is_a_line(arguments: list[str], why: str) -> None:
-    said = fault("simulate", *arguments)
-    assert said.startswith("Error: ")
-    assert why in said
-    assert said.count("\n") == 1
+    error = fault("simulate", *arguments)
+    assert error.startswith("Error: ")
+    assert why in error
+    assert error.count("\n") == 1
 
 
 @pytest.mark.parametrize(
@@ -186,7 +186,7 @@ def test_what_is_wrong_is_a_line(arguments: list[str], why: str) -> None:
         ("{\xff", "line 1"),
     ],
 )
-def test_a_bad_trace_is_told_by_its_line(text: str, why: str, tmp_path: Path) -> None:
+def test_an_error_in_a_trace_names_its_line(text: str, why: str, tmp_path: Path) -> None:
     path = tmp_path / "bad.jsonl"
     path.write_text(text, encoding="latin-1")
     assert why in fault("simulate", str(path))
@@ -194,9 +194,9 @@ def test_a_bad_trace_is_told_by_its_line(text: str, why: str, tmp_path: Path) ->
 
 def test_a_fleet_of_several_profiles_is_scaled_and_routed_with_old_loads() -> None:
     load = ("poisson", "--num-prompts", "60", "--request-rate", "8")
-    mixed = told("simulate", *load, "--add-replicas", "rtxpro6000-llama-3.1-8b:2", "--routing", "power-of-two")
+    mixed = get_output("simulate", *load, "--add-replicas", "rtxpro6000-llama-3.1-8b:2", "--routing", "power-of-two")
     assert "1 x rtx4090-llama-3.1-8b and 2 x rtxpro6000-llama-3.1-8b, power-of-two" in mixed
-    scaled = told(
+    scaled = get_output(
         "simulate", *load, "--autoscale", "requests:4", "--max-replicas", "3", "--autoscale-interval", "1",
         "--startup-time", "1", "--routing", "least-requests", "--routing-delay", "0.2",
     )  # fmt: skip
@@ -218,9 +218,9 @@ def test_a_fleet_that_cannot_be_is_named(arguments: list[str], why: str) -> None
 
 
 def test_the_profiles_are_listed_with_their_errors() -> None:
-    shown = told("profiles")
-    assert "rtx4090-llama-3.1-8b" in shown
-    assert "%" in shown
+    output = get_output("profiles")
+    assert "rtx4090-llama-3.1-8b" in output
+    assert "%" in output
 
 
 def test_matplotlib_is_loaded_only_for_plots_and_numpy_not_for_help() -> None:
@@ -239,10 +239,10 @@ def test_a_sweep_writes_its_files(tmp_path: Path, enough: bool) -> None:
     plots, details = tmp_path / "sweep.svg", tmp_path / "sweep.jsonl"
     slo = "ttft:100000" if enough else "ttft:0.001"
     files = ("--plots", str(plots), "--save-detailed", str(details))
-    shown = told("simulate", "poisson", *SMALL, "--sweep", "--max-replicas", "2", "--slo", slo, *files)
+    output = get_output("simulate", "poisson", *SMALL, "--sweep", "--max-replicas", "2", "--slo", slo, *files)
     assert f"{1 if enough else 2} replica" in plots.read_text()
     assert len(details.read_text().splitlines()) == 30
-    assert ("1 replica is enough" if enough else "2 replicas are not enough") in shown
+    assert ("1 replica is enough" if enough else "2 replicas are not enough") in output
 
 
 @pytest.mark.parametrize("command", ["simulate", "calibrate"])

@@ -11,7 +11,7 @@ import typer.main
 from dragoman.cli import create_app
 from dragoman.commands.options import explain_vllm_flag, list_explained_flags
 
-from .calling import fault, told
+from .cli_runner import fault, get_output
 
 FLAGS = Path(__file__).parents[1] / "data" / "vllm-0.33.0-engine-flags.txt"
 SHORT = ("--num-prompts", "3", "--request-rate", "5", "--input-len", "50", "--output-len", "4")
@@ -63,7 +63,7 @@ def test_other_engines_and_unknown_flags_have_clicks_own_error() -> None:
 
 
 def test_vllms_names_of_negated_flags_are_options() -> None:
-    assert told("simulate", "poisson", *SHORT, "--disable-prefix-caching", "--disable-chunked-prefill")
+    assert get_output("simulate", "poisson", *SHORT, "--disable-prefix-caching", "--disable-chunked-prefill")
 
 
 @pytest.mark.parametrize(
@@ -71,25 +71,29 @@ def test_vllms_names_of_negated_flags_are_options() -> None:
 )
 def test_a_layout_that_the_profile_has_no_times_of_is_rejected(flags: tuple[str, ...], tmp_path: Path) -> None:
     profile = str(tmp_path / "shared-experts.yaml")
-    told("profile", "--gpu", "h100-sxm", "--model", "Qwen/Qwen3-30B-A3B", "--dp", "2", "--ep", "--out", profile)
+    get_output("profile", "--gpu", "h100-sxm", "--model", "Qwen/Qwen3-30B-A3B", "--dp", "2", "--ep", "--out", profile)
     complaint = fault("simulate", "poisson", *SHORT, "--profile", profile, *flags)
     assert f"Error: {flags[0]}" in complaint
     assert "use a profile of such servers" in complaint
-    told("simulate", "poisson", *SHORT, "--profile", profile, "--data-parallel-size", "2", "--enable-expert-parallel")
+    get_output(
+        "simulate", "poisson", *SHORT, "--profile", profile, "--data-parallel-size", "2", "--enable-expert-parallel"
+    )
 
 
 def test_independent_ranks_are_as_many_replicas() -> None:
-    ranks = told("simulate", "poisson", *SHORT, "--data-parallel-size", "2", "--tensor-parallel-size", "1")
-    replicas = told("simulate", "poisson", *SHORT, "--replicas", "2", "--enable-lora")
+    ranks = get_output("simulate", "poisson", *SHORT, "--data-parallel-size", "2", "--tensor-parallel-size", "1")
+    replicas = get_output("simulate", "poisson", *SHORT, "--replicas", "2", "--enable-lora")
     assert ranks.splitlines()[2:] == replicas.splitlines()[2:]
 
 
 def test_more_of_the_memory_gives_more_blocks() -> None:
-    shown = [
-        told("profile", "--gpu", "h100-sxm", "--model", "meta-llama/Llama-3.1-8B", "--gpu-memory-utilization", share)
+    outputs = [
+        get_output(
+            "profile", "--gpu", "h100-sxm", "--model", "meta-llama/Llama-3.1-8B", "--gpu-memory-utilization", share
+        )
         for share in ("0.5", "0.9")
     ]
-    blocks = [int(text.partition("num_gpu_blocks: ")[2].split()[0]) for text in shown]
+    blocks = [int(text.partition("num_gpu_blocks: ")[2].split()[0]) for text in outputs]
     per_block = 16 * 131072
     assert blocks[1] - blocks[0] == pytest.approx(0.4 * 80e9 / per_block, rel=0.1)
 

@@ -24,7 +24,7 @@ ERROR: Json = {"type": "error", "error": {"type": "api_error", "message": "m"}}
 TEXT: Json = {"type": "text", "text": ""}
 THINKING: Json = {"type": "thinking", "thinking": "", "signature": ""}
 CALL: Json = {"type": "tool_use", "id": "c", "name": "f", "input": {}}
-TOLD: Json = {"type": "text", "text": "x"}
+BLOCK: Json = {"type": "text", "text": "x"}
 CALLED: Json = {**CALL, "input": {"a": 1}}
 
 
@@ -41,8 +41,8 @@ def end(index: int = 0) -> Json:
 
 
 def finish(reason: str | None = "end_turn", sequence: str | None = None, **usage: object) -> Json:
-    told = {"stop_reason": reason, "stop_sequence": sequence}
-    return {"type": "message_delta", "delta": told, "usage": {"output_tokens": 2, **usage}}
+    delta = {"stop_reason": reason, "stop_sequence": sequence}
+    return {"type": "message_delta", "delta": delta, "usage": {"output_tokens": 2, **usage}}
 
 
 def sse(*events: Json) -> bytes:
@@ -100,7 +100,7 @@ def test_a_good_stream_passes(events: list[Json]):
         ([START, begin(TEXT), delta("text_delta", 1, text="x")], "not open"),
         ([START, end()], "not open"),
         ([START, begin(TEXT), finish(), STOP], "while a block is open"),
-        ([START, begin(TOLD)], "begins with"),
+        ([START, begin(BLOCK)], "begins with"),
         ([START, begin(CALLED)], "begins with"),
         ([START, begin({**CALL, "id": ""})], "without id or name"),
         ([START, begin({"type": "video"})], "a block of type 'video'"),
@@ -122,7 +122,7 @@ def test_a_good_stream_passes(events: list[Json]):
         ([START, finish(output_tokens=None)], "usage.output_tokens"),
         ([START, finish(input_tokens=-1)], "usage.input_tokens"),
         ([START, finish(output_tokens_details={"thinking_tokens": 3})], "more thinking_tokens"),
-        ([START | {"message": MESSAGE | {"content": [TOLD]}}], "has content"),
+        ([START | {"message": MESSAGE | {"content": [BLOCK]}}], "has content"),
         ([START | {"message": MESSAGE | {"stop_reason": "end_turn"}}], "has a stop_reason"),
         ([START | {"message": MESSAGE | {"role": "user"}}], "role is"),
         ([START | {"message": MESSAGE | {"type": "x"}}], "type is"),
@@ -161,8 +161,8 @@ def whole(*content: Json, reason: str = "end_turn", **more: object) -> Json:
 
 def test_good_objects_pass():
     check_object(whole())
-    check_object(whole({"type": "thinking", "thinking": "", "signature": "s"}, TOLD, CALLED, reason="tool_use"))
-    check_object(whole(TOLD, reason="stop_sequence", stop_sequence="END"))
+    check_object(whole({"type": "thinking", "thinking": "", "signature": "s"}, BLOCK, CALLED, reason="tool_use"))
+    check_object(whole(BLOCK, reason="stop_sequence", stop_sequence="END"))
     check_error({**ERROR, "request_id": "req_1"})
 
 
@@ -175,11 +175,11 @@ def test_good_objects_pass():
         (whole({**CALLED, "name": ""}, reason="tool_use"), "unnamed"),
         (whole({"type": "thinking", "thinking": "x"}), "signature"),
         (whole({"type": "redacted_thinking"}), "data"),
-        (whole(TOLD, reason="tool_use"), "without a call"),
-        (whole(TOLD, reason="stop"), "stop_reason is 'stop'"),
-        (whole(TOLD, stop_sequence="END"), "contradict"),
-        (whole(TOLD, usage=NOTHING), "usage.input_tokens"),
-        (whole(TOLD, role="user"), "role is"),
+        (whole(BLOCK, reason="tool_use"), "without a call"),
+        (whole(BLOCK, reason="stop"), "stop_reason is 'stop'"),
+        (whole(BLOCK, stop_sequence="END"), "contradict"),
+        (whole(BLOCK, usage=NOTHING), "usage.input_tokens"),
+        (whole(BLOCK, role="user"), "role is"),
     ],
 )
 def test_each_rule_of_the_object_is_noticed(message: Json, rule: str):

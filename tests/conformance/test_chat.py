@@ -39,7 +39,7 @@ def test_a_good_stream_passes(payloads: list[object]):
     check_stream(b": hi\n\n" + sse(*payloads), include_usage=False)
 
 
-def test_usage_passes_where_it_was_asked_for():
+def test_usage_passes_where_it_was_requested():
     check_stream(sse(ROLE, HELLO, STOP, USAGE, DONE), include_usage=True)
 
 
@@ -178,8 +178,8 @@ def test_framing(data: bytes, rule: str):
         check_stream(data, include_usage=False)
 
 
-def whole(said: Any, reason: Any = "stop", **choice: Any) -> Any:
-    message = {"role": "assistant", "content": "x", "refusal": None, **said}
+def whole(content: Any, reason: Any = "stop", **choice: Any) -> Any:
+    message = {"role": "assistant", "content": "x", "refusal": None, **content}
     choices = [{"index": 0, "message": message, "logprobs": None, "finish_reason": reason, **choice}]
     return {"id": "c", "object": "chat.completion", "created": 1, "model": "m", "choices": choices, "usage": COUNTS}
 

@@ -37,7 +37,7 @@ def test_a_good_stream_passes(payloads: list[object]):
     check_stream(sse(*payloads), include_usage=False)
 
 
-def test_usage_passes_where_it_was_asked_for():
+def test_usage_passes_where_it_was_requested():
     check_stream(sse(HELLO, STOP, USAGE, DONE), include_usage=True)
 
 

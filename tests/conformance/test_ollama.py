@@ -20,8 +20,8 @@ LOGPROB: Json = {"token": "a", "logprob": -0.5, "bytes": [97], "top_logprobs": [
 
 def chat(content: str = "", *, done: bool = False, more: Json | None = None, **message: Any) -> Json:
     end: Json = {"done_reason": "stop", **COUNTED} if done else {}
-    told = {"role": "assistant", "content": content, **message}
-    return {**HEAD, "message": told, "done": done, **end, **(more or {})}
+    reply = {"role": "assistant", "content": content, **message}
+    return {**HEAD, "message": reply, "done": done, **end, **(more or {})}
 
 
 def lines(*payloads: object) -> bytes:
@@ -103,10 +103,10 @@ def test_lines_are_whole_objects(data: bytes, rule: str):
 
 
 def test_a_completion_has_its_text_beside_the_counts():
-    told: Json = {**HEAD, "response": "hi", "done": True, "done_reason": "length", "context": [1], **COUNTED}
-    check_object(told, is_chat=False)
+    body: Json = {**HEAD, "response": "hi", "done": True, "done_reason": "length", "context": [1], **COUNTED}
+    check_object(body, is_chat=False)
     with pytest.raises(Violation, match="the text"):
-        check_object({**told, "response": None}, is_chat=False)
+        check_object({**body, "response": None}, is_chat=False)
     with pytest.raises(Violation, match="not done"):
         check_object(HI, is_chat=True)
     check_object({**HEAD, "response": "", "done": True, "done_reason": "load"}, is_chat=False)

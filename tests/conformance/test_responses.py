@@ -32,7 +32,7 @@ THOUGHT: Json = {"id": "rs_0", "type": "reasoning", "status": "in_progress", "su
 CALL: Json = {
     "id": "fc_0", "type": "function_call", "status": "in_progress", "call_id": "c", "name": "f", "arguments": "",
 }  # fmt: skip
-TOLD: Json = {**MESSAGE, "status": "completed", "content": [{**TEXT, "text": "ab"}]}
+FINISHED_MESSAGE: Json = {**MESSAGE, "status": "completed", "content": [{**TEXT, "text": "ab"}]}
 CALLED: Json = {**CALL, "status": "completed", "arguments": "{}"}
 CUSTOM: Json = {
     "id": "x",
@@ -84,12 +84,12 @@ def call(kind: str, id: str = "fc_0", /, **fields: object) -> Json:
 
 
 CREATED, RUNNING = lifecycle("created"), lifecycle("in_progress")
-BEGIN, END = [CREATED, RUNNING], ended("completed", TOLD)
+BEGIN, END = [CREATED, RUNNING], ended("completed", FINISHED_MESSAGE)
 OPEN = part("content_part.added", part=TEXT)
 A, B = (part("output_text.delta", delta=text, logprobs=[]) for text in "ab")
 ALL = part("output_text.done", text="ab", logprobs=[])
 SHUT = part("content_part.done", part={**TEXT, "text": "ab"})
-SAY = [added(MESSAGE), OPEN, A, B, ALL, SHUT, done(TOLD)]
+SAY = [added(MESSAGE), OPEN, A, B, ALL, SHUT, done(FINISHED_MESSAGE)]
 ASK = [
     added(CALL),
     call("function_call_arguments.delta", delta="{}"),
@@ -98,14 +98,14 @@ ASK = [
 ]
 
 
-def think(kind: str, frame: str, told: str, field: str) -> tuple[list[Json], Json]:
-    whole = {**THOUGHT, "status": "completed", field: [{"type": told, "text": "a"}]}
+def think(kind: str, frame: str, text: str, field: str) -> tuple[list[Json], Json]:
+    whole = {**THOUGHT, "status": "completed", field: [{"type": text, "text": "a"}]}
     return [
         added(THOUGHT),
-        part(f"{frame}.added", "rs_0", part={"type": told, "text": ""}),
+        part(f"{frame}.added", "rs_0", part={"type": text, "text": ""}),
         part(f"{kind}.delta", "rs_0", delta="a"),
         part(f"{kind}.done", "rs_0", text="a"),
-        part(f"{frame}.done", "rs_0", part={"type": told, "text": "a"}),
+        part(f"{frame}.done", "rs_0", part={"type": text, "text": "a"}),
         done(whole),
     ], whole
 
@@ -147,13 +147,18 @@ def sse(*events: Json) -> bytes:
         [*BEGIN, *REFUSE, ended("completed", REFUSED)],
         [*BEGIN, *ASK, ended("completed", CALLED)],
         [*BEGIN, *RUN, ended("completed", RAN)],
-        [*BEGIN, *SAY[:-1], done({**TOLD, "status": "incomplete"}), cut({**TOLD, "status": "incomplete"})],
-        [*BEGIN, *SAY[:3], ERROR, failed({**TOLD, "status": "incomplete"})],
+        [
+            *BEGIN,
+            *SAY[:-1],
+            done({**FINISHED_MESSAGE, "status": "incomplete"}),
+            cut({**FINISHED_MESSAGE, "status": "incomplete"}),
+        ],
+        [*BEGIN, *SAY[:3], ERROR, failed({**FINISHED_MESSAGE, "status": "incomplete"})],
         [*BEGIN, failed()],
     ],
 )
 def test_a_good_stream_passes(events: list[Json]):
-    assert [told["sequence_number"] for told in check_stream(sse(*events))] == list(range(len(events)))
+    assert [event["sequence_number"] for event in check_stream(sse(*events))] == list(range(len(events)))
 
 
 @pytest.mark.parametrize(
@@ -167,14 +172,14 @@ def test_a_good_stream_passes(events: list[Json]):
         ([CREATED, lifecycle("in_progress", id="resp_2")], "id changed"),
         ([CREATED, lifecycle("in_progress", usage=COUNTS)], "usage already"),
         ([lifecycle("created", status="completed")], "is 'completed'"),
-        ([*BEGIN, *SAY, cut(TOLD) | {"type": "response.completed"}], "response.completed is 'incomplete'"),
+        ([*BEGIN, *SAY, cut(FINISHED_MESSAGE) | {"type": "response.completed"}], "response.completed is 'incomplete'"),
         ([*BEGIN, *SAY, ended("completed")], "not the items that were done"),
-        ([*BEGIN, *SAY, lifecycle("completed", status="completed", output=[TOLD])], "has no usage"),
+        ([*BEGIN, *SAY, lifecycle("completed", status="completed", output=[FINISHED_MESSAGE])], "has no usage"),
         ([*BEGIN, *SAY[:3], END], "while an item is open"),
         ([*BEGIN, added(MESSAGE), added(CALL)], "while another is open"),
         ([*BEGIN, added(MESSAGE, 1)], "output_index 1"),
         ([*BEGIN, *SAY, *SAY], "output_index 0"),
-        ([*BEGIN, done(TOLD)], "without an open item"),
+        ([*BEGIN, done(FINISHED_MESSAGE)], "without an open item"),
         ([*BEGIN, A], "without an open item"),
         ([*BEGIN, added(MESSAGE), A], "without an open part"),
         ([*BEGIN, added(THOUGHT), OPEN | {"item_id": "rs_0"}], "without an open part"),
@@ -189,10 +194,10 @@ def test_a_good_stream_passes(events: list[Json]):
         ([*BEGIN, *SAY[:4], SHUT], "where it cannot be"),
         ([*BEGIN, *SAY[:5], A], "where it cannot be"),
         ([*BEGIN, *SAY[:5], part("content_part.done", part=TEXT)], "another text"),
-        ([*BEGIN, *SAY[:5], done(TOLD)], "while a part is open"),
-        ([*BEGIN, *SAY[:6], done({**TOLD, "id": "msg_1"})], "is another when it is done"),
-        ([*BEGIN, *SAY[:6], done({**TOLD, "status": "in_progress"})], "a done item is 'in_progress'"),
-        ([*BEGIN, *SAY[:6], done({**TOLD, "content": []})], "not what was streamed"),
+        ([*BEGIN, *SAY[:5], done(FINISHED_MESSAGE)], "while a part is open"),
+        ([*BEGIN, *SAY[:6], done({**FINISHED_MESSAGE, "id": "msg_1"})], "is another when it is done"),
+        ([*BEGIN, *SAY[:6], done({**FINISHED_MESSAGE, "status": "in_progress"})], "a done item is 'in_progress'"),
+        ([*BEGIN, *SAY[:6], done({**FINISHED_MESSAGE, "content": []})], "not what was streamed"),
         ([*BEGIN, added({**MESSAGE, "content": [TEXT]})], "begins with content"),
         ([*BEGIN, added({**MESSAGE, "status": "completed"})], "begins as 'completed'"),
         ([*BEGIN, added({**MESSAGE, "id": ""})], "without an id"),
@@ -221,9 +226,9 @@ def test_each_rule_is_noticed(events: list[Json], rule: str):
 
 def test_the_sequence_has_no_gap():
     for wrong in (1, None, "0"):
-        told = json.dumps({**CREATED, "sequence_number": wrong})
+        event = json.dumps({**CREATED, "sequence_number": wrong})
         with pytest.raises(Violation, match="expected 0"):
-            check_stream(f"event: response.created\ndata: {told}\n\n".encode() + DONE)
+            check_stream(f"event: response.created\ndata: {event}\n\n".encode() + DONE)
 
 
 def test_the_stream_ends_with_done():
@@ -232,8 +237,8 @@ def test_the_stream_ends_with_done():
 
 
 def test_good_objects_pass():
-    for told in (END, cut({**CALL, "status": "incomplete"}), failed(), CREATED):
-        check_object(told["response"])
+    for body in (END, cut({**CALL, "status": "incomplete"}), failed(), CREATED):
+        check_object(body["response"])
 
 
 @pytest.mark.parametrize("key", RESPONSE_FIELDS)
@@ -262,13 +267,16 @@ def test_every_key_is_there(key: str):
         ({"status": "incomplete", "incomplete_details": {"reason": "tired"}}, "cut by"),
         ({"completed_at": 5}, "was completed"),
         ({"status": "completed", "output": [MESSAGE]}, "unfinished items"),
-        ({"output": [MESSAGE, TOLD | {"id": "x"}]}, "not the last"),
-        ({"output": [TOLD, TOLD]}, "the same id"),
-        ({"output": [{**TOLD, "role": "user"}]}, "role is"),
-        ({"output": [{**TOLD, "status": None}]}, "status is None"),
-        ({"output": [{**TOLD, "content": [{"type": "output_text", "text": "a", "annotations": NONE}]}]}, "logprobs"),
-        ({"output": [{**TOLD, "content": [{"type": "text", "text": "a"}]}]}, "is of type 'text'"),
-        ({"output": [{**TOLD, "type": "video"}]}, "is of type 'video'"),
+        ({"output": [MESSAGE, FINISHED_MESSAGE | {"id": "x"}]}, "not the last"),
+        ({"output": [FINISHED_MESSAGE, FINISHED_MESSAGE]}, "the same id"),
+        ({"output": [{**FINISHED_MESSAGE, "role": "user"}]}, "role is"),
+        ({"output": [{**FINISHED_MESSAGE, "status": None}]}, "status is None"),
+        (
+            {"output": [{**FINISHED_MESSAGE, "content": [{"type": "output_text", "text": "a", "annotations": NONE}]}]},
+            "logprobs",
+        ),
+        ({"output": [{**FINISHED_MESSAGE, "content": [{"type": "text", "text": "a"}]}]}, "is of type 'text'"),
+        ({"output": [{**FINISHED_MESSAGE, "type": "video"}]}, "is of type 'video'"),
         ({"output": [{"id": "a", "type": "reasoning", "status": "completed"}]}, "summary"),
         ({"output": [{**CALLED, "arguments": None}]}, "arguments"),
         ({"output": [{**CALLED, "namespace": ""}]}, "namespace is empty"),

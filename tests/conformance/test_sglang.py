@@ -13,8 +13,8 @@ from .streams import DONE, ERROR, Json, sse
 
 
 def so_far(text: str, ids: list[int], reason: Any = None, /, **meta: object) -> Json:
-    told = {"id": "a", "finish_reason": reason, "prompt_tokens": 2, "completion_tokens": len(ids), **meta}
-    return {"text": text, "output_ids": ids, "meta_info": told}
+    meta_info = {"id": "a", "finish_reason": reason, "prompt_tokens": 2, "completion_tokens": len(ids), **meta}
+    return {"text": text, "output_ids": ids, "meta_info": meta_info}
 
 
 STOP = {"type": "stop", "matched": None}
@@ -36,7 +36,7 @@ def test_a_good_stream_passes(payloads: list[object]):
     check_stream(sse(*payloads))
 
 
-def test_choices_are_told_apart():
+def test_choices_are_distinguished():
     one, two = so_far("a", [1], STOP) | {"index": 0}, so_far("b", [2], STOP) | {"index": 1}
     assert [each["text"] for each in check_stream(sse(two, one, DONE), choices=2)] == ["a", "b"]
     with pytest.raises(Violation, match="2 choices"):

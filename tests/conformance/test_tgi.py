@@ -24,7 +24,7 @@ def event(index: int, text: str, whole: str | None = None, **more: Any) -> Json:
 
 HI, END = event(1, "hi"), event(2, " you", "hi you", details=ENDED)
 ERROR = {"error": "no", "error_type": "generation"}
-TOLD: Json = {"finish_reason": "length", "generated_tokens": 1, "seed": None, "prefill": [], "tokens": [token("hi")]}
+DETAILS: Json = {"finish_reason": "length", "generated_tokens": 1, "seed": None, "prefill": [], "tokens": [token("hi")]}
 OWN: Json = {"generated_text": ["hi"], "count_output_tokens": 1, "finish_reason": "stop", "prompt_tokens": 2}
 
 
@@ -60,7 +60,7 @@ def test_each_rule_of_a_stream_is_noticed_when_it_is_broken(payloads: list[objec
 
 def test_good_wholes_pass():
     check_object({"generated_text": "hi"})
-    check_object({"generated_text": "hi", "details": TOLD})
+    check_object({"generated_text": "hi", "details": DETAILS})
     check_lightllm(OWN)
     check_lightllm(OWN | {"tokens": [token("hi", count_output_tokens=1)]})
 
@@ -76,7 +76,7 @@ def test_good_wholes_pass():
 )
 def test_each_rule_of_details_is_noticed_when_it_is_broken(broken: Json, rule: str):
     with pytest.raises(Violation, match=rule):
-        check_object({"generated_text": "hi", "details": TOLD | broken})
+        check_object({"generated_text": "hi", "details": DETAILS | broken})
 
 
 @pytest.mark.parametrize(

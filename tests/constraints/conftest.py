@@ -23,7 +23,7 @@ def compiler(embedded: HfTokenizer) -> Compiler:
 @pytest.fixture(scope="session")
 def plain() -> HfTokenizer:
     """A vocabulary in which no mark is a token."""
-    return vocabularies.made(vocabularies.byte_level_data(("<|im_start|>", EOS)))
+    return vocabularies.build_tokenizer(vocabularies.byte_level_data(("<|im_start|>", EOS)))
 
 
 @pytest.fixture(scope="session")

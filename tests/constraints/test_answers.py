@@ -47,7 +47,7 @@ LLAMA = ToolCallRules((llama("f"), llama("g")), "; ")
 
 
 class Judge:
-    """Says which texts are whole answers. In `tokens` names of control tokens in a text are those tokens."""
+    """Decides which texts are whole answers. In `tokens` names of control tokens in a text are those tokens."""
 
     def __init__(self, tokenizer: HfTokenizer, compiler: Compiler, tokens: bool) -> None:
         self.tokenizer, self.compiler, self.tokens = tokenizer, compiler, tokens
@@ -71,7 +71,7 @@ def judge(
     return Judge(plain, plain_compiler, False)
 
 
-class Made(Struct, frozen=True):
+class GrammarArguments(Struct, frozen=True):
     """The arguments of `compose`."""
 
     body: Constraint | None = None
@@ -82,20 +82,20 @@ class Made(Struct, frozen=True):
         return compose_grammar(tokenizer.special_tokens, body=self.body, calls=self.calls, reasoning=self.thought)
 
 
-MADE = {
-    "auto": Made(calls=calls()),
-    "auto single": Made(calls=calls(parallel=False)),
-    "required": Made(calls=calls(required=True), body=JsonObject()),
-    "required single": Made(calls=calls(required=True, parallel=False)),
-    "named": Made(calls=ToolCallRules((hermes("f", SCHEMA),), "\n", True, False)),
-    "auto and body": Made(calls=calls(), body=JsonSchema(SCHEMA)),
-    "thought": Made(thought=THINK),
-    "thought and body": Made(thought=THINK, body=JsonObject()),
-    "open thought and body": Made(thought=OPEN, body=StringChoices(("yes", "no"))),
-    "thought and calls": Made(thought=THINK, calls=calls()),
-    "thought and required calls": Made(thought=OPEN, calls=calls(required=True)),
-    "thought and regex": Made(thought=THINK, body=Regex(r"(?s:.*)!")),
-    "everything": Made(thought=THINK, calls=calls(), body=JsonSchema(SCHEMA)),
+GRAMMARS = {
+    "auto": GrammarArguments(calls=calls()),
+    "auto single": GrammarArguments(calls=calls(parallel=False)),
+    "required": GrammarArguments(calls=calls(required=True), body=JsonObject()),
+    "required single": GrammarArguments(calls=calls(required=True, parallel=False)),
+    "named": GrammarArguments(calls=ToolCallRules((hermes("f", SCHEMA),), "\n", True, False)),
+    "auto and body": GrammarArguments(calls=calls(), body=JsonSchema(SCHEMA)),
+    "thought": GrammarArguments(thought=THINK),
+    "thought and body": GrammarArguments(thought=THINK, body=JsonObject()),
+    "open thought and body": GrammarArguments(thought=OPEN, body=StringChoices(("yes", "no"))),
+    "thought and calls": GrammarArguments(thought=THINK, calls=calls()),
+    "thought and required calls": GrammarArguments(thought=OPEN, calls=calls(required=True)),
+    "thought and regex": GrammarArguments(thought=THINK, body=Regex(r"(?s:.*)!")),
+    "everything": GrammarArguments(thought=THINK, calls=calls(), body=JsonSchema(SCHEMA)),
 }
 CASES: list[tuple[str, str, bool]] = [
     ("auto", "", True),
@@ -157,7 +157,7 @@ CASES: list[tuple[str, str, bool]] = [
 
 @pytest.mark.parametrize(("name", "answer", "fits"), CASES)
 def test_an_answer_fits_or_not(name: str, answer: str, fits: bool, judge: Judge) -> None:
-    assert judge(MADE[name].grammar(judge.tokenizer), answer) is fits
+    assert judge(GRAMMARS[name].grammar(judge.tokenizer), answer) is fits
 
 
 @pytest.mark.parametrize(
@@ -213,7 +213,7 @@ def test_arguments_are_an_object_even_if_the_schema_does_not_say_so(judge: Judge
 
 @pytest.mark.parametrize("name", ["auto", "required", "auto and body", "thought and required calls", "everything"])
 def test_random_answers_with_calls_can_be_read_back(name: str, judge: Judge) -> None:
-    compiled = judge.compiler.compile(MADE[name].grammar(judge.tokenizer))
+    compiled = judge.compiler.compile(GRAMMARS[name].grammar(judge.tokenizer))
     matchers = [compiled.build_matcher() for _ in range(8)]
     if name.startswith("thought"):  # chance would hardly end one
         thought = judge.tokenizer.encode("hm\n</think>\n\n", special=judge.tokens)
@@ -323,7 +323,7 @@ def test_blanks_that_a_vocabulary_adds_are_text() -> None:
         vocabularies.added(265, "\n\n", special=False),
         vocabularies.added(266, "字", special=False),
     ]
-    tokenizer = vocabularies.made(data)
+    tokenizer = vocabularies.build_tokenizer(data)
     judge = Judge(tokenizer, Compiler(tokenizer, [tokenizer.special_tokens[EOS]]), False)
     grammar = compose_grammar(tokenizer.special_tokens, reasoning=OPEN, body=JsonObject())
     assert judge(grammar, 'hm\n\n字\n</think>\n\n{"字": "字"}')

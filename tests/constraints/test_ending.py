@@ -197,7 +197,7 @@ def small() -> HfTokenizer:
     words.append(EOS)
     data["model"] |= {"vocab": {word: id for id, word in enumerate(words)}, "merges": merges}
     data["added_tokens"] = [vocabularies.added(len(words) - 1, EOS)]
-    return vocabularies.made(data)
+    return vocabularies.build_tokenizer(data)
 
 
 def count_to_end(grammar: CompiledGrammar, tokenizer: HfTokenizer, ids: Sequence[int]) -> int | None:

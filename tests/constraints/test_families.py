@@ -25,7 +25,7 @@ from dragoman.parsers.model_families import HARMONY_TOOL_NAMES
 from dragoman.prompts.tokenizer import HfTokenizer
 from tests.constraints.conftest import EOS
 from tests.constraints.walks import allowed, text
-from tests.parsers.running import context, fold, parse, tool_format
+from tests.parsers.parsing import context, fold, parse, tool_format
 from tests.prompts import vocabularies
 
 Schema = dict[str, Any]
@@ -125,12 +125,12 @@ def walk(
 def vocabulary(name: str, *, tokens: bool) -> tuple[HfTokenizer, Compiler]:
     """One in which the marks of this family are tokens, or one in which no mark is."""
     marks = [mark for mark in tool_format(name).markers if len(mark) > 3 and mark[0] in "<["] if tokens else []
-    tokenizer = vocabularies.made(vocabularies.byte_level_data(("<|im_start|>", EOS, *marks)))
+    tokenizer = vocabularies.build_tokenizer(vocabularies.byte_level_data(("<|im_start|>", EOS, *marks)))
     return tokenizer, Compiler(tokenizer, [tokenizer.special_tokens[EOS]])
 
 
 def check(name: str, tools: Sequence[FunctionTool | CustomTool], seed: int, *, tokens: bool) -> bool:
-    """Whether the walk came to an end; whatever it has said is calls that follow their schemas."""
+    """Whether the walk came to an end; its text must be calls that follow their schemas."""
     tokenizer, compiler = vocabulary(name, tokens=tokens)
     format = tool_format(name, tokenizer.special_tokens)
     forms = tuple(CallForm(format.build_call_syntax(tool)) for tool in tools)

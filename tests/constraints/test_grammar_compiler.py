@@ -48,7 +48,7 @@ def test_what_was_not_used_for_longest_is_dropped(embedded: HfTokenizer) -> None
     assert compiler.compile(grammars[1]) is not b
 
 
-def test_what_is_kept_is_bounded_by_size(embedded: HfTokenizer) -> None:
+def test_the_cache_is_bounded_by_size(embedded: HfTokenizer) -> None:
     compiler = Compiler(embedded, [embedded.special_tokens[EOS]], limits=CompilerLimits(max_cached_chars=100))
     grammar = choice(embedded, "x" * 200)
     assert compiler.compile(grammar) is not compiler.compile(grammar)
@@ -64,7 +64,7 @@ def test_many_threads_may_compile_and_match(embedded: HfTokenizer, compiler: Com
         assert all(pool.map(answer, range(40)))
 
 
-def test_a_token_that_does_not_fit_is_told_and_changes_nothing_for_others(
+def test_a_rejected_token_is_reported_and_other_matchers_are_unaffected(
     embedded: HfTokenizer, compiler: Compiler
 ) -> None:
     compiled = compiler.compile(choice(embedded, "yes"))
@@ -76,7 +76,7 @@ def test_a_token_that_does_not_fit_is_told_and_changes_nothing_for_others(
     assert advance(compiled.build_matcher(), embedded.encode("yes", special=False))
 
 
-def test_an_id_beyond_the_vocabulary_is_told(embedded: HfTokenizer, compiler: Compiler) -> None:
+def test_an_id_beyond_the_vocabulary_is_rejected(embedded: HfTokenizer, compiler: Compiler) -> None:
     assert not compiler.compile(choice(embedded, "yes")).build_matcher().advance(10**6)
 
 

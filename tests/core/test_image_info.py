@@ -61,9 +61,11 @@ def test_a_jpeg_of_nothing_but_markers_is_read_in_one_pass():
     assert read_image_info(b"\xff\xd8" + b"\xff\xe0\0\2" * 500_000) is None
 
 
-@pytest.mark.parametrize("said", [None, "image/png", "image/PNG", "application/octet-stream", "image/*", "image/x-png"])
-def test_a_true_type_is_taken_and_none_is_found_out(said: str | None):
-    assert check_image(InlineMedia(PIXEL, said), "x") == InlineMedia(PIXEL, "image/png")
+@pytest.mark.parametrize(
+    "declared", [None, "image/png", "image/PNG", "application/octet-stream", "image/*", "image/x-png"]
+)
+def test_a_true_type_is_taken_and_none_is_found_out(declared: str | None):
+    assert check_image(InlineMedia(PIXEL, declared), "x") == InlineMedia(PIXEL, "image/png")
 
 
 @pytest.mark.parametrize(

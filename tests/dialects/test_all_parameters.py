@@ -1,4 +1,4 @@
-"""The table of parameters says what the readers do: a row for every field, and every row is true."""
+"""The table of parameters matches the readers: a row for every field, and every row is true."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dragoman.dialects.chat.wire import CHAT, ChatBody, ChatPromptFields
 from dragoman.dialects.completions import COMPLETIONS, CompletionsBody
 from dragoman.dialects.parameter_table import ParameterSupport, SupportStatus
 
-from .asking import chat, chat_refusal, completions, completions_refusal
+from .bodies import chat, chat_refusal, completions, completions_refusal
 
 STRANGE = {"x": "no value that any field would take for harmless"}
 OTHERS = [row for row in (*CHAT.rows, *COMPLETIONS.rows) if row.status is not SupportStatus.HONOURED]

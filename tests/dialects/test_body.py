@@ -1,4 +1,4 @@
-"""Bytes that are no request: always a RequestError that says what is wrong, and never at length."""
+"""Bytes that are not a request: always a short RequestError that names the fault."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dragoman.core.errors import RequestError
 from dragoman.dialects.chat import read_chat
 from dragoman.dialects.completions import read_completions
 
-from .asking import HELLO, OPTIONS
+from .bodies import HELLO, OPTIONS
 
 HEAD = b'{"messages":[{"role":"user","content":"x"}],'
 
@@ -213,6 +213,6 @@ def test_completions_read_bodies_in_the_same_way():
 @pytest.mark.parametrize(
     "half", [r"\ud83d", r"\ud83dx", r"\ude00", r"\ud83d\ud83d\ude00", r"\ud83d\\ude00", r"\ude00\ud83d\ude00"]
 )
-def test_half_a_surrogate_pair_is_told_as_what_it_is(half: str):
-    told = refusal(b'{"messages":[{"role":"user","content":"\\ud83d\\ude00 %s"}]}' % half.encode()).message
-    assert told == "A string in the body contains an unpaired surrogate."
+def test_an_unpaired_surrogate_is_named_in_the_error(half: str):
+    message = refusal(b'{"messages":[{"role":"user","content":"\\ud83d\\ude00 %s"}]}' % half.encode()).message
+    assert message == "A string in the body contains an unpaired surrogate."

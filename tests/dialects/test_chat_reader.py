@@ -54,7 +54,7 @@ from dragoman.dialects.chat import read_chat
 from dragoman.dialects.chat.wire import CHAT
 
 from ..pictures import PIXEL, data_url, framed
-from .asking import HELLO, OPTIONS, WEATHER, chat, chat_refusal, chat_request, conversation, streamed, whole
+from .bodies import HELLO, OPTIONS, WEATHER, chat, chat_refusal, chat_request, conversation, streamed, whole
 
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}}
 ANSWER = (Started(1), TextDelta(0, "x"), ChoiceFinished(0, FinishReason.STOP), Finished(Usage(1, 1)))
@@ -69,7 +69,7 @@ def user_part(part: object) -> object:
     return message.parts[0]
 
 
-def test_the_least_body_is_a_request_with_nothing_said():
+def test_the_minimal_body_sets_no_option():
     request = chat_request()
     assert request.model == "tiny"
     assert request.sampling == SamplingOptions()
@@ -186,7 +186,7 @@ def test_a_broken_part_is_refused_by_its_path(part: object, param: str):
     assert error.param == f"messages[0].content[0].{param}"
 
 
-def test_the_assistant_replays_everything_that_it_said():
+def test_replayed_assistant_messages_have_all_their_parts():
     (message,) = messages(
         {
             "role": "assistant",
@@ -478,7 +478,7 @@ def test_reasoning():
     assert conversation(chat_template_kwargs={"thinking": True}).reasoning == ReasoningOptions(True)
 
 
-def test_the_template_is_told_what_was_said():
+def test_template_fields_reach_the_template_options():
     template = conversation(
         chat_template="{{ x }}",
         chat_template_kwargs={"a": [1]},
@@ -513,7 +513,7 @@ def test_the_client_may_choose_the_end_of_the_id():
     assert b'"id":"chatcmpl-abc"' in writer.feed(Started(1))
 
 
-def test_stored_prompts_come_back_where_asked_for():
+def test_the_prompt_is_returned_where_requested():
     call = chat(return_token_ids=True, return_prompt_text=True, stream=True)
     assert call.requests[0].return_prompt
     text = streamed(call, Started(2), PromptTokens(0, "hi", (Token(5, "hi"),)), TextDelta(0, "x", (Token(6, "x"),)))
@@ -543,7 +543,7 @@ def test_a_named_function_finishes_as_stop_and_a_required_one_as_tool_calls():
         assert f'"finish_reason":"{reason}"' in whole(call, *events)
 
 
-def test_the_one_tier_there_is_is_named_where_a_tier_was_asked_for():
+def test_the_default_tier_is_named_where_a_tier_was_requested():
     assert "service_tier" not in whole(chat(), *ANSWER)
     assert '"service_tier":"default"' in whole(chat(service_tier="auto"), *ANSWER)
     assert chat(service_tier="flex").warnings == ("service_tier: 'flex' is not available; 'default' was used",)

@@ -28,7 +28,7 @@ from dragoman.core.request import SamplingOptions
 from dragoman.dialects.base import Header
 
 from ..laws.sdk import OpenAiSdk
-from .asking import (
+from .bodies import (
     HEADER,
     VLLM,
     chat,
@@ -74,9 +74,9 @@ def test_client_05_an_error_in_mid_stream_reaches_the_user_of_the_sdk():
 def test_client_06_roles_of_all_choices_come_first_and_in_order():
     """openai-python appends choices in order of arrival."""
     events = (Started(1, choices=3), TextDelta(2, "c"), TextDelta(0, "a"))
-    told = [json.loads(line.removeprefix("data: ")) for line in streamed(chat(n=3), *events).split("\n\n")[:-1]]
-    assert [chunk["choices"][0]["index"] for chunk in told] == [0, 1, 2, 2, 0]
-    assert all(chunk["choices"][0]["delta"] == {"role": "assistant"} for chunk in told[:3])
+    sent = [json.loads(line.removeprefix("data: ")) for line in streamed(chat(n=3), *events).split("\n\n")[:-1]]
+    assert [chunk["choices"][0]["index"] for chunk in sent] == [0, 1, 2, 2, 0]
+    assert all(chunk["choices"][0]["delta"] == {"role": "assistant"} for chunk in sent[:3])
 
 
 def test_client_06_the_last_chunk_has_usage_and_the_fingerprint():
@@ -126,7 +126,7 @@ def test_client_10_trl_chat():
     assert answer["choices"][0]["logprobs"]["content"][0]["token"] == "token_id:8"
 
 
-def test_client_10_token_ids_come_in_openais_profile_too_where_asked_for():
+def test_client_10_token_ids_are_in_openais_profile_too_where_requested():
     answer = json.loads(whole(chat(return_token_ids=True), *ANSWER))
     assert (answer["prompt_token_ids"], answer["choices"][0]["token_ids"]) == ([5, 6], [8])
     assert "token_ids" not in choice(whole(chat(), *ANSWER))
@@ -173,9 +173,9 @@ def test_client_12_lm_eval_scores_a_continuation():
 
 def test_client_12_the_stream_says_the_same_as_the_whole():
     call = completions(prompt=[[5, 6]], echo=True, logprobs=1, max_tokens=1, stream=True)
-    told = [json.loads(line.removeprefix("data: ")) for line in streamed(call, *ANSWER).split("\n\n")[:-1]]
-    assert "".join(chunk["choices"][0]["text"] for chunk in told) == "Say hi!"
-    scores = [score for chunk in told for score in chunk["choices"][0]["logprobs"]["token_logprobs"]]
+    sent = [json.loads(line.removeprefix("data: ")) for line in streamed(call, *ANSWER).split("\n\n")[:-1]]
+    assert "".join(chunk["choices"][0]["text"] for chunk in sent) == "Say hi!"
+    scores = [score for chunk in sent for score in chunk["choices"][0]["logprobs"]["token_logprobs"]]
     assert scores == [None, -1.5, -0.25]
 
 

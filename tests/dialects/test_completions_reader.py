@@ -9,7 +9,7 @@ from dragoman.core.request import GenerationLimits, Regex
 from dragoman.dialects.base import ReaderOptions
 from dragoman.dialects.completions import COMPLETIONS
 
-from .asking import OPTIONS, VLLM, completions, completions_refusal, completions_request
+from .bodies import OPTIONS, VLLM, completions, completions_refusal, completions_request
 
 
 def prompts(prompt: object) -> tuple[object, ...]:
@@ -37,7 +37,7 @@ def test_many_prompts_are_bounded():
     assert len(prompts([7] * 5_000)) == 1
 
 
-def test_the_length_is_16_where_nothing_was_said():
+def test_max_tokens_defaults_to_16():
     assert completions_request().limits == GenerationLimits(max_tokens=16)
     assert completions_request(max_tokens=None).limits.max_tokens == 16
     assert completions_request(max_tokens=-1).limits.max_tokens is None

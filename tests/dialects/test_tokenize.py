@@ -19,7 +19,7 @@ from dragoman.dialects.tokenize import (
     render_tokenize,
 )
 
-from .asking import HELLO, OPTIONS, WEATHER
+from .bodies import HELLO, OPTIONS, WEATHER
 
 
 def tokenize(**fields: object) -> TokenizeCall:

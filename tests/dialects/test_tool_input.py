@@ -42,7 +42,7 @@ def test_json_stays_as_it_was_written(text: str):
     ],
 )
 def test_what_was_cut_off_is_left_out(text: str, value: str):
-    """An SDK that reads the pieces leaves it out too: nothing half said is taken for an argument."""
+    """An SDK that reads the pieces leaves it out too: no incomplete value is taken for an argument."""
     assert whole(text, cut=True) == value
 
 

@@ -1,4 +1,4 @@
-"""The strictness traps that real clients fell into, each with the reports that told of it.
+"""The strictness traps that real clients fell into, each with its bug reports.
 
 Only those that a reader or a writer of Chat Completions or Completions decides; the others are tested where they are.
 """
@@ -32,7 +32,7 @@ from dragoman.dialects.base import GenerationCall, Header, Profile
 from dragoman.dialects.chat import read_chat
 from dragoman.dialects.errors import render_openai_error
 
-from .asking import (
+from .bodies import (
     HELLO,
     OPTIONS,
     WEATHER,
@@ -90,8 +90,8 @@ def test_trap_03_custom_tools_are_tools():
 def test_trap_04_the_content_of_a_tool_may_be_a_list_of_parts():
     """llama.cpp#23465"""
     parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
-    told = conversation(messages=[*HELLO, {"role": "tool", "tool_call_id": "c", "content": parts}]).messages[-1]
-    assert told.parts == (ToolResult("c", (Text("a"), Text("b"))),)
+    message = conversation(messages=[*HELLO, {"role": "tool", "tool_call_id": "c", "content": parts}]).messages[-1]
+    assert message.parts == (ToolResult("c", (Text("a"), Text("b"))),)
 
 
 def test_trap_05_the_developer_has_a_role_of_his_own():
@@ -131,7 +131,7 @@ def test_trap_08_parallel_calls_have_indices_of_their_own():
     assert [call["index"] for call in calls] == [0, 0, 0, 1, 1]
 
 
-def test_trap_09_id_type_and_name_are_said_once():
+def test_trap_09_id_type_and_name_are_sent_once():
     """lmstudio-bug-tracker#649, sglang#4700: a repeated name is doubled by openai-python."""
     calls = [call for delta in deltas(chat(), *CALLS) for call in delta.get("tool_calls", [])]
     first, *later = calls[:3]
@@ -188,8 +188,8 @@ def test_logprobs_of_the_content_are_those_of_its_tokens():
         (chat(logprobs=True), ["Yes"]),
         (chat(VLLM, logprobs=True), [".\n", "</think>", "\n\n", "Yes", "<|im_end|>"]),
     ):
-        told = json.loads(whole(call, *THOUGHT))["choices"][0]["logprobs"]["content"]
-        assert [entry["token"] for entry in told] == listed
+        entries = json.loads(whole(call, *THOUGHT))["choices"][0]["logprobs"]["content"]
+        assert [entry["token"] for entry in entries] == listed
         scores = [choice["logprobs"] for chunk in chunks(call, *THOUGHT) for choice in chunk["choices"]]
         assert [entry["token"] for each in scores if each for entry in each["content"]] == listed
 
@@ -200,9 +200,9 @@ def test_vllms_alternatives_begin_with_the_sampled_token():
     events = (Started(1), TextDelta(0, " hel", (sampled,)), STOP, DONE)
     for options, best in ((VLLM, " hel"), (OPTIONS, "Once")):
         call = completions(options, logprobs=1)
-        (told,) = json.loads(whole(call, *events))["choices"][0]["logprobs"]["top_logprobs"]
-        assert next(iter(told)) == best
-        assert told == {"Once": -1.9, " hel": -12.4}
+        (alternatives,) = json.loads(whole(call, *events))["choices"][0]["logprobs"]["top_logprobs"]
+        assert next(iter(alternatives)) == best
+        assert alternatives == {"Once": -1.9, " hel": -12.4}
 
 
 def test_trap_13_a_delta_never_holds_a_null():
@@ -210,17 +210,17 @@ def test_trap_13_a_delta_never_holds_a_null():
     events = (*CALLS, TextDelta(0, "x"), ReasoningDelta(0, "y"), STOP, DONE)
     for profile_call in (chat(), chat(logprobs=True, stream=True, stream_options={"include_usage": True})):
         assert all(value is not None for delta in deltas(profile_call, *events) for value in delta.values())
-        told = [choice["finish_reason"] for chunk in chunks(profile_call, *events) for choice in chunk["choices"]]
-        assert set(told) == {None, "tool_calls"}
+        reasons = [choice["finish_reason"] for chunk in chunks(profile_call, *events) for choice in chunk["choices"]]
+        assert set(reasons) == {None, "tool_calls"}
 
 
-def test_trap_14_usage_is_a_last_chunk_without_choices_and_only_where_asked_for():
+def test_trap_14_usage_is_a_last_chunk_without_choices_and_only_where_requested():
     """vercel/ai#7417, litellm#28735 (LangChain.js doubles tokens), apfel#100, cline#8518"""
     events = (Started(1), TextDelta(0, "x"), STOP, DONE)
-    asked = chunks(chat(stream=True, stream_options={"include_usage": True}), *events)
-    assert asked[-1]["choices"] == []
-    assert asked[-1]["usage"]["total_tokens"] == 3
-    assert all(chunk["choices"] and chunk["usage"] is None for chunk in asked[:-1])
+    stream = chunks(chat(stream=True, stream_options={"include_usage": True}), *events)
+    assert stream[-1]["choices"] == []
+    assert stream[-1]["usage"]["total_tokens"] == 3
+    assert all(chunk["choices"] and chunk["usage"] is None for chunk in stream[:-1])
     assert all("usage" not in chunk and chunk["choices"] for chunk in chunks(chat(stream=True), *events))
 
 
@@ -243,7 +243,7 @@ def test_trap_16_id_created_and_usage_are_there(call: GenerationCall):
     assert [usage[key] for key in ("prompt_tokens", "completion_tokens", "total_tokens")] == [1, 2, 3]
 
 
-def test_trap_29_a_responses_body_is_told_where_to_go():
+def test_trap_29_a_responses_body_is_rejected_with_the_right_route():
     """CLIProxyAPI#658, codex-lb#833: Cursor posts `input` to /v1/chat/completions."""
 
     with pytest.raises(RequestError, match=r"/v1/responses") as caught:
@@ -260,7 +260,7 @@ def test_trap_30_an_overflow_is_recognised(profile: Profile):
 
 
 def test_trap_27_a_silence_is_filled_with_a_comment():
-    """antirez/ds4#151, vllm#47647: clients gave up on a stream that said nothing before its prefill was over."""
+    """antirez/ds4#151, vllm#47647: clients gave up on a stream that was silent until its prefill was over."""
     assert chat(stream=True).writer(Header("chatcmpl-1", 0, "m")).keepalive.startswith(b":")
 
 
@@ -269,7 +269,7 @@ def test_structured_output_and_tools_together():
     assert chat_request(tools=[WEATHER], response_format={"type": "json_object"}).constraint == JsonObject()
 
 
-def test_what_is_asked_for_and_not_possible_is_said():
+def test_requested_options_that_are_impossible_are_reported():
     """behaviour: asked-for-but-unsupported is a 400 that names it."""
     assert chat_refusal(modalities=["text", "audio"]).param == "modalities"
     assert chat_refusal(web_search_options={}).param == "web_search_options"

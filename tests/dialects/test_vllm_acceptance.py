@@ -103,7 +103,7 @@ def refusal(reading: Callable[[], object], kind: type[Exception]) -> str | None:
 
 
 def vllms(model: Any, body: dict[str, Any]) -> str | None:
-    """What vLLM says against it, also where it makes sampling parameters of it."""
+    """vLLM's error for it, including those of its sampling parameters."""
 
     def reading() -> None:
         request = model.model_validate(body)

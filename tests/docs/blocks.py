@@ -88,7 +88,7 @@ def commands(console: str) -> list[Command]:
 
 
 def prints(expected: str, printed: str) -> bool:
-    """Whether it is what the page says. Nothing expected is anything printed."""
+    """Whether the output matches the page. Without an expectation any output does."""
     if not expected.strip():
         return True
     first, *rest = (" ".join(piece.split()) for piece in expected.split("..."))

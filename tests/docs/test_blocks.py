@@ -68,12 +68,12 @@ def test_a_console_is_commands_and_what_they_print():
         ("<!--test-->\n```python\n```", "is no mark"),
     ],
 )
-def test_a_mark_that_means_nothing_is_told(page: str, why: str):
+def test_an_unknown_marker_is_an_error(page: str, why: str):
     with pytest.raises(BlockError, match=why):
         list(blocks(page))
 
 
-def test_output_before_a_command_is_told():
+def test_output_before_a_command_is_an_error():
     with pytest.raises(BlockError, match="before any command"):
         commands("output\n$ command\n")
 

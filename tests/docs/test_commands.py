@@ -9,53 +9,53 @@ from pathlib import Path
 import pytest
 
 from .blocks import Block, blocks
-from .house import House
+from .harness import PageRunner
 
 ROOT = Path(__file__).parents[2]
 PAGES = [page for page in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))) if page.exists()]
 
 
 @pytest.fixture
-def house(tmp_path: Path) -> Iterator[House]:
-    house = House(tmp_path)
-    yield house
-    house.close()
+def runner(tmp_path: Path) -> Iterator[PageRunner]:
+    page_runner = PageRunner(tmp_path)
+    yield page_runner
+    page_runner.close()
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_a_page_does_what_it_says(page: Path, house: House):
+def test_a_page_does_what_it_says(page: Path, runner: PageRunner):
     steps = list(blocks(page.read_text(encoding="utf-8")))
     if shutil.which("curl") is None and any(each.kind == "test" and "$ curl" in each.text for each in steps):
         pytest.skip("needs curl, which a bare Debian has not")
-    house.run(steps)
+    runner.run(steps)
 
 
 def part(text: str, language: str = "console", kind: str = "test") -> list[Block]:
     return list(blocks(f"<!-- {kind} -->\n```{language}\n{text}\n```\n"))
 
 
-def test_a_right_page_passes(house: House):
+def test_a_right_page_passes(runner: PageRunner):
     page = [
         *part("two", "text", "file: folder/one.txt"),
         *part("$ cat folder/one.txt\ntwo", kind="test: none"),
         *part("print(open('folder/one.txt').read())", "python", "test: none"),
         *part("t...o", "text", "output"),
     ]
-    house.run(page)
+    runner.run(page)
 
 
-def test_a_page_has_the_server_that_it_wants(house: House):
+def test_a_page_has_the_server_that_it_wants(runner: PageRunner):
     program = """\
 import os, urllib.request
 assert os.environ["OPENAI_BASE_URL"].endswith("/v1")
 print(urllib.request.urlopen("http://localhost:8000/v1/models").read().decode())
 """
-    house.run(
+    runner.run(
         [*part(program, "python", "test: scripted"), *part('{"object":"list",..."id":"scripted"...', "json", "output")]
     )
 
 
-def test_a_script_of_the_page_is_served(house: House):
+def test_a_script_of_the_page_is_served(runner: PageRunner):
     program = """\
 import json, os, urllib.request
 body = json.dumps({"messages": [{"role": "user", "content": "hi"}]}).encode()
@@ -64,7 +64,7 @@ request.add_header("Content-Type", "application/json")
 print(json.load(urllib.request.urlopen(request))["choices"][0]["message"]["content"])
 """
     script = part("- Said by the script", "yaml", "file: demo.yaml")
-    house.run([*script, *part(program, "python", "test: scripted:demo.yaml"), *part("Said by...", "", "output")])
+    runner.run([*script, *part(program, "python", "test: scripted:demo.yaml"), *part("Said by...", "", "output")])
 
 
 @pytest.mark.parametrize(
@@ -80,6 +80,6 @@ print(json.load(urllib.request.urlopen(request))["choices"][0]["message"]["conte
         (part("print(1)", "python", "test: tiny --api-profile x"), "not say where it listens(.|\n)*--api-profile"),
     ],
 )
-def test_a_wrong_page_fails(page: list[Block], why: str, house: House):
+def test_a_wrong_page_fails(page: list[Block], why: str, runner: PageRunner):
     with pytest.raises(AssertionError, match=f"line 2: (.|\n)*{why}"):
-        house.run(page)
+        runner.run(page)

@@ -23,7 +23,7 @@ from dragoman.settings import Settings
 from dragoman.tenants import KeyHash, Tenant, hash_key
 from dragoman.tenants.shared import SharedCounters
 from dragoman.tenants.sqlite_limits import SqliteLimits
-from tests.serving.responses.house import lifespan
+from tests.serving.responses.harness import lifespan
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 FUNCTIONS = frozenset(
@@ -34,7 +34,7 @@ FUNCTIONS = frozenset(
 
 
 async def scrape(**settings: Any) -> str:
-    """What a server says after some requests of a named key, one of which is rejected."""
+    """The metrics of a server after some requests of a named key, one of which is rejected."""
     tenants = {"a": Tenant(secrets=(KeyHash(hash_key("a")),), requests_per_minute=2)}
     read = Settings(served_model_name=("m",), **settings)
     folder = tempfile.TemporaryDirectory()
@@ -83,14 +83,14 @@ def find_metrics(query: str) -> set[str]:
 
 
 def test_the_generated_files_are_fresh() -> None:
-    told = subprocess.run(
+    process = subprocess.run(
         [sys.executable, str(DEPLOY / "generate.py"), "--check"], capture_output=True, text=True, check=False
     )
-    assert told.returncode == 0, told.stdout + told.stderr + "run `python deploy/generate.py`"
+    assert process.returncode == 0, process.stdout + process.stderr + "run `python deploy/generate.py`"
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="metrics of the process exist on Linux only")
-async def test_every_metric_that_is_asked_for_is_scraped(tmp_path: Path) -> None:
+async def test_every_metric_of_a_dashboard_is_scraped(tmp_path: Path) -> None:
     faults = tmp_path / "faults.json"
     faults.write_text('[{"request": 1, "hang": 0.001}]')
     scraped = await list_scraped_names(faults)

@@ -1,4 +1,4 @@
-"""Every parameter that is said to be honoured is asked for once, and that shows: below, or on the wire."""
+"""Every honoured parameter is requested once and has an effect: on the engine's request or on the wire."""
 
 from __future__ import annotations
 
@@ -60,8 +60,8 @@ def ask(dialect: str, fields: dict[str, Any]) -> GenerationCall:
     return examples.DIALECTS[dialect].read(json.dumps(fields).encode(), READING)
 
 
-def shown(call: GenerationCall) -> tuple[object, ...]:
-    """All that a call comes to: what is asked of the engine, what is warned of, and what is written."""
+def render_outcome(call: GenerationCall) -> tuple[object, ...]:
+    """The outcome of a call: the engine's request, the warnings, and the output."""
     header = Header("id-1", 7, "m")
     streamed = b"".join(map(call.writer(header).feed, EVENTS))
     fold = ReplyBuilder()
@@ -90,7 +90,7 @@ def test_what_is_honoured_shows(row: ParameterSupport):
     without = {name: value for name, value in body.items() if name != row.name}
     base = examples.DIALECTS[row.dialect].base
     plain = ask(row.dialect, {**without, **({row.name: base[row.name]} if row.name in base else {})})
-    assert shown(ask(row.dialect, body)) != shown(plain)
+    assert render_outcome(ask(row.dialect, body)) != render_outcome(plain)
 
 
 def test_no_example_is_of_something_else():

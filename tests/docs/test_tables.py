@@ -1,4 +1,4 @@
-"""The tables of the docs are what the code says."""
+"""The tables of the docs match the code."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ ROOT = Path(__file__).parents[2]
 
 
 def test_the_tables_are_fresh() -> None:
-    told = subprocess.run(
+    process = subprocess.run(
         [sys.executable, str(ROOT / "docs" / "generate.py"), "--check"], capture_output=True, text=True, check=False
     )
-    assert told.returncode == 0, told.stdout + told.stderr
+    assert process.returncode == 0, process.stdout + process.stderr
 
 
 def test_every_command_of_the_help_is_in_the_reference() -> None:
-    shown = subprocess.run([sys.executable, "-m", "dragoman", "--help"], capture_output=True, text=True, check=True)
-    commands = set(re.findall(r"^  ([a-z]+)  +[A-Z]", shown.stdout, re.MULTILINE))
+    process = subprocess.run([sys.executable, "-m", "dragoman", "--help"], capture_output=True, text=True, check=True)
+    commands = set(re.findall(r"^  ([a-z]+)  +[A-Z]", process.stdout, re.MULTILINE))
     assert {"check", "keys"} <= commands
     described = set(re.findall(r"^## dragoman ([a-z]+)", (ROOT / "docs" / "cli.md").read_text("utf-8"), re.MULTILINE))
     assert commands - described == {"serve"}, "run: python docs/generate.py"

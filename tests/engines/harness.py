@@ -1,4 +1,4 @@
-"""Runs requests through a batching engine and collects what they are told, with a thread or without one."""
+"""Runs requests through a batching engine and collects their outputs, with a thread or without one."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ PATIENCE = 120.0
 """Seconds without a word after which an engine hangs, also on a machine that is busy elsewhere."""
 
 
-class Told(list[TokenOutput]):
-    """What one sequence was told, in order."""
+class Outputs(list[TokenOutput]):
+    """The outputs of one sequence, in order."""
 
     @property
     def tokens(self) -> list[int]:
@@ -78,33 +78,33 @@ class Bench:
         self._max_model_len = max_model_len or self._model.max_positions
         self.stepper = Stepper(self._model, limits, num_kv_tokens, files)
         self.sequences: list[Sequence] = []
-        self.told: list[Told] = []
+        self.outputs: list[Outputs] = []
 
-    def add(self, request: TokenRequest, adapter: LoadedAdapter | None = None) -> Told:
+    def add(self, request: TokenRequest, adapter: LoadedAdapter | None = None) -> Outputs:
         key = len(self.sequences)
         vocab, most = self._model.vocab, self._max_model_len
         sequence = Sequence(key, request, vocab=vocab, max_model_len=most, rng_factory=build_rng, adapter=adapter)
         self.sequences.append(sequence)
-        self.told.append(Told())
+        self.outputs.append(Outputs())
         self.stepper.scheduler.add(sequence)
-        return self.told[key]
+        return self.outputs[key]
 
     def step(self, count: int = 1) -> None:
         for _ in range(count):
             for output in self.stepper.step():
-                self.told[output.key].append(output.output)
+                self.outputs[output.key].append(output.output)
 
     def finish(self) -> None:
         while self.stepper.scheduler.has_work:
             self.step()
 
 
-def alone(model: Llama | Model, request: TokenRequest, limits: SchedulerConfig = PLAIN) -> Told:
-    """What the request is told if nothing else runs."""
+def alone(model: Llama | Model, request: TokenRequest, limits: SchedulerConfig = PLAIN) -> Outputs:
+    """The outputs of the request if nothing else runs."""
     bench = Bench(model, limits)
-    told = bench.add(request)
+    outputs = bench.add(request)
     bench.finish()
-    return told
+    return outputs
 
 
 @contextmanager
@@ -117,47 +117,47 @@ def files(directory: Path, most: int = ROOM) -> Generator[BlockFiles]:
         opened.close()
 
 
-def told_by(model: Llama | Model, directory: Path, ask: TokenRequest, most: int = ROOM) -> Told:
+def generate_with_files(model: Llama | Model, directory: Path, ask: TokenRequest, most: int = ROOM) -> Outputs:
     """By a process that begins, answers, keeps what it computed and ends."""
-    with files(directory, most) as kept:
-        bench = Bench(model, files=kept)
-        told = bench.add(ask)
+    with files(directory, most) as store:
+        bench = Bench(model, files=store)
+        outputs = bench.add(ask)
         bench.finish()
         bench.stepper.offload(1000)
-    return told
+    return outputs
 
 
 class Speaker:
-    """Talks to a started engine and waits for what it says."""
+    """Sends requests to a started engine and waits for its outputs."""
 
     def __init__(self, engine: TokenEngine) -> None:
         self._engine = engine
-        self._said = asyncio.Event()
+        self._has_output = asyncio.Event()
 
-    def send(self, request: TokenRequest) -> Told:
-        told = Told()
+    def send(self, request: TokenRequest) -> Outputs:
+        outputs = Outputs()
 
         def deliver(output: TokenOutput) -> None:
-            told.append(output)
-            self._said.set()
+            outputs.append(output)
+            self._has_output.set()
 
         self._engine.add(request, deliver)
-        return told
+        return outputs
 
-    async def ends(self, *streams: Told) -> None:
+    async def ends(self, *streams: Outputs) -> None:
         """Wait until all of them have ended."""
         await self.until(*streams, tokens=None)
 
-    async def until(self, *streams: Told, tokens: int | None) -> None:
+    async def until(self, *streams: Outputs, tokens: int | None) -> None:
         """Wait until each has so many tokens, or has ended; None waits for the end."""
         while not all(_reached(stream, tokens) for stream in streams):
-            self._said.clear()
-            await asyncio.wait_for(self._said.wait(), PATIENCE)
+            self._has_output.clear()
+            await asyncio.wait_for(self._has_output.wait(), PATIENCE)
 
-    async def ask(self, request: TokenRequest) -> Told:
-        told = self.send(request)
-        await self.ends(told)
-        return told
+    async def ask(self, request: TokenRequest) -> Outputs:
+        outputs = self.send(request)
+        await self.ends(outputs)
+        return outputs
 
 
 class Client(Speaker):
@@ -178,7 +178,7 @@ async def started(engine: BatchingEngine) -> AsyncGenerator[Client]:
 
 
 class Only:
-    """A Matcher: at each step one of the given tokens, then the end. It may be told to fail instead."""
+    """A Matcher: at each step one of the given tokens, then the end. It can fail on demand instead."""
 
     def __init__(self, steps: Iterable[Iterable[int]], *, fail_at: int | None = None) -> None:
         self._steps = [frozenset(step) for step in steps]
@@ -208,5 +208,5 @@ class Only:
         return self._place == len(self._steps)
 
 
-def _reached(stream: Told, tokens: int | None) -> bool:
+def _reached(stream: Outputs, tokens: int | None) -> bool:
     return stream.end is not None or (tokens is not None and len(stream.tokens) >= tokens)

@@ -1,6 +1,6 @@
 """Every engine over HTTP: each parameter is honoured, rejected with a 400 that names it, or listed in a warning.
 
-`REJECTED` says what an engine rejects, so that it can neither begin to ignore a parameter nor cease to honour it.
+`REJECTED` lists what an engine rejects, so that it can neither begin to ignore a parameter nor cease to honour it.
 """
 
 from __future__ import annotations
@@ -194,7 +194,7 @@ NAMED = {"type": "function", "function": {"name": "get_weather"}}
 
 
 @pytest.mark.parametrize("choice", ["required", NAMED], ids=["required", "named"])
-async def test_a_call_that_is_demanded_is_made_or_the_request_is_rejected(subject: Subject, choice: Any) -> None:
+async def test_a_required_call_is_generated_or_the_request_is_rejected(subject: Subject, choice: Any) -> None:
     answer = await subject.chat(tools=[TOOL], tool_choice=choice, max_tokens=200)
     body = await subject.check("tool_choice", answer, "tool_choice", "tools")
     if body is not None:
@@ -239,7 +239,7 @@ async def test_an_unknown_field_is_reported(subject: Subject) -> None:
 
 
 async def test_a_parameter_that_is_not_honoured_is_reported(subject: Subject) -> None:
-    """Each engine says in its capabilities which of these it honours; of the others the client hears."""
+    """The capabilities of an engine name those that it honours; the others are reported to the client."""
     fields: dict[str, Any] = {
         "top_k": 5,
         "min_p": 0.1,
@@ -288,19 +288,19 @@ async def test_a_client_that_leaves_ends_its_generation(subject: Subject) -> Non
         await asyncio.sleep(0)
     asking.cancel()
     await asyncio.gather(asking, return_exceptions=True)
-    while model.progress.running or model.backend.engine.health().running:  # noqa: ASYNC110 - it tells nobody
+    while model.progress.running or model.backend.engine.health().running:  # noqa: ASYNC110 - there is no event for it
         await asyncio.sleep(0)
 
 
 async def test_token_ids_go_in_and_come_out(subject: Subject) -> None:
     body = {"prompt": [300, 301, 302], "temperature": 0, "max_tokens": 5, "return_token_ids": True}
     answer = await subject.client.post("/v1/completions", json=body)
-    told = await subject.check("token ids", answer, "prompt", "return_token_ids")
-    if told is not None:
-        assert told["choices"][0]["prompt_token_ids"] == [300, 301, 302]
-        assert told["usage"]["prompt_tokens"] == 3
-        ids = told["choices"][0]["token_ids"]
-        assert len(ids) == told["usage"]["completion_tokens"]
+    response = await subject.check("token ids", answer, "prompt", "return_token_ids")
+    if response is not None:
+        assert response["choices"][0]["prompt_token_ids"] == [300, 301, 302]
+        assert response["usage"]["prompt_tokens"] == 3
+        ids = response["choices"][0]["token_ids"]
+        assert len(ids) == response["usage"]["completion_tokens"]
 
 
 async def test_usage_counts_the_prompt_that_the_model_sees(subject: Subject) -> None:
@@ -308,9 +308,9 @@ async def test_usage_counts_the_prompt_that_the_model_sees(subject: Subject) -> 
     counted = await subject.client.post(
         "/tokenize", json={"messages": [{"role": "user", "content": "Tell me a story."}]}
     )
-    told = await subject.check("count", counted, "model", "messages")
-    if told is not None:
-        assert told["count"] == used
+    response = await subject.check("count", counted, "model", "messages")
+    if response is not None:
+        assert response["count"] == used
 
 
 UNKNOWN = [10**9, 10**9 + 1, 10**9 + 2]
@@ -318,7 +318,7 @@ UNKNOWN = [10**9, 10**9 + 1, 10**9 + 2]
 
 @pytest.mark.parametrize("name", ["logit_bias", "stop_token_ids", "allowed_token_ids", "logprob_token_ids", "prompt"])
 async def test_ids_outside_the_vocabulary_are_all_named(subject: Subject, name: str) -> None:
-    """An engine that does not take the parameter says so instead."""
+    """An engine without the parameter rejects it instead."""
     value = {str(id): 1 for id in (5, *UNKNOWN)} if name == "logit_bias" else [5, *UNKNOWN]
     body = {"prompt": "Hello", "max_tokens": 2, "logprobs": 1 if name == "logprob_token_ids" else None, name: value}
     answer = await subject.client.post("/v1/completions", json=body)

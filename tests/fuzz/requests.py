@@ -43,9 +43,9 @@ class State:
     def note(self, request: Request, response: Response) -> None:
         is_object = response.body.startswith(b"{") and not response.is_stream
         if response.status == 200 and request.method == "POST" and is_object:
-            made = json.loads(response.body)
-            if isinstance(made.get("id"), str):
-                self.ids.setdefault(request.route, []).append(made["id"])
+            created = json.loads(response.body)
+            if isinstance(created.get("id"), str):
+                self.ids.setdefault(request.route, []).append(created["id"])
 
     def pick(self, random: Random, route: str) -> str:
         known = self.ids.get(route, [])[-20:]

@@ -27,8 +27,8 @@ from dragoman.settings import Settings
 from dragoman.store import MemoryStore
 from tests.engines.encoder.directories import write_encoder
 from tests.hardening.test_routes import TABLE
-from tests.serving.house import tokenizer
-from tests.serving.responses.house import lifespan
+from tests.serving.harness import tokenizer
+from tests.serving.responses.harness import lifespan
 
 from .exchange import Request, send_request
 from .judge import check_response
@@ -100,7 +100,7 @@ async def fuzz(folder: Path, seed: int, requests: int) -> None:
             if request.route in HOLDING:
                 await undo(app)
         async with asyncio.timeout(30):
-            while not is_idle(models):  # noqa: ASYNC110 - an engine tells its state, and no event of it
+            while not is_idle(models):  # noqa: ASYNC110 - an engine has a state but no event for it
                 await asyncio.sleep(0.01)
         before = asyncio.all_tasks()
     assert asyncio.all_tasks() <= before

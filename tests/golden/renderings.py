@@ -75,14 +75,18 @@ class Golden(Struct, frozen=True):
 
 def _chat(case: str, *, error: DragomanError | None = None, **view: object) -> Iterator[Golden]:
     for name, profile in (("chat", Profile.OPENAI), ("chat-vllm", Profile.VLLM)):
-        shown = msgspec.convert({"profile": profile, **view}, ChatRenderOptions)
-        yield Golden(case, name, lambda shown=shown: ChatWriter(_header("chatcmpl-1"), shown), error)
+        options = msgspec.convert({"profile": profile, **view}, ChatRenderOptions)
+        yield Golden(
+            case, name, lambda render_options=options: ChatWriter(_header("chatcmpl-1"), render_options), error
+        )
 
 
 def _completions(case: str, *, error: DragomanError | None = None, **view: object) -> Iterator[Golden]:
     for name, profile in (("completions", Profile.OPENAI), ("completions-vllm", Profile.VLLM)):
-        shown = msgspec.convert({"profile": profile, **view}, CompletionsRenderOptions)
-        yield Golden(case, name, lambda shown=shown: CompletionsWriter(_header("cmpl-1"), shown), error)
+        options = msgspec.convert({"profile": profile, **view}, CompletionsRenderOptions)
+        yield Golden(
+            case, name, lambda render_options=options: CompletionsWriter(_header("cmpl-1"), render_options), error
+        )
 
 
 def _messages(case: str, view: MessagesRenderOptions = VIEW, *, error: DragomanError | None = None) -> Iterator[Golden]:
@@ -97,8 +101,8 @@ def _responses(
 
 def _ollama(case: str, *, error: DragomanError | None = None, **view: Any) -> Iterator[Golden]:
     for name, is_chat in (("ollama-chat", True), ("ollama-generate", False)):
-        shown = OllamaRenderOptions("org/model", lambda: 1700000000.5, lambda: TIMINGS, is_chat, **view)
-        yield Golden(case, name, lambda shown=shown: OllamaWriter(shown), error)
+        options = OllamaRenderOptions("org/model", lambda: 1700000000.5, lambda: TIMINGS, is_chat, **view)
+        yield Golden(case, name, lambda render_options=options: OllamaWriter(render_options), error)
 
 
 def _header(id: str) -> Header:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dragoman.serving.auth import Access
-from tests.serving.house import house
+from tests.serving.harness import build_server
 
 from .test_routes import TABLE
 
@@ -29,7 +29,7 @@ ROUTES = [
 
 @pytest.mark.parametrize("body", BODIES.values(), ids=BODIES)
 async def test_it_is_the_clients_error(body: bytes):
-    async with house().http() as client:
+    async with build_server().http() as client:
         for path, method in ROUTES:
             answer = await client.request(method, path, content=body, headers=JSON)
             assert answer.status_code in (200, 204, 400, 404), path
@@ -38,5 +38,5 @@ async def test_it_is_the_clients_error(body: bytes):
 @pytest.mark.parametrize("body", [BODIES["deep"], BODIES["not UTF-8"]], ids=["deep", "not UTF-8"])
 @pytest.mark.parametrize("path", ["/abort_requests", "/dragoman/reply", "/v1/load_lora_adapter"])
 async def test_what_cannot_be_read_is_a_400(path: str, body: bytes):
-    async with house().http() as client:
+    async with build_server().http() as client:
         assert (await client.post(path, content=body, headers=JSON)).status_code == 400

@@ -1,4 +1,4 @@
-"""Who may do what: one resolver for both headers, on every route."""
+"""Access control: one resolver for both headers, on every route."""
 
 import pytest
 from starlette.datastructures import Headers
@@ -13,7 +13,7 @@ def admit(access: Access = Access.USER, keyring: Keyring = KEYS, **headers: str)
     return keyring.authenticate(Headers({name.replace("_", "-"): value for name, value in headers.items()}), access)
 
 
-def test_without_keys_everybody_may_use_the_server() -> None:
+def test_without_keys_every_client_may_use_the_server() -> None:
     assert admit(keyring=Keyring()) == Caller()
 
 

@@ -15,10 +15,10 @@ from dragoman.prompts.tokenizer import HfTokenizer
 from dragoman.serving.app import create_app
 from dragoman.serving.clock import SystemClock
 from dragoman.settings import Settings
-from tests.serving.house import tokenizer
+from tests.serving.harness import tokenizer
 
 LONG = "The weather in Oslo is fine today. " * 12_000
-ASKED: dict[str, dict[str, Any]] = {
+BODIES: dict[str, dict[str, Any]] = {
     "/tokenize": {"messages": [{"role": "user", "content": LONG}]},
     "/v1/chat/completions": {"messages": [{"role": "user", "content": LONG}], "max_tokens": 1},
     "/v1/completions": {"prompt": LONG, "max_tokens": 1},
@@ -40,12 +40,12 @@ async def test_tokenising_lets_others_run():
     assert turns > 20_000
 
 
-@pytest.mark.parametrize("path", ASKED)
-async def test_others_get_their_turns_while_a_great_prompt_is_made_ready(path: str):
+@pytest.mark.parametrize("path", BODIES)
+async def test_other_requests_proceed_while_a_large_prompt_is_prepared(path: str):
     """Counted in turns of the loop, of which few would fit beside work that is done on it."""
     app = create_app(build_models(Settings(), SystemClock()))
     async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app), base_url="http://localhost") as client:
-        asking = asyncio.create_task(client.post(path, json=ASKED[path]))
+        asking = asyncio.create_task(client.post(path, json=BODIES[path]))
         turns = 0
         while not asking.done():
             turns += 1

@@ -20,7 +20,7 @@ from dragoman.serving.body import BodyMemoryBudget, BodyMemoryShare, ClientGone,
 from dragoman.serving.clock import SystemClock
 from dragoman.serving.service import ServingOptions
 from dragoman.settings import Settings
-from tests.serving.house import house
+from tests.serving.harness import build_server
 
 LIMIT = 1000
 
@@ -145,7 +145,7 @@ async def test_one_body_alone_may_always_be_as_large_as_one_may_be() -> None:
     )
 
 
-async def test_who_has_nothing_gives_nothing_back_beside_one_that_is_larger_than_all() -> None:
+async def test_an_empty_share_releases_nothing_while_another_exceeds_the_budget() -> None:
     budget = BodyMemoryBudget(10)
     large, none = BodyMemoryShare(budget), BodyMemoryShare(budget)
     large.reserve(LIMIT)
@@ -157,7 +157,7 @@ async def test_who_has_nothing_gives_nothing_back_beside_one_that_is_larger_than
 
 
 async def test_a_compressed_body_is_counted_by_what_it_becomes() -> None:
-    """While it is decoded by what it may become at most: nobody knows before."""
+    """While it is decoded by its maximum size: the actual one is not known before."""
     budget = BodyMemoryBudget(LIMIT + 100)
     small, other = BodyMemoryShare(budget), BodyMemoryShare(budget)
     body = pieces(gzip.compress(b"x" * 500))
@@ -170,7 +170,7 @@ async def test_a_compressed_body_is_counted_by_what_it_becomes() -> None:
 @pytest.mark.parametrize("status", [200, 400])
 async def test_what_was_taken_is_given_back(status: int) -> None:
     options = ServingOptions(max_inflight_body_bytes=300)
-    server = house(ScriptEntry((Say("hi"),), repeat=True), options=options)
+    server = build_server(ScriptEntry((Say("hi"),), repeat=True), options=options)
     messages = [{"role": "user", "content": "x" * 200}] if status == 200 else "x" * 200
     for _ in range(3):
         answer = await server.post("/v1/chat/completions", {"model": "m", "messages": messages})
@@ -178,7 +178,7 @@ async def test_what_was_taken_is_given_back(status: int) -> None:
 
 
 async def test_more_than_a_hundred_headers_are_refused() -> None:
-    server = house(ScriptEntry((Say("hi"),)))
+    server = build_server(ScriptEntry((Say("hi"),)))
     few, many = ({f"x-{n}": "" for n in range(count)} for count in (80, 100))
     assert (await server.get("/v1/models", few)).status_code == 200
     refused = await server.get("/v1/models", many)

@@ -93,7 +93,7 @@ async def test_45_at_once_are_rejected_and_others_are_answered():
 async def test_sigterm_does_not_wait_for_what_is_compiled():
     async with served("--worker-timeout", "600", "--shutdown-timeout", "1") as server:
         bombs = [asyncio.create_task(server.ask(guided_grammar=f"{INTERSECTION}  // {n}")) for n in range(20)]
-        while len(server.processes()) < 2:  # noqa: ASYNC110 - the server does not tell
+        while len(server.processes()) < 2:  # noqa: ASYNC110 - the server has no event for it
             await asyncio.sleep(0)
         workers = server.processes().keys() - {server.process.pid}
         server.process.send_signal(signal.SIGTERM)

@@ -1,4 +1,4 @@
-"""A page of another origin that somebody opens cannot use the server on their machine (CSRF).
+"""A page of another origin cannot use a server on the user's machine (CSRF).
 
 What browsers send without a preflight: GET, HEAD and POST with a type of a form, or with a body without any type.
 """
@@ -12,7 +12,7 @@ from dragoman.engines.scripted import Say, ScriptEntry
 from dragoman.serving.auth import Access
 from dragoman.serving.cors import CorsPolicy
 from dragoman.serving.service import ServingOptions
-from tests.serving.house import House, house
+from tests.serving.harness import ServerHarness, build_server
 
 from .test_routes import CALLS, TABLE
 
@@ -28,11 +28,13 @@ FOREIGN = [
 ]
 
 
-def server(*allowed: str) -> House:
-    return house(ScriptEntry((Say("hi"),), repeat=True), options=ServingOptions(cors=CorsPolicy(allowed)))
+def server(*allowed: str) -> ServerHarness:
+    return build_server(ScriptEntry((Say("hi"),), repeat=True), options=ServingOptions(cors=CorsPolicy(allowed)))
 
 
-async def send(one: House, method: str, path: str, headers: dict[str, str], body: bytes = CHAT) -> httpx2.Response:
+async def send(
+    one: ServerHarness, method: str, path: str, headers: dict[str, str], body: bytes = CHAT
+) -> httpx2.Response:
     async with one.http() as client:
         return await client.request(method, path, headers=headers, content=body)
 
@@ -49,7 +51,7 @@ async def test_no_route_does_anything_for_a_page_of_another_origin(headers: dict
 
 
 @pytest.mark.parametrize("kind", ["", "text/plain", "application/x-www-form-urlencoded", "multipart/form-data"])
-async def test_a_body_that_is_not_said_to_be_json_is_refused(kind: str):
+async def test_a_body_without_a_json_content_type_is_refused(kind: str):
     headers = {"content-type": kind} if kind else {}
     answer = await send(server(), "POST", "/v1/chat/completions", headers)
     assert answer.status_code == 415

@@ -1,4 +1,4 @@
-"""Whether a prompt was cached tells whether somebody has sent it: vLLM CVE-2025-46570."""
+"""A cache hit reveals that a prompt was sent before: vLLM CVE-2025-46570."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ async def cached(client: httpx2.AsyncClient, key: str, **fields: Any) -> int:
     return answer.json()["usage"]["prompt_tokens_details"]["cached_tokens"]
 
 
-async def test_nobody_learns_what_another_key_has_sent():
+async def test_the_prefix_cache_reveals_nothing_across_keys():
     models = build_models(Settings(), SystemClock())
     await models.start()
     transport = httpx2.ASGITransport(create_app(models, options=ServingOptions(api_key=("a", "b"))))

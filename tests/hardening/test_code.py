@@ -55,16 +55,16 @@ def faults(source: str, file: str = "x.py") -> list[str]:
     found = [f"import {name}" for name in imported(tree) if name in NEVER_IMPORTED]
     found += ["subprocess" for name in imported(tree) if name == "subprocess" and file not in STARTS_PROCESSES]
     for on, name, call in calls(tree):
-        told = f"{on}.{name}".removeprefix(".")
+        path = f"{on}.{name}".removeprefix(".")
         keywords = {each.arg: ast.unparse(each.value) for each in call.keywords}
-        if told in NEVER_CALLED or on == "builtins" or name in NEVER_CALLED_ANYWHERE:
-            found.append(told)
-        if told in ("torch.load", "numpy.load", "np.load"):
-            found.append(told)
-        if told.startswith("yaml.") and name in ("load", "unsafe_load", "full_load"):
-            found.append(told)
+        if path in NEVER_CALLED or on == "builtins" or name in NEVER_CALLED_ANYWHERE:
+            found.append(path)
+        if path in ("torch.load", "numpy.load", "np.load"):
+            found.append(path)
+        if path.startswith("yaml.") and name in ("load", "unsafe_load", "full_load"):
+            found.append(path)
         if keywords.get("shell", "False") != "False" or keywords.get("allow_pickle", "False") != "False":
-            found.append(told)
+            found.append(path)
     return found
 
 

@@ -31,10 +31,10 @@ async def test_a_body_that_drips_is_refused(kind: str) -> None:
 
         dripping = asyncio.create_task(drip())
         async with asyncio.timeout(5):
-            said = await reader.read(-1)
+            output = await reader.read(-1)
         dripping.cancel()
         writer.close()
-    assert [each.status for each in answers(said)] == [408]
+    assert [each.status for each in answers(output)] == [408]
 
 
 async def test_a_body_that_grows_slowly_but_enough_is_taken() -> None:
@@ -91,7 +91,7 @@ async def is_cut(reader: asyncio.StreamReader) -> bool:
         return True
 
 
-async def test_far_too_many_are_not_even_told_so() -> None:
+async def test_connections_far_above_the_limit_are_closed_without_a_response() -> None:
     async with serving(stream, HttpLimits(connections=8)) as wire:
         held = [await wire.connect() for _ in range(30)]
         async with asyncio.timeout(5):
@@ -170,7 +170,7 @@ async def test_a_client_that_leaves_after_a_while_is_seen_too(monkeypatch: pytes
             await gone.wait()
 
 
-async def test_a_client_is_seen_to_leave_while_nobody_reads_its_body() -> None:
+async def test_a_disconnect_is_noticed_while_the_body_is_unread() -> None:
     gone = asyncio.Event()
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
@@ -201,5 +201,5 @@ async def test_a_client_is_seen_to_leave_while_nobody_reads_its_body() -> None:
 )
 async def test_a_request_line_is_read_in_one_way(line: bytes, host: bytes, status: int) -> None:
     async with serving(stream, HttpLimits(linger_timeout=SOON)) as wire:
-        said = await wire.ask(line + b"\r\nhost: " + host + b"\r\nconnection: close\r\n\r\n")
-    assert [each.status for each in answers(said)] == [status]
+        output = await wire.ask(line + b"\r\nhost: " + host + b"\r\nconnection: close\r\n\r\n")
+    assert [each.status for each in answers(output)] == [status]

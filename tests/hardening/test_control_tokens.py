@@ -28,7 +28,7 @@ def controls(tokenizer: HfTokenizer) -> set[int]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_no_special_token_is_made_of_its_name(kind: str):
+def test_the_name_of_a_special_token_is_encoded_as_text(kind: str):
     tokenizer = KINDS[kind]
     assert names(tokenizer)
     for name in names(tokenizer):
@@ -36,7 +36,7 @@ def test_no_special_token_is_made_of_its_name(kind: str):
             assert controls(tokenizer).isdisjoint(tokenizer.encode(text, special=False)), text
 
 
-def said(text: str) -> Conversation:
+def build_conversation(text: str) -> Conversation:
     """Wherever a client writes."""
     call = ToolCall("c1", text, json.dumps({"x": text}))
     tool = FunctionTool(text, text, json.dumps({"type": "object", "description": text}))
@@ -56,7 +56,7 @@ def test_nowhere_in_a_conversation_either():
     renderer, control = Renderer(template("embedded"), tokenizer), controls(tokenizer)
 
     def count(text: str) -> int:
-        return sum(id in control for id in renderer.render(said(text), now=NOW).ids)
+        return sum(id in control for id in renderer.render(build_conversation(text), now=NOW).ids)
 
     harmless = count("harmless")
     for name in names(tokenizer):

@@ -1,4 +1,4 @@
-"""An engine dies in the middle of an answer: what each dialect says, what the server says, and how it goes on."""
+"""An engine dies in the middle of an answer: the errors of each dialect, the server's state, and recovery."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from dragoman.serving.clock import SystemClock
 from dragoman.serving.disconnect import StreamTimeouts
 from dragoman.serving.service import ServingOptions
 from dragoman.settings import Settings
-from tests.pipeline.mortal import Clock, Mortal, never
-from tests.serving.house import tokenizer
+from tests.pipeline.failing_engine import Clock, FailingEngine, never
+from tests.serving.harness import tokenizer
 
 HI = [{"role": "user", "content": "hi"}]
-ASKED: dict[str, dict[str, Any]] = {
+BODIES: dict[str, dict[str, Any]] = {
     "/v1/chat/completions": {"messages": HI},
     "/v1/completions": {"prompt": "hi"},
     "/v1/responses": {"input": "hi"},
@@ -38,15 +38,15 @@ ENDS = {
 }
 
 
-@pytest.mark.parametrize("path", ASKED)
+@pytest.mark.parametrize("path", BODIES)
 async def test_an_engine_that_dies_in_mid_answer(path: str) -> None:
-    engine, clock = Mortal(tokenizer()), Clock()
+    engine, clock = FailingEngine(tokenizer()), Clock()
     models = Models([ServedModel("m", EventBackend(engine), 4096, 0)], clock=clock, sleep=never)
     (place,) = models.slots
     await models.start()
     transport = httpx2.ASGITransport(create_app(models))
     async with httpx2.AsyncClient(transport=transport, base_url="http://localhost") as client:
-        ask = {"model": "m", **ASKED[path]}
+        ask = {"model": "m", **BODIES[path]}
         engine.die_at = 4
         answer = asyncio.create_task(client.post(path, json={**ask, "stream": True}))
         while not engine.dead:  # noqa: ASYNC110
@@ -55,9 +55,9 @@ async def test_an_engine_that_dies_in_mid_answer(path: str) -> None:
 
         await models.poll(place)
         error, success = ENDS[path]
-        said = (await answer).content
-        assert error in said
-        assert success not in said
+        output = (await answer).content
+        assert error in output
+        assert success not in output
         refused = await client.post(path, json=ask)
         assert (refused.status_code in (503, 529), refused.headers["retry-after"]) == (True, "1")
 
@@ -116,7 +116,7 @@ class DeafTokens(Deaf):
 
 @pytest.mark.parametrize("stream", [True, False])
 @pytest.mark.parametrize("kind", ["before", "in_mid_answer", "swallows", "converts", "tokens", "tokens before"])
-@pytest.mark.parametrize("path", ASKED)
+@pytest.mark.parametrize("path", BODIES)
 async def test_clients_of_a_failed_engine_that_ends_nothing(path: str, kind: str, stream: bool) -> None:
     """It reports that it has failed and ignores `stop`: its clients waited for ever."""
     engine: Deaf
@@ -132,7 +132,7 @@ async def test_clients_of_a_failed_engine_that_ends_nothing(path: str, kind: str
     (place,) = models.slots
     app = create_app(models, options=ServingOptions(timeouts=StreamTimeouts(headers=0.0, admitted_headers=0.0)))
     async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app), base_url="http://localhost") as client:
-        answer = asyncio.create_task(client.post(path, json={"model": "m", **ASKED[path], "stream": stream}))
+        answer = asyncio.create_task(client.post(path, json={"model": "m", **BODIES[path], "stream": stream}))
         while not engine.waiting:  # noqa: ASYNC110
             await asyncio.sleep(0)
         for _ in range(20):
@@ -140,12 +140,12 @@ async def test_clients_of_a_failed_engine_that_ends_nothing(path: str, kind: str
         engine.failed = True
         await models.poll(place)
         await models.poll(place)
-        said = await answer
+        output = await answer
     error, success = ENDS[path]
     if stream:
-        assert error in said.content
-        assert success not in said.content
+        assert error in output.content
+        assert success not in output.content
     else:
-        assert (said.status_code, "error" in said.json()) == (500, True)
+        assert (output.status_code, "error" in output.json()) == (500, True)
     assert engine.waiting == 0
     assert model.progress.running == 0

@@ -36,7 +36,7 @@ from dragoman.store import MemoryStore
 from tests.engines.rollout.executors import Dice
 from tests.fuzz.exchange import Request, Response, send_request
 from tests.fuzz.judge import check_response
-from tests.serving.responses.house import lifespan
+from tests.serving.responses.harness import lifespan
 
 TIMEOUT = 0.3
 """Seconds of each request's deadline: what ends those whose engine hangs."""
@@ -127,7 +127,7 @@ KINDS = (
 
 
 class Failing:
-    """An engine of events that fails as the prompt tells: `fault KIND PHASE`, after so many events."""
+    """An engine of events that fails as the prompt specifies: `fault KIND PHASE`, after so many events."""
 
     def __init__(self) -> None:
         self.running = 0
@@ -175,7 +175,7 @@ class Failing:
 
 
 class FailingTokens:
-    """An engine of tokens that fails in each of its calls, as the seed tells: there are no words in token ids."""
+    """An engine of tokens that fails in each of its calls, as the seed specifies: token ids have no words."""
 
     KINDS = ("add_bottom", "add_cancelled", "add_exit", "add_value", "failed", "refused", "silent", "half", "abort")
 
@@ -307,7 +307,7 @@ async def server() -> AsyncGenerator[tuple[ASGIApp, Models, Failing]]:
 
 
 def is_success(response: Response) -> bool:
-    """Its client was told that the answer is whole."""
+    """Its client received a complete answer."""
     if response.status != 200:
         return False
     endings = (b"[DONE]", b"message_stop", b"response.completed", b'"finish_reason":"stop"', b'"generated_text":"')
@@ -338,8 +338,8 @@ async def _check_background(app: ASGIApp, id: str) -> None:
     path = f"/v1/responses/{id}"
     followed = Request("GET", "/v1/responses/{id}", path, query=b"stream=true")
     check_response(followed, await send_request(app, followed), failing=True)
-    shown = await send_request(app, Request("GET", "/v1/responses/{id}", path))
-    assert json.loads(shown.body)["status"] not in ("queued", "in_progress"), "left in progress"
+    background = await send_request(app, Request("GET", "/v1/responses/{id}", path))
+    assert json.loads(background.body)["status"] not in ("queued", "in_progress"), "left in progress"
 
 
 async def crash(count: int) -> None:
@@ -363,7 +363,7 @@ async def test_no_client_hangs_and_no_response_stays_in_progress() -> None:
 
 @pytest.mark.parametrize("model", ["t", "p", "x"])
 async def test_no_client_of_a_plugin_or_an_executor_hangs(model: str) -> None:
-    """What they raised outside `Exception` ended their task and told nobody."""
+    """An exception outside `Exception` ended their task silently."""
     gate = asyncio.Semaphore(32)
     async with server() as (app, models, _):
         requests = [request_of("a", *mode, model) for mode in islice(cycle(MODES), EACH)]

@@ -31,7 +31,7 @@ GREEDY, MODEST = "greedy-key", "modest-key"
 
 
 class Stepped:
-    """What all engines here share: they do nothing until a test says `step`, which ends the oldest request."""
+    """What all engines here share: they do nothing until a test calls `step`, which ends the oldest request."""
 
     def __init__(self) -> None:
         self.pending: list[Callable[[], None]] = []
@@ -151,38 +151,38 @@ async def test_a_key_within_its_share_is_never_refused_by_another_keys_flood(kin
 async def test_with_one_key_there_is_one_queue() -> None:
     """Priorities and the engine's own schedule are as without keys: the engine sees all that waits."""
     async with serving("tokens", (GREEDY,)) as server:
-        asked = [server.ask(GREEDY) for _ in range(WAITING + 2)]
+        requests = [server.ask(GREEDY) for _ in range(WAITING + 2)]
         await server.settle()
         assert server.engine.most == WAITING
-        while not all(task.done() for task in asked):
+        while not all(task.done() for task in requests):
             server.engine.step()
             await server.settle()
-        assert sorted(task.result().status_code for task in asked) == [200] * WAITING + [503] * 2
+        assert sorted(task.result().status_code for task in requests) == [200] * WAITING + [503] * 2
 
 
 @pytest.mark.parametrize("kind", ["events", "embeddings"])
 async def test_bounds_hold_for_engines_without_a_queue(kind: str) -> None:
     async with serving(kind, ()) as server:
         most = WAITING + (SLOTS if kind == "events" else 0)
-        asked = [server.ask("") for _ in range(most + 5)]
+        requests = [server.ask("") for _ in range(most + 5)]
         await server.settle()
         assert server.engine.most == (SLOTS if kind == "events" else WAITING)
-        refused = [task.result() for task in asked if task.done()]
+        refused = [task.result() for task in requests if task.done()]
         assert [answer.status_code for answer in refused] == [503] * 5
-        while not all(task.done() for task in asked):
+        while not all(task.done() for task in requests):
             server.engine.step()
             await server.settle()
-        assert sorted(task.result().status_code for task in asked) == [200] * most + [503] * 5
+        assert sorted(task.result().status_code for task in requests) == [200] * most + [503] * 5
 
 
 @pytest.mark.parametrize("kind", ["tokens", "events", "embeddings"])
-async def test_who_leaves_while_waiting_leaves_room(kind: str) -> None:
+async def test_a_disconnect_in_the_queue_frees_its_place(kind: str) -> None:
     async with serving(kind) as server:
-        asked = [server.ask(GREEDY) for _ in range(WAITING)]
+        requests = [server.ask(GREEDY) for _ in range(WAITING)]
         await server.settle()
-        for task in asked:
+        for task in requests:
             task.cancel()
-        await asyncio.gather(*asked, return_exceptions=True)
+        await asyncio.gather(*requests, return_exceptions=True)
         server.engine.pending.clear()
         again = [server.ask(MODEST) for _ in range(WAITING)]
         await server.settle()

@@ -12,43 +12,43 @@ from starlette.types import Message
 from dragoman.engines.scripted import Fail, Say, ScriptEntry
 from dragoman.serving.request_log import RequestLog
 from dragoman.serving.service import ServingOptions
-from tests.serving.house import House, house, scope
+from tests.serving.harness import ServerHarness, build_server, scope
 
 SECRET, KEY = "the-secret-prompt", "sk-the-key"
 LOGGED = ServingOptions(access_log=True, api_key=(KEY,))
 
 
-async def raw(server: House, path: str, **headers: str) -> list[tuple[bytes, bytes]]:
+async def raw(server: ServerHarness, path: str, **headers: str) -> list[tuple[bytes, bytes]]:
     """Headers of the answer to what no client library would send."""
-    said: list[tuple[bytes, bytes]] = []
+    head: list[tuple[bytes, bytes]] = []
 
     async def send(message: Message) -> None:
-        said.extend(message.get("headers", []))
+        head.extend(message.get("headers", []))
 
     async def receive() -> Message:
         return {"type": "http.request", "body": b"{}", "more_body": False}
 
     given = {name.replace("_", "-"): value for name, value in headers.items()}
     await server.app(scope(path, given), receive, send)
-    return said
+    return head
 
 
 @pytest.mark.parametrize("id", ["x\r\nset-cookie: a=b", "a b", "x" * 129, "\x1b[31m", "é", "<script>", ""])
 async def test_an_unfit_id_of_a_request_is_replaced(id: str, caplog: pytest.LogCaptureFixture):
     caplog.set_level(logging.INFO)
-    headers = dict(await raw(house(options=LOGGED), "/v1/models", x_request_id=id))
+    headers = dict(await raw(build_server(options=LOGGED), "/v1/models", x_request_id=id))
     assert headers[b"x-request-id"].startswith(b"req_")
     assert not id or id not in caplog.text
 
 
 async def test_a_fit_one_comes_back():
-    assert dict(await raw(house(), "/v1/models", x_request_id="aB3._-"))[b"x-request-id"] == b"aB3._-"
+    assert dict(await raw(build_server(), "/v1/models", x_request_id="aB3._-"))[b"x-request-id"] == b"aB3._-"
 
 
 @pytest.mark.parametrize("path", ["/x\nINFO forged", "/x\r\n", "/\x1b[2J", "/x\u2028y", "/" + "x" * 100_000])
 async def test_a_path_makes_no_line_of_its_own(path: str, caplog: pytest.LogCaptureFixture):
     caplog.set_level(logging.INFO)
-    await raw(house(options=LOGGED), path)
+    await raw(build_server(options=LOGGED), path)
     (line,) = (record.getMessage() for record in caplog.records if record.name == "dragoman.access")
     assert line.isprintable()
     assert len(line) < 400
@@ -56,11 +56,11 @@ async def test_a_path_makes_no_line_of_its_own(path: str, caplog: pytest.LogCapt
 
 async def test_headers_of_ours_are_printable_whatever_is_ignored():
     body = {"model": "m", "messages": [{"role": "user", "content": "hi"}], "x\r\nset-cookie: a": 1, "é\u2028": 2}
-    answer = await house(ScriptEntry((Say("hi"),))).post("/v1/chat/completions", body)
-    told = answer.headers["x-dragoman-warnings"]
-    assert "x??set-cookie: a" in told
-    assert told.isprintable()
-    assert told.isascii()
+    answer = await build_server(ScriptEntry((Say("hi"),))).post("/v1/chat/completions", body)
+    warnings = answer.headers["x-dragoman-warnings"]
+    assert "x??set-cookie: a" in warnings
+    assert warnings.isprintable()
+    assert warnings.isascii()
     assert "set-cookie" not in answer.headers
 
 
@@ -70,14 +70,14 @@ async def test_neither_prompts_nor_keys_are_logged(
 ):
     caplog.set_level(logging.DEBUG)
     requests = RequestLog(tmp_path / "requests.jsonl")
-    server = house(entry, options=LOGGED, request_log=requests)
+    server = build_server(entry, options=LOGGED, request_log=requests)
     body = {"model": "m", "messages": [{"role": "user", "content": SECRET}], "user": SECRET}
     for key in (KEY, f"{KEY}-wrong"):
         await server.post("/v1/chat/completions", body, {"authorization": f"Bearer {key}"})
     await server.post("/v1/chat/completions", {**body, "n": "1"}, {"x-api-key": KEY})
     requests.close()
-    kept = (tmp_path / "requests.jsonl").read_text()
-    assert json.loads(kept.splitlines()[0])["prompt_tokens"] is not None
-    for said in (caplog.text, kept):
-        assert SECRET not in said
-        assert KEY not in said
+    log = (tmp_path / "requests.jsonl").read_text()
+    assert json.loads(log.splitlines()[0])["prompt_tokens"] is not None
+    for text in (caplog.text, log):
+        assert SECRET not in text
+        assert KEY not in text

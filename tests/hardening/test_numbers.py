@@ -92,7 +92,7 @@ FIELDS = [
     "model",
 ]
 common: SearchStrategy[dict[str, Any]] = st.dictionaries(st.sampled_from(FIELDS), values, max_size=4)
-asked: SearchStrategy[dict[str, Any]] = st.fixed_dictionaries(
+bodies: SearchStrategy[dict[str, Any]] = st.fixed_dictionaries(
     {"messages": messages | values}, optional={"tools": tools | values, "response_format": schemas | values}
 )
 prompted: SearchStrategy[dict[str, Any]] = st.fixed_dictionaries({"prompt": values | st.lists(st.integers(0, 3000))})
@@ -102,7 +102,7 @@ def body_of(rest: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
     return {"max_tokens": 3, **rest, **own}
 
 
-chats = st.builds(body_of, common, asked)
+chats = st.builds(body_of, common, bodies)
 completions = st.builds(body_of, common, prompted)
 
 

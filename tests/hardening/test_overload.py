@@ -23,14 +23,14 @@ from dragoman.settings import Settings
 
 
 class Slow:
-    """Begins and ends what it is told to, and takes so many. asked: how often it was asked."""
+    """Starts and ends requests on demand, up to a limit. add_calls: how often `add` was called."""
 
     def __init__(self, most: int, capabilities: Capabilities) -> None:
-        self._most, self.asked, self.capabilities = most, 0, capabilities
+        self._most, self.add_calls, self.capabilities = most, 0, capabilities
         self.live: dict[str, OutputCallback] = {}
 
     def add(self, request: TokenRequest, deliver: OutputCallback) -> None:
-        self.asked += 1
+        self.add_calls += 1
         if len(self.live) >= self._most:
             raise QueueFull("Full.")
         self.live[request.id] = deliver
@@ -57,7 +57,7 @@ class Slow:
 
 
 @dataclass
-class House:
+class OverloadedServer:
     engine: Slow
     queue: RequestQueue
     client: httpx2.AsyncClient
@@ -77,23 +77,23 @@ class House:
 
 
 @asynccontextmanager
-async def house(*, tokens: int = 1000, requests: int = 1000) -> AsyncGenerator[House]:
+async def overloaded_server(*, tokens: int = 1000, requests: int = 1000) -> AsyncGenerator[OverloadedServer]:
     (tiny,) = build_models(Settings(), SystemClock())
     assert isinstance(tiny.backend, TokenBackend)
     engine, queue = Slow(requests, tiny.capabilities), RequestQueue(max_tokens=tokens)
     models = Models([replace(tiny, backend=replace(tiny.backend, engine=engine), queue=queue)])
     transport = httpx2.ASGITransport(create_app(models))
     async with httpx2.AsyncClient(transport=transport, base_url="http://localhost") as client:
-        yield House(engine, queue, client)
+        yield OverloadedServer(engine, queue, client)
 
 
 def refused(answer: httpx2.Response) -> bool:
-    told = answer.json()["error"]["code"] if answer.status_code == 503 else None
-    return told == "overloaded" and answer.headers["retry-after"] == "1"
+    code = answer.json()["error"]["code"] if answer.status_code == 503 else None
+    return code == "overloaded" and answer.headers["retry-after"] == "1"
 
 
 async def test_prompts_that_wait_are_bounded_by_their_tokens():
-    async with house(tokens=100) as server:
+    async with overloaded_server(tokens=100) as server:
         first = server.ask([5] * 60)
         await server.until(1)
         assert refused(await server.ask([5] * 60))
@@ -111,7 +111,7 @@ async def test_prompts_that_wait_are_bounded_by_their_tokens():
 
 
 async def test_one_prompt_alone_may_always_wait():
-    async with house(tokens=10) as server:
+    async with overloaded_server(tokens=10) as server:
         answer = server.ask([5] * 500)
         await server.until(1)
         server.engine.finish()
@@ -119,7 +119,7 @@ async def test_one_prompt_alone_may_always_wait():
 
 
 async def test_a_client_that_leaves_the_queue_leaves_room():
-    async with house(tokens=100) as server:
+    async with overloaded_server(tokens=100) as server:
         gone = server.ask([5] * 100)
         await server.until(1)
         gone.cancel()
@@ -127,15 +127,15 @@ async def test_a_client_that_leaves_the_queue_leaves_room():
         assert server.queue.waiting_tokens == 0
 
 
-async def test_who_is_refused_by_the_engine_is_refused_for_all_until_somebody_leaves():
-    """Rendering and tokenising a prompt only to hear that there is no room would take the time of those who run."""
-    async with house(requests=1) as server:
+async def test_an_engine_refusal_rejects_new_requests_until_one_finishes():
+    """Rendering and tokenising a prompt only to be rejected would take time from running requests."""
+    async with overloaded_server(requests=1) as server:
         first = server.ask([5])
         await server.until(1)
-        asked = server.engine.asked
+        count = server.engine.add_calls
         for _ in range(10):
             assert refused(await server.ask([5]))
-        assert server.engine.asked == asked + 1
+        assert server.engine.add_calls == count + 1
         server.engine.finish()
         assert (await first).status_code == 200
         second = server.ask([5])
@@ -146,7 +146,7 @@ async def test_who_is_refused_by_the_engine_is_refused_for_all_until_somebody_le
 
 async def test_refusals_do_not_wait_behind_those_that_are_paced():
     """A burst is begun a few requests a turn; what is refused costs little and is answered at once."""
-    async with house(requests=1) as server:
+    async with overloaded_server(requests=1) as server:
         first = server.ask([5])
         await server.until(1)
         assert refused(await server.ask([5]))

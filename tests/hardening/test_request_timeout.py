@@ -25,8 +25,8 @@ from dragoman.serving.disconnect import StreamTimeouts
 from dragoman.serving.service import ServingOptions
 from tests.fuzz.exchange import Request, Response, send_request
 from tests.fuzz.judge import check_response
-from tests.pipeline.mortal import Clock, never
-from tests.serving.house import tokenizer
+from tests.pipeline.failing_engine import Clock, never
+from tests.serving.harness import tokenizer
 
 from .test_engine_faults import Failing, request_of
 

@@ -14,7 +14,7 @@ from dragoman.serving.http_metrics import HttpMetrics
 from dragoman.serving.routes.table import Features, build_routes
 from dragoman.serving.service import ServingOptions
 from dragoman.settings import Settings
-from tests.serving.house import House, house
+from tests.serving.harness import ServerHarness, build_server
 
 PUBLIC = {
     "/health",
@@ -50,31 +50,31 @@ TABLE = table()
 CALLS = [(path, method) for path, route in TABLE.items() for method in (*route.handlers, "HEAD", "PATCH", "OPTIONS")]
 
 
-def test_every_route_says_who_may_use_it_and_few_are_for_everybody():
+def test_every_route_declares_its_access_and_few_are_public():
     assert all(isinstance(route.access, Access) for route in TABLE.values())
     assert {path for path, route in TABLE.items() if route.access is Access.PUBLIC} == PUBLIC
 
 
 @pytest.fixture(scope="module")
-def server() -> House:
-    return house(options=KEYS)
+def server() -> ServerHarness:
+    return build_server(options=KEYS)
 
 
-async def call(server: House, path: str, method: str, key: str | None = None) -> httpx2.Response:
+async def call(server: ServerHarness, path: str, method: str, key: str | None = None) -> httpx2.Response:
     headers = {} if key is None else {"authorization": f"Bearer {key}"}
     async with server.http() as client:
         filled = path.replace("{model:path}", "m").replace("{id}", "x").replace("{item}", "y")
         return await client.request(method, filled, headers=headers)
 
 
-async def test_without_a_key_nothing_else_is_answered(server: House):
+async def test_without_a_key_nothing_else_is_answered(server: ServerHarness):
     for path, method in CALLS:
         for key in (None, "wrong"):
             answer = await call(server, path, method, key)
             assert (answer.status_code == 401) is (path not in PUBLIC), (path, method)
 
 
-async def test_a_users_key_does_not_administrate(server: House):
+async def test_a_users_key_does_not_administrate(server: ServerHarness):
     for path, method in CALLS:
         if TABLE[path].access is Access.ADMIN:
             assert (await call(server, path, method, "user")).status_code == 403, (path, method)
@@ -82,7 +82,7 @@ async def test_a_users_key_does_not_administrate(server: House):
 
 
 @pytest.mark.parametrize("path", ["/admin", "/v1", "/docs/x", "/redoc", "//health", "/health/"])
-async def test_what_is_no_route_tells_strangers_nothing(server: House, path: str):
+async def test_what_is_no_route_tells_strangers_nothing(server: ServerHarness, path: str):
     assert (await call(server, path, "GET")).status_code == 401
 
 
@@ -95,7 +95,7 @@ PAGES = {
 """Static files of the package, under a policy that allows nothing inline."""
 
 
-async def test_nothing_else_is_answered_as_html(server: House):
+async def test_nothing_else_is_answered_as_html(server: ServerHarness):
     """Neither a browser nor a model's words can make a page."""
     # The stream of changes never ends; it has its own test.
     for path, method in [call for call in CALLS if call != ("/models/sse", "GET")]:

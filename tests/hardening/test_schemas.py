@@ -46,8 +46,8 @@ async def client() -> AsyncGenerator[httpx2.AsyncClient]:
     models = build_models(Settings(), SystemClock())
     await models.start()
     transport = httpx2.ASGITransport(create_app(models))
-    async with httpx2.AsyncClient(transport=transport, base_url="http://localhost") as made:
-        yield made
+    async with httpx2.AsyncClient(transport=transport, base_url="http://localhost") as http_client:
+        yield http_client
     await models.stop()
 
 
@@ -67,7 +67,7 @@ async def test_many_optional_properties_are_no_failure(client: httpx2.AsyncClien
     assert answer.status_code == 200
 
 
-async def test_a_tools_schema_that_is_too_deep_is_not_enforced_and_said_to_be_so(client: httpx2.AsyncClient):
+async def test_a_tool_schema_that_is_too_deep_is_not_enforced_with_a_warning(client: httpx2.AsyncClient):
     """The tool is the model's to see all the same: agents bring what they have."""
     tools = [{"type": "function", "function": {"name": "f", "parameters": nested(40)}}]
     answer = await client.post("/v1/chat/completions", json={"messages": HI, "max_tokens": 1, "tools": tools})

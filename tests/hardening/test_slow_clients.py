@@ -1,4 +1,4 @@
-"""Nobody occupies a connection by being slow: headers, bodies, silence, and answers that are not taken."""
+"""A slow client cannot occupy a connection: headers, bodies, silence, and answers that are not read."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ async def test_headers_do_not_get_more_time_by_coming_a_byte_at_a_time() -> None
                 await asyncio.sleep(0.01)  # it is what this is about
 
         dripping = asyncio.create_task(drip())
-        said = await reader.read(-1)
+        output = await reader.read(-1)
         dripping.cancel()
         writer.close()
-    assert [each.status for each in answers(said)] == [408]
+    assert [each.status for each in answers(output)] == [408]
 
 
 async def test_a_second_requests_headers_are_not_waited_for_either() -> None:
@@ -52,16 +52,16 @@ async def test_between_requests_a_connection_is_closed_without_a_word() -> None:
 
 
 async def test_a_body_that_does_not_come_is_refused_and_its_application_knows() -> None:
-    heard: list[str] = []
+    messages: list[str] = []
 
     async def app(_: Scope, receive: Receive, send: Send) -> None:
-        heard.extend([(await receive())["type"], (await receive())["type"]])
+        messages.extend([(await receive())["type"], (await receive())["type"]])
 
     async with serving(app, HttpLimits(body=SOON)) as wire:
-        said = await wire.ask(POST)
+        output = await wire.ask(POST)
         await wire.over()
-    assert [each.status for each in answers(said)] == [408]
-    assert heard == ["http.request", "http.disconnect"]
+    assert [each.status for each in answers(output)] == [408]
+    assert messages == ["http.request", "http.disconnect"]
 
 
 async def test_an_answer_that_had_begun_before_the_body_stalled_gets_no_false_end() -> None:
@@ -71,8 +71,8 @@ async def test_an_answer_that_had_begun_before_the_body_stalled_gets_no_false_en
         await body_of(receive)
 
     async with serving(app, HttpLimits(body=SOON)) as wire:
-        said = await wire.ask(POST)
-    assert said.endswith(b"begun\r\n")
+        output = await wire.ask(POST)
+    assert output.endswith(b"begun\r\n")
 
 
 async def test_a_body_is_not_late_while_its_application_does_not_ask_for_it() -> None:
@@ -85,7 +85,7 @@ async def test_a_body_is_not_late_while_its_application_does_not_ask_for_it() ->
         assert [each.status for each in answers(await wire.ask(head + b"x" * 1_000_000))] == [200]
 
 
-async def test_the_rest_of_a_body_that_nobody_reads_is_taken_in_only_for_a_while() -> None:
+async def test_an_unread_body_is_discarded_only_up_to_a_limit() -> None:
     async def app(_: Scope, receive: Receive, send: Send) -> None:
         await send(start(401, (b"content-length", b"0")))
         await send(piece())
@@ -94,7 +94,7 @@ async def test_the_rest_of_a_body_that_nobody_reads_is_taken_in_only_for_a_while
         assert [each.status for each in answers(await wire.ask(POST))] == [401]
 
 
-async def test_who_takes_nothing_of_an_answer_is_given_up() -> None:
+async def test_a_client_that_reads_nothing_is_disconnected() -> None:
     gone = asyncio.Event()
 
     async def app(_: Scope, receive: Receive, send: Send) -> None:
@@ -113,14 +113,14 @@ async def test_who_takes_nothing_of_an_answer_is_given_up() -> None:
         writer.close()
 
 
-async def test_who_takes_an_answer_slowly_gets_all_of_it() -> None:
+async def test_a_slow_client_gets_the_whole_answer() -> None:
     size = 20_000_000
 
     async def app(_: Scope, receive: Receive, send: Send) -> None:
         await send(start(200, (b"content-length", str(size).encode()), (b"connection", b"close")))
         await send(piece(b"x" * size))
 
-    # The system tells the server of room once a third of its buffer (up to 4 MB) is free: every 100 ms at this pace.
+    # The system reports free space once a third of its buffer (up to 4 MB) is free: every 100 ms at this pace.
     async with serving(app, HttpLimits(stall_timeout=0.5)) as wire:
         reader, writer = await wire.connect()
         writer.write(GET)

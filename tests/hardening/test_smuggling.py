@@ -1,4 +1,4 @@
-"""No bytes mean one request here and another to whoever is before us (RFC 9112, 11.2), and no head is too large.
+"""No bytes mean one request here and another to a proxy in front (RFC 9112, 11.2), and heads are limited.
 
 vLLM CVE-2025-48956: headers without a limit. Chunks: as in CVE-2019-16786 and its like, of other servers.
 """
@@ -80,17 +80,17 @@ CHUNKS = {
 @pytest.mark.parametrize("head", AMBIGUOUS.values(), ids=AMBIGUOUS)
 async def test_what_could_be_read_in_two_ways_is_refused_and_nothing_after_it_is_read(head: bytes) -> None:
     async with serving(echo, HttpLimits(linger_timeout=0.01)) as wire:
-        said = answers(await wire.ask(head + SECOND))
+        statuses = answers(await wire.ask(head + SECOND))
         assert wire.state.total_requests == 0
-    assert [(each.status, each.headers["connection"]) for each in said] == [(400, "close")]
+    assert [(each.status, each.headers["connection"]) for each in statuses] == [(400, "close")]
 
 
 @pytest.mark.parametrize("chunks", CHUNKS.values(), ids=CHUNKS)
 async def test_malformed_chunks_are_refused_and_nothing_after_them_is_read(chunks: bytes) -> None:
     async with serving(echo, HttpLimits(linger_timeout=0.01)) as wire:
-        said = answers(await wire.ask(CHUNKED + chunks + SECOND))
+        statuses = answers(await wire.ask(CHUNKED + chunks + SECOND))
         assert wire.state.total_requests == 0
-    assert [each.status // 100 for each in said] == [4]
+    assert [each.status // 100 for each in statuses] == [4]
 
 
 async def test_an_answer_that_had_begun_is_cut_off_when_the_body_turns_out_malformed() -> None:
@@ -148,7 +148,7 @@ async def test_a_head_has_its_limits(request_: bytes, status: int) -> None:
         (POST + b"transfer-encoding: gzip, chunked\r\n\r\n0\r\n\r\n", 501),
     ],
 )
-async def test_what_this_server_does_not_speak_is_told_so(request_: bytes, status: int) -> None:
+async def test_unsupported_protocol_features_are_rejected(request_: bytes, status: int) -> None:
     async with serving(echo, HttpLimits(linger_timeout=0.01)) as wire:
         assert [each.status for each in answers(await wire.ask(request_))] == [status]
 

@@ -1,4 +1,4 @@
-"""A socket file is for the user who runs the server: whoever can connect to it needs no key, not for anything."""
+"""A socket file is for the user who runs the server: a client that can connect to it needs no key."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from dragoman.settings import SettingsError, load_settings
 
 
 @pytest.mark.parametrize("mode", [0o600, 0o660, 0o666])
-def test_it_has_the_mode_that_was_asked_for(tmp_path: Path, mode: int):
+def test_it_has_the_configured_mode(tmp_path: Path, mode: int):
     path, umask = tmp_path / "s", os.umask(0o022)
     try:
         listen_on_file(str(path), mode).close()
@@ -26,7 +26,7 @@ def test_it_has_the_mode_that_was_asked_for(tmp_path: Path, mode: int):
 
 
 def test_it_never_has_another_mode(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """Between `bind` and `chmod` anybody could connect."""
+    """Between `bind` and `chmod` any user could connect."""
     path, bound = tmp_path / "s", list[int]()
 
     def note(*_: object) -> None:
@@ -57,7 +57,7 @@ def test_one_that_a_server_listens_on_is_not_taken_away(tmp_path: Path):
         client.connect(path)
 
 
-def test_it_is_removed_by_the_server_that_made_it_alone(tmp_path: Path):
+def test_it_is_removed_only_by_the_server_that_created_it(tmp_path: Path):
     path = tmp_path / "s"
     first = SocketFile(str(path), 0o600)
     # As the first one does before it waits for its last responses.

@@ -19,18 +19,18 @@ PUBLIC = "93.184.215.14"
 
 
 class Web:
-    """Names and what they resolve to, one after the other; what lies where; who was asked."""
+    """Names with their addresses, one after the other; the responses by path; the requests received."""
 
     def __init__(self, names: dict[str, list[list[str]]], pages: dict[str, httpx2.Response] | None = None) -> None:
         self._names, self._pages = {name: list(found) for name, found in names.items()}, pages or {}
-        self.asked: list[httpx2.Request] = []
+        self.requests: list[httpx2.Request] = []
 
     async def resolve(self, host: str, _port: int) -> list[str]:
         found = self._names.get(host, [[host]])
         return found.pop(0) if len(found) > 1 else found[0]
 
     def __call__(self, request: httpx2.Request) -> httpx2.Response:
-        self.asked.append(request)
+        self.requests.append(request)
         return self._pages.get(request.url.path) or answer()
 
     def fetcher(self, *hosts: str) -> Fetcher:
@@ -60,10 +60,10 @@ async def refusal(web: Web, url: str, *hosts: str) -> RequestError:
 async def test_what_is_public_is_fetched_from_the_address_that_was_looked_at():
     web = Web({"pictures.example": [[PUBLIC]]})
     assert await web.fetcher().fetch("https://pictures.example/a.png?b#c", "here") == PIXEL
-    (asked,) = web.asked
-    assert str(asked.url) == f"https://{PUBLIC}/a.png?b"
-    assert asked.headers["host"] == "pictures.example"
-    assert asked.extensions["sni_hostname"] == "pictures.example"
+    (request,) = web.requests
+    assert str(request.url) == f"https://{PUBLIC}/a.png?b"
+    assert request.headers["host"] == "pictures.example"
+    assert request.extensions["sni_hostname"] == "pictures.example"
 
 
 @pytest.mark.parametrize(
@@ -83,14 +83,14 @@ async def test_nothing_else_is_connected_to(address: str):
     literal = f"[{address}]" if ":" in address else address
     for host in ("sly.example", "half.example", literal):
         assert (await refusal(web, f"http://{host}/")).code == "invalid_image_url"
-    assert web.asked == []
+    assert web.requests == []
 
 
 async def test_a_name_is_resolved_once():
     """DNS rebinding: public when it is looked at, private when it is connected to."""
     web = Web({"sly.example": [[PUBLIC], ["127.0.0.1"]]})
     await web.fetcher().fetch("http://sly.example/", "here")
-    assert web.asked[0].url.host == PUBLIC
+    assert web.requests[0].url.host == PUBLIC
 
 
 @pytest.mark.parametrize(
@@ -100,7 +100,7 @@ async def test_a_name_is_resolved_once():
 async def test_a_redirect_is_looked_at_again(location: str):
     web = Web({"a.example": [[PUBLIC]], "inner.example": [["10.0.0.1"]]}, {"/a": moved(location)})
     assert (await refusal(web, "http://a.example/a")).code == "invalid_image_url"
-    assert [request.url.path for request in web.asked] == ["/a"]
+    assert [request.url.path for request in web.requests] == ["/a"]
 
 
 async def test_redirects_are_followed_and_counted():
@@ -109,7 +109,7 @@ async def test_redirects_are_followed_and_counted():
     assert await web.fetcher().fetch("http://a.example/a", "here") == PIXEL
     web = Web(names, {"/a": moved("/a")})
     assert (await refusal(web, "http://a.example/a")).code == "failed_to_download_image"
-    assert len(web.asked) == 4
+    assert len(web.requests) == 4
 
 
 @pytest.mark.parametrize(
@@ -118,7 +118,7 @@ async def test_redirects_are_followed_and_counted():
 async def test_other_urls_are_refused(url: str):
     web = Web({"a.example": [[PUBLIC]]})
     assert (await refusal(web, url)).code == "invalid_image_url"
-    assert web.asked == []
+    assert web.requests == []
 
 
 async def test_hosts_can_be_listed():
@@ -148,17 +148,17 @@ async def test_size_and_time_are_bounded():
 
 
 @pytest.mark.parametrize(("status", "headers"), [(404, {}), (200, {"content-encoding": "gzip"})])
-async def test_an_answer_that_is_none_is_told(status: int, headers: dict[str, str]):
+async def test_an_unusable_response_is_an_error(status: int, headers: dict[str, str]):
     web = Web({"a.example": [[PUBLIC]]}, {"/": answer(status, **headers)})
     assert (await refusal(web, "http://a.example/")).code == "failed_to_download_image"
 
 
-async def test_a_name_without_an_address_is_told():
-    async def nobody(_host: str, _port: int) -> list[str]:
+async def test_an_unresolvable_name_is_an_error():
+    async def resolve(_host: str, _port: int) -> list[str]:
         raise OSError
 
     with pytest.raises(RequestError, match="could not be fetched"):
-        await Fetcher(resolve=nobody).fetch("http://a.example/", "here")
+        await Fetcher(resolve=resolve).fetch("http://a.example/", "here")
 
 
 async def test_over_a_real_connection():

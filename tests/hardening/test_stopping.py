@@ -23,10 +23,10 @@ from dragoman.launch import Server, ShutdownConfig, build_uvicorn_config
 from dragoman.pipeline.models import EventBackend, Models, ServedModel
 from dragoman.serving.app import create_app
 from dragoman.settings import Settings
-from tests.serving.house import tokenizer
+from tests.serving.harness import tokenizer
 
 HI = [{"role": "user", "content": "hi"}]
-ASKED: dict[str, dict[str, Any]] = {
+BODIES: dict[str, dict[str, Any]] = {
     "/v1/chat/completions": {"messages": HI},
     "/v1/completions": {"prompt": "hi"},
     "/v1/responses": {"input": "hi"},
@@ -38,19 +38,19 @@ FAILED = {
     "/v1/responses": b"event: response.failed",
     "/v1/messages": b"event: error",
 }
-DONE = dict(zip(ASKED, (b"[DONE]", b"[DONE]", b"response.completed", b"message_stop"), strict=True))
+DONE = dict(zip(BODIES, (b"[DONE]", b"[DONE]", b"response.completed", b"message_stop"), strict=True))
 
 
 class Stopped:
     """A server whose answers wait in their midst for `go_on`."""
 
-    def __init__(self, parting: ShutdownConfig) -> None:
+    def __init__(self, shutdown: ShutdownConfig) -> None:
         self.go_on = asyncio.Event()
         script = Script((ScriptEntry((Say("One "), Wait(1.0), Say("two.")), repeat=True),))
         self.engine = ScriptedEngine(script, tokenizer=tokenizer(), sleep=self._wait)
         self.models = Models([ServedModel("m", EventBackend(self.engine, tokenizer()), 4096, 1)])
         self.server = Server(
-            build_uvicorn_config(create_app(self.models), Settings()), self.models, shutdown_config=parting
+            build_uvicorn_config(create_app(self.models), Settings()), self.models, shutdown_config=shutdown
         )
         self.where = ""
 
@@ -62,7 +62,7 @@ class Stopped:
 
     async def stream(self, path: str) -> bytes:
         async with self.client() as client:
-            return (await client.post(path, json={"model": "m", **ASKED[path], "stream": True})).content
+            return (await client.post(path, json={"model": "m", **BODIES[path], "stream": True})).content
 
     async def until_running(self, count: int) -> None:
         while self.engine.num_running != count:  # noqa: ASYNC110 - the engine has no event for it
@@ -75,8 +75,8 @@ class Stopped:
 
 
 @asynccontextmanager
-async def stopped(parting: ShutdownConfig) -> AsyncGenerator[tuple[Stopped, asyncio.Task[None]]]:
-    one = Stopped(parting)
+async def stopped(shutdown: ShutdownConfig) -> AsyncGenerator[tuple[Stopped, asyncio.Task[None]]]:
+    one = Stopped(shutdown)
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         one.where = f"http://127.0.0.1:{listener.getsockname()[1]}"
@@ -89,74 +89,74 @@ async def stopped(parting: ShutdownConfig) -> AsyncGenerator[tuple[Stopped, asyn
         await task
 
 
-async def test_what_runs_goes_on_while_new_work_is_told_to_come_again():
-    async with stopped(ShutdownConfig(timeout=600.0)) as (house, task):
-        running = asyncio.create_task(house.stream("/v1/chat/completions"))
-        await house.until_running(1)
-        await house.tell_to_stop()
-        async with house.client() as client:
+async def test_draining_finishes_running_requests_and_rejects_new_ones():
+    async with stopped(ShutdownConfig(timeout=600.0)) as (server, task):
+        running = asyncio.create_task(server.stream("/v1/chat/completions"))
+        await server.until_running(1)
+        await server.tell_to_stop()
+        async with server.client() as client:
             health = await client.get("/health")
             assert (health.status_code, health.headers["connection"]) == (503, "close")
-            for path, body in ASKED.items():
+            for path, body in BODIES.items():
                 refused = await client.post(path, json={"model": "m", **body})
                 anthropic = path == "/v1/messages"
                 assert refused.status_code == (529 if anthropic else 503)
                 assert (refused.headers["retry-after"], refused.headers["connection"]) == ("1", "close")
-                said = refused.json()
-                assert said.get("type") == ("error" if anthropic else None)
-                assert "shutting down" in said["error"]["message"]
-        assert house.engine.num_running == 1
-        house.go_on.set()
+                error = refused.json()
+                assert error.get("type") == ("error" if anthropic else None)
+                assert "shutting down" in error["error"]["message"]
+        assert server.engine.num_running == 1
+        server.go_on.set()
         assert (await running).endswith(b"data: [DONE]\n\n")
         await task
-        async with house.client() as client:
+        async with server.client() as client:
             with pytest.raises(httpx2.ConnectError):
                 await client.get("/health")
 
 
-@pytest.mark.parametrize("path", ASKED)
+@pytest.mark.parametrize("path", BODIES)
 async def test_what_runs_too_long_gets_its_dialects_terminal_error(path: str):
-    async with stopped(ShutdownConfig(timeout=0.0)) as (house, task):
-        running = asyncio.create_task(house.stream(path))
-        await house.until_running(1)
-        await house.tell_to_stop()
-        said = await running
+    async with stopped(ShutdownConfig(timeout=0.0)) as (server, task):
+        running = asyncio.create_task(server.stream(path))
+        await server.until_running(1)
+        await server.tell_to_stop()
+        output = await running
         await task
-    assert FAILED[path] in said
-    assert DONE[path] not in said
+    assert FAILED[path] in output
+    assert DONE[path] not in output
 
 
-async def test_a_second_signal_waits_for_nobody():
-    async with stopped(ShutdownConfig(timeout=600.0, grace=600.0)) as (house, task):
-        running = asyncio.create_task(house.stream("/v1/chat/completions"))
-        await house.until_running(1)
-        await house.tell_to_stop()
-        house.server.handle_exit(signal.SIGTERM, None)
+async def test_a_second_signal_stops_at_once():
+    async with stopped(ShutdownConfig(timeout=600.0, grace=600.0)) as (server, task):
+        running = asyncio.create_task(server.stream("/v1/chat/completions"))
+        await server.until_running(1)
+        await server.tell_to_stop()
+        server.server.handle_exit(signal.SIGTERM, None)
         await task
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
 
 
 async def test_with_a_grace_an_idle_server_can_still_be_reached():
-    async with stopped(ShutdownConfig(grace=600.0)) as (house, task):
-        await house.tell_to_stop()
-        async with house.client() as client:
+    async with stopped(ShutdownConfig(grace=600.0)) as (server, task):
+        await server.tell_to_stop()
+        async with server.client() as client:
             assert (await client.get("/health")).status_code == 503
         assert not task.done()
-        house.server.handle_exit(signal.SIGTERM, None)
+        server.server.handle_exit(signal.SIGTERM, None)
 
 
-async def test_what_was_kept_can_be_read_meanwhile():
+async def test_stored_objects_can_be_read_while_draining():
     """Only new work is refused."""
-    async with stopped(ShutdownConfig(grace=600.0)) as (house, _):
-        await house.tell_to_stop()
-        async with house.client() as client:
+    async with stopped(ShutdownConfig(grace=600.0)) as (server, _):
+        await server.tell_to_stop()
+        async with server.client() as client:
             assert (await client.get("/v1/models")).status_code == 200
-        house.server.handle_exit(signal.SIGTERM, None)
+        server.server.handle_exit(signal.SIGTERM, None)
 
 
 def until_not_ready(url: str) -> None:
-    """A signal takes its time, and tells nobody."""
+    """A signal is handled later, without an event."""
     try:
         while True:
             urllib.request.urlopen(url).close()

@@ -13,12 +13,12 @@ import pytest
 from dragoman.serving.clock import RandomIdGenerator
 from dragoman.serving.service import ServingOptions
 from dragoman.store import SqliteStore
-from tests.serving.working import working
+from tests.serving.background_server import working
 
 KEYS = ServingOptions(api_key=("a", "b"))
 HI: Any = [{"role": "user", "content": "hi"}]
 LINE: Any = {"custom_id": "1", "params": {"model": "m", "max_tokens": 5, "messages": HI}}
-MADE: dict[str, tuple[str, dict[str, Any]]] = {
+BODIES: dict[str, tuple[str, dict[str, Any]]] = {
     "responses": ("/v1/responses", {"model": "m", "input": "hi"}),
     "conversations": ("/v1/conversations", {"metadata": {"x": "y"}}),
     "chats": ("/v1/chat/completions", {"model": "m", "messages": HI, "store": True}),
@@ -39,26 +39,26 @@ async def ask(client: httpx2.AsyncClient, method: str, path: str, key: str) -> t
     return answer.status_code, answer.text.replace(answer.headers["x-request-id"], "")
 
 
-@pytest.mark.parametrize("kind", MADE)
+@pytest.mark.parametrize("kind", BODIES)
 async def test_what_is_anothers_looks_exactly_as_what_is_not_there(kind: str):
     async with working(options=KEYS) as server, server.http() as client:
-        path, body = MADE[kind]
-        made = (await client.post(path, json=body, headers={"authorization": "Bearer a"})).json()
-        absent = made["id"][:-16] + "0" * 16
+        path, body = BODIES[kind]
+        created = (await client.post(path, json=body, headers={"authorization": "Bearer a"})).json()
+        absent = created["id"][:-16] + "0" * 16
         for method, rest in BENEATH[kind]:
-            foreign = await ask(client, method, f"{path}/{made['id']}{rest}", "b")
+            foreign = await ask(client, method, f"{path}/{created['id']}{rest}", "b")
             nothing = await ask(client, method, f"{path}/{absent}{rest}", "b")
             assert foreign[0] == 404
-            assert (foreign[0], foreign[1].replace(made["id"], absent)) == nothing
-        assert (await ask(client, "GET", f"{path}/{made['id']}", "a"))[0] == 200
+            assert (foreign[0], foreign[1].replace(created["id"], absent)) == nothing
+        assert (await ask(client, "GET", f"{path}/{created['id']}", "a"))[0] == 200
 
 
 def test_ids_have_128_random_bits():
-    made = {RandomIdGenerator().new("x_") for _ in range(1000)}
-    assert len(made) == 1000
-    assert all(len(id) == 2 + 32 and int(id[2:], 16) >= 0 for id in made)
+    ids = {RandomIdGenerator().new("x_") for _ in range(1000)}
+    assert len(ids) == 1000
+    assert all(len(id) == 2 + 32 and int(id[2:], 16) >= 0 for id in ids)
     bits = 0
-    for id in made:
+    for id in ids:
         bits |= int(id[2:], 16)
     assert bits == 2**128 - 1
 
@@ -71,7 +71,7 @@ async def test_no_text_of_a_client_becomes_sql(text: str, tmp_path: Path):
     async with working(options=KEYS, store=SqliteStore(tmp_path / "store.db")) as server, server.http() as client:
         key = {"authorization": "Bearer a"}
         body = {"model": "m", "messages": HI, "store": True, "metadata": {text: text} if "\x00" not in text else {}}
-        kept = (await client.post("/v1/chat/completions", json=body, headers=key)).json()["id"]
+        id = (await client.post("/v1/chat/completions", json=body, headers=key)).json()["id"]
         for path in ("/v1/responses/", "/v1/conversations/", "/v1/chat/completions/", "/v1/files/", "/v1/batches/"):
             found = await client.get(httpx2.URL("http://localhost").join(path + _quoted(text)), headers=key)
             assert found.status_code in (404, 405), found.text
@@ -82,7 +82,7 @@ async def test_no_text_of_a_client_becomes_sql(text: str, tmp_path: Path):
             "/v1/responses", json={"model": "m", "input": "hi", "previous_response_id": text}, headers=key
         )
         assert continued.status_code in (400, 404), continued.text
-        assert (await client.get(f"/v1/chat/completions/{kept}", headers=key)).status_code == 200
+        assert (await client.get(f"/v1/chat/completions/{id}", headers=key)).status_code == 200
 
 
 def _quoted(text: str) -> str:

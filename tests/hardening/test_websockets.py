@@ -35,7 +35,7 @@ def head(method: str = "GET", version: str = "1.1", **fields: str | None) -> byt
 
 
 def frame(data: bytes, opcode: int = 1, *, fin: bool = True, length: int | None = None) -> bytes:
-    """length: that it says it has; the mask is zeros."""
+    """length: the declared one; the mask is zeros."""
     return bytes([opcode | 0x80 * fin, 0xFF]) + struct.pack("!QI", len(data) if length is None else length, 0) + data
 
 

@@ -1,4 +1,4 @@
-"""What is told over a socket is tried on both event loops: uvloop's, where it can be had, and asyncio's own."""
+"""Tests over sockets run on both event loops: uvloop's, where it is installed, and asyncio's own."""
 
 from __future__ import annotations
 

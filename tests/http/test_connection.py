@@ -32,11 +32,11 @@ def post(body: bytes, *fields: bytes, path: bytes = b"/") -> bytes:
 
 async def test_an_application_sees_the_request_as_it_came() -> None:
     async with serving(echo) as wire:
-        said = await wire.ask(
+        output = await wire.ask(
             b"PUT /a%20b/%C3%A9?q=%20&r HTTP/1.1\r\nHost: h\r\nX-Odd:  v \r\nConnection: close\r\n"
             b"Content-Length: 3\r\n\r\nabc"
         )
-    assert came(*answers(said)) == [
+    assert came(*answers(output)) == [
         "PUT",
         "/a%20b/%C3%A9",
         "q=%20&r",
@@ -84,15 +84,15 @@ async def test_a_stream_is_chunked_and_one_connection_answers_many() -> None:
 
 async def test_pipelined_requests_are_answered_in_their_order() -> None:
     async with serving(echo, HttpLimits(max_buffered_bytes=100)) as wire:
-        said = await wire.ask(b"".join(post(b"%d" % number) for number in range(50)) + CLOSE)
-    assert [came(answer)[-1] for answer in answers(said)] == [*map(str, range(50)), ""]
+        output = await wire.ask(b"".join(post(b"%d" % number) for number in range(50)) + CLOSE)
+    assert [came(answer)[-1] for answer in answers(output)] == [*map(str, range(50)), ""]
 
 
-async def test_a_chunked_body_is_heard_as_one() -> None:
+async def test_a_chunked_body_is_received_whole() -> None:
     async with serving(echo) as wire:
         head = b"POST / " + HEAD + b"transfer-encoding: chunked\r\n\r\n"
-        said = await wire.ask(head + b"3;x=y\r\nabc\r\n00a\r\n0123456789\r\n0\r\nTrailer: x\r\n\r\n" + CLOSE)
-    assert [came(answer)[-1] for answer in answers(said)] == ["abc0123456789", ""]
+        output = await wire.ask(head + b"3;x=y\r\nabc\r\n00a\r\n0123456789\r\n0\r\nTrailer: x\r\n\r\n" + CLOSE)
+    assert [came(answer)[-1] for answer in answers(output)] == ["abc0123456789", ""]
 
 
 async def test_http_1_0_gets_no_chunks_and_is_closed() -> None:
@@ -104,8 +104,8 @@ async def test_http_1_0_gets_no_chunks_and_is_closed() -> None:
 
 async def test_a_head_has_no_body() -> None:
     async with serving(stream) as wire:
-        said = await wire.ask(b"HEAD / " + HEAD + b"\r\n", CLOSE)
-    head, get = answers(said, "HEAD")
+        output = await wire.ask(b"HEAD / " + HEAD + b"\r\n", CLOSE)
+    head, get = answers(output, "HEAD")
     assert (head.body, get.body) == (b"", b"data: 1\n\ndata: 2\n\n")
 
 
@@ -119,38 +119,38 @@ async def test_a_status_without_a_body_has_none(status: int) -> None:
         assert [answer.headers for answer in answers(await wire.ask(GET, CLOSE))] == [{}, {"connection": "close"}]
 
 
-async def test_who_waits_for_a_word_gets_it_when_the_body_is_wanted() -> None:
+async def test_expect_100_continue_is_answered_when_the_body_is_read() -> None:
     async with serving(echo) as wire:
         reader, writer = await wire.connect()
         writer.write(b"POST / " + HEAD + b"expect: 100-continue\r\ncontent-length: 3\r\n\r\n")
         assert await reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
         writer.write(b"abc" + CLOSE)
-        said = await reader.read(-1)
+        output = await reader.read(-1)
         writer.close()
-    assert came(answers(said)[0])[-1] == "abc"
+    assert came(answers(output)[0])[-1] == "abc"
 
 
-async def test_who_is_answered_instead_of_getting_the_word_is_closed() -> None:
-    """Whether a body or another request comes next, nobody could tell."""
+async def test_a_response_without_100_continue_closes_the_connection() -> None:
+    """It would be undecidable whether a body or another request comes next."""
 
     async def app(_: Scope, receive: Receive, send: Send) -> None:
         await send(start(401, (b"content-length", b"0")))
         await send(piece())
 
     async with serving(app) as wire:
-        said = await wire.ask(b"POST / " + HEAD + b"expect: 100-continue\r\ncontent-length: 30\r\n\r\n")
-    assert [(each.status, each.headers["connection"]) for each in answers(said)] == [(401, "close")]
+        output = await wire.ask(b"POST / " + HEAD + b"expect: 100-continue\r\ncontent-length: 30\r\n\r\n")
+    assert [(each.status, each.headers["connection"]) for each in answers(output)] == [(401, "close")]
 
 
-async def test_a_body_that_nobody_read_is_not_the_next_request() -> None:
+async def test_an_unread_body_is_not_parsed_as_the_next_request() -> None:
     async def app(_: Scope, receive: Receive, send: Send) -> None:
         await send(start(413, (b"content-length", b"0")))
         await send(piece())
 
     async with serving(app) as wire:
-        said = await wire.ask(post(GET * 5000), CLOSE)
+        output = await wire.ask(post(GET * 5000), CLOSE)
         assert wire.state.total_requests == 2
-    assert [answer.status for answer in answers(said)] == [413, 413]
+    assert [answer.status for answer in answers(output)] == [413, 413]
 
 
 async def test_a_client_that_reads_nothing_holds_its_application_back() -> None:
@@ -176,17 +176,17 @@ async def test_a_client_that_reads_nothing_holds_its_application_back() -> None:
 
 
 async def test_an_application_that_reads_nothing_holds_its_client_back() -> None:
-    asked, go = asyncio.Event(), asyncio.Event()
+    requested, go = asyncio.Event(), asyncio.Event()
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
-        asked.set()
+        requested.set()
         await go.wait()
         await echo(scope, receive, send)
 
     async with serving(app) as wire:
         reader, writer = await wire.connect()
         writer.write(post(b"y" * 20_000_000, b"connection: close"))
-        await asked.wait()
+        await requested.wait()
         for _turn in range(500):
             await asyncio.sleep(0)
         assert writer.transport.get_write_buffer_size() > 1_000_000
@@ -196,10 +196,12 @@ async def test_an_application_that_reads_nothing_holds_its_client_back() -> None
     assert len(came(answer)[-1]) == 20_000_000
 
 
-@pytest.mark.parametrize("said", [(), (start(),), (start(), piece(b"x", more=True))])
-async def test_an_application_that_raises_or_returns_too_early_makes_no_false_end(said: tuple[Message, ...]) -> None:
+@pytest.mark.parametrize("messages", [(), (start(),), (start(), piece(b"x", more=True))])
+async def test_an_application_that_raises_or_returns_too_early_makes_no_false_end(
+    messages: tuple[Message, ...],
+) -> None:
     async def returns(_: Scope, receive: Receive, send: Send) -> None:
-        for message in said:
+        for message in messages:
             await send(message)
 
     async def raises(scope: Scope, receive: Receive, send: Send) -> None:
@@ -209,7 +211,7 @@ async def test_an_application_that_raises_or_returns_too_early_makes_no_false_en
     for app in (returns, raises):
         async with serving(app) as wire:
             answer = await wire.ask(GET)
-        if said:
+        if messages:
             assert answer.startswith(b"HTTP/1.1 200")
             assert b"0\r\n\r\n" not in answer
         else:
@@ -238,12 +240,12 @@ WRONG: list[tuple[Message, ...]] = [
 ]
 
 
-@pytest.mark.parametrize("said", WRONG)
-async def test_what_no_response_can_be_is_an_error_that_closes(said: tuple[Message, ...]) -> None:
+@pytest.mark.parametrize("messages", WRONG)
+async def test_what_no_response_can_be_is_an_error_that_closes(messages: tuple[Message, ...]) -> None:
     errors: list[RuntimeError] = []
 
     async def app(_: Scope, receive: Receive, send: Send) -> None:
-        for message in said:
+        for message in messages:
             try:
                 await send(message)
             except RuntimeError as error:
@@ -278,7 +280,7 @@ async def test_a_malformed_header_of_an_application_never_goes_out(headers: list
 async def test_after_its_response_an_application_reaches_nothing_of_the_next_request() -> None:
     """It may go on while the connection is at its next request."""
     again = asyncio.Event()
-    heard: list[object] = []
+    messages: list[object] = []
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         await stream(scope, receive, send)
@@ -286,17 +288,17 @@ async def test_after_its_response_an_application_reaches_nothing_of_the_next_req
             again.set()
             return
         await again.wait()
-        heard.append((await receive())["type"])
+        messages.append((await receive())["type"])
         try:
             await send(piece(b"false"))
         except RuntimeError as error:
-            heard.append(type(error))
+            messages.append(type(error))
 
     async with serving(app) as wire:
-        said = await wire.ask(b"GET /first " + HEAD + b"\r\n", CLOSE)
+        output = await wire.ask(b"GET /first " + HEAD + b"\r\n", CLOSE)
         await wire.over()
-    assert [answer.body for answer in answers(said)] == [b"data: 1\n\ndata: 2\n\n"] * 2
-    assert heard == ["http.disconnect", RuntimeError]
+    assert [answer.body for answer in answers(output)] == [b"data: 1\n\ndata: 2\n\n"] * 2
+    assert messages == ["http.disconnect", RuntimeError]
 
 
 async def test_nothing_is_left_of_many_requests_and_no_garbage() -> None:
@@ -335,7 +337,7 @@ async def test_requests_of_one_connection_share_no_context() -> None:
     assert seen == ["nobody"] * 3
 
 
-async def test_a_server_that_ends_closes_who_asks_nothing_and_answers_the_others() -> None:
+async def test_shutdown_closes_idle_connections_and_answers_the_others() -> None:
     begun, go = asyncio.Event(), asyncio.Event()
 
     async def app(_: Scope, receive: Receive, send: Send) -> None:
@@ -360,11 +362,11 @@ async def test_a_server_that_ends_closes_who_asks_nothing_and_answers_the_others
     assert answer.headers["connection"] == "close"
 
 
-async def test_a_client_of_another_protocol_is_answered_as_if_it_had_not_asked_for_it() -> None:
+async def test_an_upgrade_to_an_unknown_protocol_is_ignored() -> None:
     """Java's client asks for h2c with every request, and sends its body all the same."""
     async with serving(echo) as wire:
-        said = await wire.ask(post(b"abc", b"connection: upgrade, close", b"upgrade: h2c"))
-    assert came(*answers(said))[-1] == "abc"
+        output = await wire.ask(post(b"abc", b"connection: upgrade, close", b"upgrade: h2c"))
+    assert came(*answers(output))[-1] == "abc"
 
 
 async def test_bodies_reach_an_application_while_they_come() -> None:

@@ -1,4 +1,4 @@
-"""The extension as an application finds it: what it says about the connection, and that it writes what `send` would."""
+"""The extension in an application's scope: the state of the connection, and writes equal to those of `send`."""
 
 from __future__ import annotations
 
@@ -24,27 +24,27 @@ def test_a_server_may_have_it_or_not() -> None:
 
 
 async def test_pieces_of_both_ways_are_one_body_and_the_connection_lives_on() -> None:
-    said: list[bool] = []
+    results: list[bool] = []
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         await body_of(receive)
         direct = found(scope)
-        said.append(direct.can_write)
+        results.append(direct.can_write)
         await send(start())
-        said.append(direct.can_write)
+        results.append(direct.can_write)
         direct.write(b"a")
         await send(piece(b"b", more=True))
         direct.write(b"")
         direct.write(b"c")
         await send(piece(b"d"))
-        said.append(direct.can_write)
+        results.append(direct.can_write)
         direct.write(b"too late")
 
     async with serving(app) as wire:
         last = GET.replace(b"\r\n\r\n", b"\r\nconnection: close\r\n\r\n")
         first, second = answers(await wire.ask(GET + last))
     assert first.body == second.body == b"abcd"
-    assert said == [False, True, False] * 2
+    assert results == [False, True, False] * 2
 
 
 async def test_a_response_to_head_has_no_body_in_either_way() -> None:
@@ -55,11 +55,11 @@ async def test_a_response_to_head_has_no_body_in_either_way() -> None:
         await send(piece(b"b"))
 
     async with serving(app) as wire:
-        said = await wire.ask(b"HEAD / " + HEAD + b"connection: close\r\n\r\n")
-    assert said.endswith(b"\r\n\r\n")
+        output = await wire.ask(b"HEAD / " + HEAD + b"connection: close\r\n\r\n")
+    assert output.endswith(b"\r\n\r\n")
 
 
-async def test_more_than_the_length_that_was_told_breaks_the_connection() -> None:
+async def test_more_than_the_declared_length_breaks_the_connection() -> None:
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         await body_of(receive)
         await send(start(200, (b"content-length", b"3")))
@@ -120,14 +120,14 @@ async def test_headers_do_not_wait_for_the_body() -> None:
 
 async def test_a_client_that_left_is_not_written_to() -> None:
     begun, left = asyncio.Event(), asyncio.Event()
-    said: list[bool] = []
+    results: list[bool] = []
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         await body_of(receive)
         await send(start())
         begun.set()
         assert (await receive())["type"] == "http.disconnect"
-        said.append(found(scope).can_write)
+        results.append(found(scope).can_write)
         found(scope).write(b"nobody reads this")
         left.set()
 
@@ -137,4 +137,4 @@ async def test_a_client_that_left_is_not_written_to() -> None:
         await begun.wait()
         writer.close()
         await left.wait()
-    assert said == [False]
+    assert results == [False]

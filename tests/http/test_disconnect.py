@@ -21,8 +21,8 @@ def test_a_server_may_have_it_or_not() -> None:
     assert find_on_disconnect({"extensions": None}) is None
 
 
-class Told:
-    """What a watcher of one request was told, and how often."""
+class Notifications:
+    """The notifications of one request's watcher."""
 
     def __init__(self) -> None:
         self.times, self.came = 0, asyncio.Event()
@@ -32,15 +32,15 @@ class Told:
         self.came.set()
 
 
-async def test_who_leaves_is_told_of_once_while_nobody_asks() -> None:
-    told, begun = Told(), asyncio.Event()
+async def test_a_disconnect_is_reported_once_without_a_pending_receive() -> None:
+    notifications, begun = Notifications(), asyncio.Event()
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         watch = find_on_disconnect(scope)
         assert watch is not None
-        watch(told)
+        watch(notifications)
         begun.set()
-        await told.came.wait()
+        await notifications.came.wait()
         await send(start())
 
     async with serving(app) as wire:
@@ -48,39 +48,39 @@ async def test_who_leaves_is_told_of_once_while_nobody_asks() -> None:
         writer.write(GET)
         await begun.wait()
         writer.close()
-        await told.came.wait()
+        await notifications.came.wait()
         await wire.over()
-    assert told.times == 1
+    assert notifications.times == 1
 
 
-async def test_who_leaves_is_seen_behind_requests_that_wait() -> None:
-    told = Told()
+async def test_a_disconnect_is_noticed_behind_pipelined_requests() -> None:
+    notifications = Notifications()
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         watch = find_on_disconnect(scope)
         assert watch is not None
-        watch(told)
+        watch(notifications)
         await send(start())
         await send(piece(b"begun", more=True))
-        await told.came.wait()
+        await notifications.came.wait()
 
     async with serving(app) as wire:
         reader, writer = await wire.connect()
         writer.write(GET * 3)
         await reader.readuntil(b"begun")
         writer.close()
-        await told.came.wait()
+        await notifications.came.wait()
 
 
-async def test_after_the_response_or_when_nobody_watches_nobody_is_told() -> None:
-    told, last = Told(), asyncio.Event()
-    kept: list[OnDisconnect] = []
+async def test_a_disconnect_is_not_reported_after_the_response_or_without_a_watcher() -> None:
+    notifications, last = Notifications(), asyncio.Event()
+    callbacks: list[OnDisconnect] = []
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         watch = find_on_disconnect(scope)
         assert watch is not None
-        kept.append(watch)
-        watch(told)
+        callbacks.append(watch)
+        watch(notifications)
         if scope["path"] == "/last":
             watch(None)
             last.set()
@@ -88,7 +88,7 @@ async def test_after_the_response_or_when_nobody_watches_nobody_is_told() -> Non
             await receive()
         else:
             await stream(scope, receive, send)
-            watch(told)
+            watch(notifications)
 
     async with serving(app) as wire:
         reader, writer = await wire.connect()
@@ -99,22 +99,22 @@ async def test_after_the_response_or_when_nobody_watches_nobody_is_told() -> Non
         writer.close()
         await wire.over()
         await asyncio.sleep(0)
-        assert told.times == 0
-        kept[0](told)
+        assert notifications.times == 0
+        callbacks[0](notifications)
         await asyncio.sleep(0)
-        assert told.times == 0
-        # Who asks too late is told all the same, unless the response was complete.
-        kept[1](told)
-        await told.came.wait()
-    assert told.times == 1
+        assert notifications.times == 0
+        # A late receive gets it all the same, unless the response was complete.
+        callbacks[1](notifications)
+        await notifications.came.wait()
+    assert notifications.times == 1
 
 
-async def test_who_says_no_more_has_left() -> None:
+async def test_an_end_of_input_is_a_disconnect() -> None:
     """As under uvicorn: half of a connection is none."""
-    heard: list[Any] = []
+    messages: list[Any] = []
 
     async def app(_: Scope, receive: Receive, send: Send) -> None:
-        heard.extend([(await receive())["type"], (await receive())["type"]])
+        messages.extend([(await receive())["type"], (await receive())["type"]])
         await send(start())
 
     async with serving(app) as wire:
@@ -124,4 +124,4 @@ async def test_who_says_no_more_has_left() -> None:
         assert await reader.read(-1) == b""
         writer.close()
         await wire.over()
-    assert heard == ["http.request", "http.disconnect"]
+    assert messages == ["http.request", "http.disconnect"]

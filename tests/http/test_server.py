@@ -1,4 +1,4 @@
-"""Beneath uvicorn's server: what it keeps doing, and what it is told."""
+"""The protocol below uvicorn's server: uvicorn's own features, and what the protocol reports to it."""
 
 from __future__ import annotations
 
@@ -45,21 +45,21 @@ def listening(family: socket.AddressFamily = socket.AF_INET) -> socket.socket:
     return listener
 
 
-async def said_by(app: ASGIApp, listener: socket.socket, **options: Any) -> bytes:
+async def fetch(app: ASGIApp, listener: socket.socket, **options: Any) -> bytes:
     async with served(app, listener, lifespan="off", **options):
         reader, writer = await asyncio.open_connection(*listener.getsockname()[:2])
         writer.write(CLOSE)
-        said = await reader.read(-1)
+        output = await reader.read(-1)
         writer.close()
-    return said
+    return output
 
 
-async def test_answers_are_dated_as_uvicorn_is_told() -> None:
-    [dated] = answers(await said_by(stream, listening()))
+async def test_the_date_header_follows_uvicorns_setting() -> None:
+    [dated] = answers(await fetch(stream, listening()))
     age = datetime.datetime.now(datetime.UTC) - parsedate_to_datetime(dated.headers["date"])
     assert abs(age.total_seconds()) < 60
     assert dated.headers["server"] == "uvicorn"
-    [plain] = answers(await said_by(stream, listening(), date_header=False, server_header=False))
+    [plain] = answers(await fetch(stream, listening(), date_header=False, server_header=False))
     assert not {"date", "server"} & plain.headers.keys()
 
 
@@ -99,7 +99,7 @@ async def test_ipv6() -> None:
     except OSError:
         pytest.skip("this machine has no IPv6")
     port = listener.getsockname()[1]
-    assert answers(await said_by(app, listener))[0].status == 200
+    assert answers(await fetch(app, listener))[0].status == 200
     assert (seen[0]["server"], seen[0]["client"][0], len(seen[0]["client"])) == (("::1", port), "::1", 2)
 
 
@@ -153,9 +153,9 @@ async def test_tls(tmp_path: Path) -> None:
         async with served(app, listener, lifespan="off", ssl_certfile=str(certified(tmp_path))):
             reader, writer = await asyncio.open_connection(*listener.getsockname(), ssl=trusting)
             writer.write(b"POST / " + HEAD + b"content-length: 1000000\r\n\r\n" + b"x" * 1_000_000 + CLOSE)
-            said = await reader.read(-1)
+            output = await reader.read(-1)
             writer.close()
-            assert [each.status for each in answers(said)] == [200, 200]
+            assert [each.status for each in answers(output)] == [200, 200]
             reader, writer = await asyncio.open_connection(*listener.getsockname(), ssl=trusting)
             writer.write(b"nonsense\r\n\r\n")
             assert [each.status for each in answers(await reader.read(-1))] == [400]
@@ -163,7 +163,7 @@ async def test_tls(tmp_path: Path) -> None:
     assert seen == ["https", "https"]
 
 
-async def test_tls_ends_once_however_often_it_is_told_to(tmp_path: Path) -> None:
+async def test_closing_tls_is_idempotent(tmp_path: Path) -> None:
     """A client's farewell may come while its connection is being closed already."""
     trusting = ssl.create_default_context()
     trusting.check_hostname, trusting.verify_mode = False, ssl.CERT_NONE
@@ -183,16 +183,16 @@ async def test_tls_ends_once_however_often_it_is_told_to(tmp_path: Path) -> None
 
 
 async def test_a_websocket_is_handed_over_with_all_that_came() -> None:
-    heard: list[Any] = []
+    data: list[Any] = []
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
             await stream(scope, receive, send)
             return
-        heard.append((scope["path"], scope["query_string"], dict(scope["headers"])[b"host"]))
+        data.append((scope["path"], scope["query_string"], dict(scope["headers"])[b"host"]))
         await receive()
         await send({"type": "websocket.accept"})
-        heard.append((await receive())["text"])
+        data.append((await receive())["text"])
         await send({"type": "websocket.send", "text": "hello"})
         await receive()
 
@@ -208,10 +208,10 @@ async def test_a_websocket_is_handed_over_with_all_that_came() -> None:
             upgrade = b"connection: keep-alive, Upgrade\r\nupgrade: WebSocket\r\nsec-websocket-version: 13\r\n"
             key = b"sec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
             writer.write(GET + b"GET /socket " + HEAD + upgrade + key + b"\x81\x82\0\0\0\0hi")
-            said = await reader.readuntil(b"hello")
+            output = await reader.readuntil(b"hello")
             writer.close()
-    assert b"HTTP/1.1 101 " in said
-    assert heard == [("/socket", b"x=y", where.encode()), "hi", ("/socket", b"", b"h"), "hi"]
+    assert b"HTTP/1.1 101 " in output
+    assert data == [("/socket", b"x=y", where.encode()), "hi", ("/socket", b"", b"h"), "hi"]
 
 
 async def test_a_server_that_ends_answers_what_runs_and_closes() -> None:
@@ -233,7 +233,7 @@ async def test_a_server_that_ends_answers_what_runs_and_closes() -> None:
             server.should_exit = True
             assert await idle[0].read(-1) == b""
             go.set()
-            said = await busy[0].read(-1)
+            output = await busy[0].read(-1)
             for _, writer in (idle, busy):
                 writer.close()
-    assert [answer.body for answer in answers(said)] == [b"begun and done"]
+    assert [answer.body for answer in answers(output)] == [b"begun and done"]

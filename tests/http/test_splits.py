@@ -1,4 +1,4 @@
-"""However the bytes of requests are cut into packets, the same is answered, and the same is heard."""
+"""However the bytes of requests are cut into packets, the responses and the received bodies are the same."""
 
 from __future__ import annotations
 
@@ -109,11 +109,11 @@ last = st.sampled_from(
 
 @given(requests=st.lists(good, max_size=4), end=last, data=st.data())
 def test_any_packets_give_the_same_answers(requests: list[bytes], end: bytes, data: st.DataObject) -> None:
-    said = b"".join(requests) + end
-    cuts = sorted(data.draw(st.sets(st.integers(0, len(said)))))
-    packets = [said[start:stop] for start, stop in zip([0, *cuts], [*cuts, len(said)], strict=True)]
-    whole = asyncio.run(talk([said]))
+    stream = b"".join(requests) + end
+    cuts = sorted(data.draw(st.sets(st.integers(0, len(stream)))))
+    packets = [stream[start:stop] for start, stop in zip([0, *cuts], [*cuts, len(stream)], strict=True)]
+    whole = asyncio.run(talk([stream]))
     assert asyncio.run(talk([packet for packet in packets if packet])) == whole
-    assert asyncio.run(talk([bytes([byte]) for byte in said])) == whole
+    assert asyncio.run(talk([bytes([byte]) for byte in stream])) == whole
     assert whole[0].count(b"HTTP/1.1 200") == len(requests) + end.count(b"/never")
     assert whole[1] == bool(end)

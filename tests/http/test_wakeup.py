@@ -1,4 +1,4 @@
-"""Waking whoever waits."""
+"""Waking all waiters."""
 
 from __future__ import annotations
 
@@ -7,27 +7,27 @@ import asyncio
 from dragoman.http.context import Wakeup
 
 
-async def test_a_bell_wakes_all_that_wait_and_nobody_later() -> None:
-    bell = Wakeup()
-    bell.notify_all()
-    waiting = [asyncio.create_task(bell.wait()) for _ in range(3)]
+async def test_a_wakeup_notifies_all_current_waiters_only() -> None:
+    wakeup = Wakeup()
+    wakeup.notify_all()
+    waiting = [asyncio.create_task(wakeup.wait()) for _ in range(3)]
     await asyncio.sleep(0)
     assert not any(task.done() for task in waiting)
     waiting[0].cancel()
-    bell.notify_all()
+    wakeup.notify_all()
     await asyncio.gather(*waiting[1:])
     assert waiting[0].cancelled() or (await asyncio.wait([waiting[0]]))[0]
 
 
-async def test_who_stops_waiting_is_forgotten() -> None:
-    bell = Wakeup()
+async def test_a_cancelled_waiter_is_removed() -> None:
+    wakeup = Wakeup()
     for _ in range(3):
-        task = asyncio.create_task(bell.wait())
+        task = asyncio.create_task(wakeup.wait())
         await asyncio.sleep(0)
         task.cancel()
         await asyncio.wait([task])
-    other = asyncio.create_task(bell.wait())
+    other = asyncio.create_task(wakeup.wait())
     await asyncio.sleep(0)
-    assert len(bell._waiters) == 1  # pyright: ignore[reportPrivateUsage]
-    bell.notify_all()
+    assert len(wakeup._waiters) == 1  # pyright: ignore[reportPrivateUsage]
+    wakeup.notify_all()
     await other

@@ -36,12 +36,12 @@ class Wire(NamedTuple):
             writer.write(packet)
             await writer.drain()
         async with asyncio.timeout(10):
-            said = await reader.read(-1)
+            output = await reader.read(-1)
         writer.close()
-        return said
+        return output
 
     async def over(self) -> None:
-        """Until nobody is connected and nothing runs; the test's own limit ends it."""
+        """Until there are no connections and nothing runs; the test's own limit ends it."""
         while self.state.connections or self.state.tasks:  # noqa: ASYNC110
             await asyncio.sleep(0)
 
@@ -94,7 +94,7 @@ def piece(body: bytes = b"", *, more: bool = False) -> Message:
 
 
 async def echo(scope: Scope, receive: Receive, send: Send) -> None:
-    """What came, as JSON, of a length that is told."""
+    """Echoes the request as JSON with a content length."""
     body = await body_of(receive)
     headers = [[name.decode("latin-1"), value.decode("latin-1")] for name, value in scope["headers"]]
     came = [
@@ -104,13 +104,13 @@ async def echo(scope: Scope, receive: Receive, send: Send) -> None:
         headers,
         body.decode("latin-1"),
     ]
-    said = json.dumps(came).encode()
-    await send(start(200, (b"content-length", str(len(said)).encode())))
-    await send(piece(said))
+    payload = json.dumps(came).encode()
+    await send(start(200, (b"content-length", str(len(payload)).encode())))
+    await send(piece(payload))
 
 
 async def stream(_: Scope, receive: Receive, send: Send) -> None:
-    """Two pieces, of a length that is not told."""
+    """Two pieces without a content length."""
     await body_of(receive)
     await send(start(200, (b"content-type", b"text/event-stream")))
     await send(piece(b"data: 1\n\n", more=True))
@@ -124,7 +124,7 @@ class Answer(NamedTuple):
 
 
 def answers(data: bytes, *methods: str) -> list[Answer]:
-    """The responses in it, one after the other. methods: of the requests, GET where not told."""
+    """The responses in it, one after the other. methods: of the requests, GET by default."""
     found: list[Answer] = []
     while data:
         head, end, data = data.partition(b"\r\n\r\n")

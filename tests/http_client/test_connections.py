@@ -18,7 +18,7 @@ from dragoman.http_client import (
 )
 from tests.launch.certificates import write_certificate
 
-from .far import CHUNKED, OK, Far, answering, client, get, repeating, serve
+from .stub_server import CHUNKED, OK, StubServer, answering, client, get, repeating, serve
 
 
 async def test_a_connection_is_reused_after_a_whole_response() -> None:
@@ -62,7 +62,7 @@ async def test_a_header_cannot_add_another(value: str) -> None:
 async def test_a_large_request_is_sent_whole() -> None:
     received: list[bytes] = []
 
-    async def handle(far: Far, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def handle(far: StubServer, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         received.append(await far.read_request(reader))
         writer.write(OK)
 
@@ -77,7 +77,7 @@ async def test_a_slow_consumer_bounds_memory() -> None:
     """The server can write no more than the sockets and the client hold, until the consumer reads."""
     written = 0
 
-    async def handle(far: Far, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def handle(far: StubServer, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         nonlocal written
         await far.read_request(reader)
         writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % (64 << 20))
@@ -105,7 +105,7 @@ async def test_pieces_go_to_a_receiver_while_the_consumer_waits() -> None:
     received: list[bytes] = []
     n_direct = 0
 
-    async def handle(far: Far, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def handle(far: StubServer, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await far.read_request(reader)
         writer.write(CHUNKED)
         for number in range(10):
@@ -134,7 +134,7 @@ async def test_pieces_go_to_a_receiver_while_the_consumer_waits() -> None:
 async def test_an_aborted_response_closes_its_connection() -> None:
     closed = asyncio.Event()
 
-    async def handle(far: Far, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def handle(far: StubServer, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await far.read_request(reader)
         writer.write(CHUNKED + b"1\r\na\r\n")
         assert await reader.read() == b""
@@ -149,23 +149,23 @@ async def test_an_aborted_response_closes_its_connection() -> None:
 
 
 async def test_a_cancelled_request_closes_its_connection() -> None:
-    asked, closed = asyncio.Event(), asyncio.Event()
+    requested, closed = asyncio.Event(), asyncio.Event()
 
-    async def handle(far: Far, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def handle(far: StubServer, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await far.read_request(reader)
-        asked.set()
+        requested.set()
         assert await reader.read() == b""
         closed.set()
 
     async with serve(handle) as far, client() as http:
         task = asyncio.create_task(http.send("GET", far.url, {}))
-        await asked.wait()
+        await requested.wait()
         task.cancel()
         await closed.wait()
         assert http.num_connections == 0
 
 
-async def test_a_response_whose_rest_is_there_keeps_its_connection() -> None:
+async def test_a_fully_received_response_keeps_its_connection() -> None:
     async with serve(repeating(CHUNKED + b"2\r\nok\r\n0\r\n\r\n")) as far, client() as http:
         for _ in range(2):
             (await http.send("GET", far.url, {})).close(drain=True)
@@ -177,7 +177,7 @@ async def test_a_response_whose_rest_is_there_keeps_its_connection() -> None:
 async def test_the_rest_of_a_response_is_not_read_without_limit() -> None:
     closed = asyncio.Event()
 
-    async def handle(far: Far, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def handle(far: StubServer, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await far.read_request(reader)
         writer.write(CHUNKED)
         try:
@@ -205,7 +205,7 @@ async def test_a_connection_that_was_closed_while_idle_is_replaced() -> None:
 async def test_a_request_is_repeated_only_where_that_has_no_effect(method: str) -> None:
     """The second request of the first connection is read, and lost."""
 
-    async def handle(far: Far, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def handle(far: StubServer, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         number = far.connections
         await far.read_request(reader)
         writer.write(OK)
@@ -224,7 +224,7 @@ async def test_a_request_is_repeated_only_where_that_has_no_effect(method: str) 
 
 
 async def test_a_request_that_the_server_has_not_taken_whole_is_repeated() -> None:
-    async def handle(far: Far, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def handle(far: StubServer, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         number = far.connections
         await far.read_request(reader)
         writer.write(OK)
@@ -252,7 +252,7 @@ async def test_a_new_connection_that_is_lost_is_not_tried_again() -> None:
 async def test_bytes_that_were_not_requested_close_the_connection(caplog: pytest.LogCaptureFixture) -> None:
     unasked = asyncio.Event()
 
-    async def handle(far: Far, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def handle(far: StubServer, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await far.read_request(reader)
         writer.write(OK)
         await unasked.wait()
@@ -269,7 +269,7 @@ async def test_bytes_that_were_not_requested_close_the_connection(caplog: pytest
 
 @pytest.mark.parametrize("sent", [b"", OK[:10], CHUNKED, CHUNKED + b"2\r\nok"])
 async def test_silence_is_a_timeout(sent: bytes) -> None:
-    async def handle(far: Far, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def handle(far: StubServer, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await far.read_request(reader)
         writer.write(sent)
         await reader.read()
@@ -289,7 +289,7 @@ async def test_a_server_that_refuses_is_a_failed_connection() -> None:
 
 
 async def test_closing_ends_what_runs() -> None:
-    async def handle(far: Far, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def handle(far: StubServer, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await far.read_request(reader)
         writer.write(CHUNKED + b"1\r\na\r\n")
         await reader.read()
@@ -307,7 +307,7 @@ async def test_closing_ends_what_runs() -> None:
 
 
 async def test_a_unix_socket_is_reached(tmp_path: Path) -> None:
-    far = Far()
+    far = StubServer()
 
     async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await far.read_request(reader)
@@ -352,7 +352,7 @@ async def relay(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
     writer.close()
 
 
-async def connect(far: Far, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+async def connect(far: StubServer, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     """A proxy that opens tunnels."""
     await far.read_request(reader)
     host, _, port = far.requests[-1].split(b" ")[1].decode().rpartition(":")
@@ -409,7 +409,7 @@ async def test_http_is_forwarded_by_the_proxy() -> None:
 
 
 async def test_a_head_that_never_ends_is_rejected() -> None:
-    async def handle(far: Far, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def handle(far: StubServer, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await far.read_request(reader)
         writer.write(b"HTTP/1.1 200 OK\r\n")
         while True:

@@ -11,7 +11,7 @@ import pytest
 from dragoman.http_client import HttpClientError, InvalidResponse
 from dragoman.http_client.response import MAX_PIECE, build_decoder
 
-from .far import CHUNKED, Far, answering, client, get, serve
+from .stub_server import CHUNKED, StubServer, answering, client, get, serve
 
 HEAD = b"HTTP/1.1 200 OK\r\n"
 RESPONSES = {
@@ -27,7 +27,7 @@ def in_two(first: bytes, second: bytes) -> list[bytes]:
     return [part for part in (first, second) if part]
 
 
-async def feed(far: Far, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, parts: list[bytes]) -> None:
+async def feed(far: StubServer, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, parts: list[bytes]) -> None:
     await far.read_request(reader)
     for part in parts:
         writer.write(part)
@@ -41,7 +41,7 @@ async def test_cuts_do_not_matter(name: str) -> None:
     data = RESPONSES[name]
     cuts = [in_two(data[:at], data[at:]) for at in range(len(data))] + [[bytes([byte]) for byte in data]]
 
-    async def handle(far: Far, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def handle(far: StubServer, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         for parts in cuts:
             await feed(far, reader, writer, parts)
 
@@ -55,7 +55,7 @@ async def test_cuts_do_not_matter(name: str) -> None:
 async def test_an_early_end_is_an_error_wherever_it_comes(name: str) -> None:
     data = RESPONSES[name]
 
-    async def handle(far: Far, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def handle(far: StubServer, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await feed(far, reader, writer, [data[: far.connections - 1]])
 
     async with serve(handle) as far, client() as http:
@@ -124,7 +124,7 @@ async def test_a_redirect_is_not_followed() -> None:
     ],
 )
 async def test_a_malformed_response_is_an_error_and_closes_the_connection(data: bytes) -> None:
-    async def handle(far: Far, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def handle(far: StubServer, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await far.read_request(reader)
         writer.write(data)
         await reader.read()

@@ -25,7 +25,7 @@ from dragoman.settings import Settings, load_settings
 from tests.hub.processes import start
 from tests.hub.shapes import GGUF, SINGLE
 from tests.hub.stub import HubStub
-from tests.serving.house import scope
+from tests.serving.harness import scope
 
 ENTRIES = '{"a": {"model": "tiny", "pinned": true}, "b": {"model": "tiny:org/single"}}'
 

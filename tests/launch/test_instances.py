@@ -16,16 +16,16 @@ from dragoman.settings import Settings, load_settings
 PROFILE = "rtx4090-llama-3.1-8b"
 
 
-def told(**said: object) -> Settings:
-    return load_settings({"model": "sim", "profile": PROFILE, **said}, {})
+def build_settings(**fields: object) -> Settings:
+    return load_settings({"model": "sim", "profile": PROFILE, **fields}, {})
 
 
 def test_ports_and_files_count_up_unless_an_instance_names_its_own() -> None:
-    each = expand_instances(told(port="8100", instances='[{}, {"port": 9000}, {}]', request_log="log.jsonl"))
+    each = expand_instances(build_settings(port="8100", instances='[{}, {"port": 9000}, {}]', request_log="log.jsonl"))
     assert [one.port for one in each] == [8100, 9000, 8102]
     assert [one.request_log for one in each] == ["log.jsonl.0", "log.jsonl.1", "log.jsonl.2"]
     assert {(one.store, one.instances.items) for one in each} == {("memory", ())}
-    assert [one.port for one in expand_instances(told(port="0", instances="2"))] == [0, 0]
+    assert [one.port for one in expand_instances(build_settings(port="0", instances="2"))] == [0, 0]
 
 
 def test_events_and_transfers_of_instances_have_ports_of_their_own() -> None:
@@ -33,7 +33,7 @@ def test_events_and_transfers_of_instances_have_ports_of_their_own() -> None:
     own = json.dumps({"endpoint": "tcp://*:6000"})
     instances = [{"data_parallel_size": 2}, {}, {"kv_events_config": own}, {"kv_transfer_config": '{"kv_port": 99}'}]
     each = expand_instances(
-        told(
+        build_settings(
             instances=json.dumps(instances),
             kv_events_config=json.dumps(events),
             kv_transfer_config=json.dumps(transfer),
@@ -47,7 +47,7 @@ def test_events_and_transfers_of_instances_have_ports_of_their_own() -> None:
 
 def test_a_port_that_there_is_not_is_refused() -> None:
     with pytest.raises(ValueError, match="2: there is no port 65536"):
-        expand_instances(told(port="65535", instances="2"))
+        expand_instances(build_settings(port="65535", instances="2"))
 
 
 @pytest.fixture
@@ -56,7 +56,7 @@ async def fleet() -> AsyncGenerator[list[httpx2.AsyncClient]]:
     roles = [
         {"kv_transfer_config": json.dumps({"kv_role": role, "kv_port": 0})} for role in ("kv_producer", "kv_consumer")
     ]
-    settings = told(port="8100", time_scale="1000", store="none", instances=json.dumps([{}, *roles]))
+    settings = build_settings(port="8100", time_scale="1000", store="none", instances=json.dumps([{}, *roles]))
     each = [assemble_server(one, b"secret") for one in expand_instances(settings)]
     app = PortDispatcher({one.settings.port: one.application for one in each})
     transport: Any = httpx2.ASGITransport(app)

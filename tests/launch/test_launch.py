@@ -1,4 +1,4 @@
-"""From settings to models: what is declared is used, what cannot be served is said."""
+"""From settings to models: declared values are used, unservable models are errors."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_a_response_template_that_the_model_ships_is_used(directory: Path) -> No
     assert model.reasoning is model.tools
 
 
-def test_a_parser_that_was_asked_for_wins(directory: Path) -> None:
+def test_a_configured_parser_wins(directory: Path) -> None:
     file = directory / "tokenizer_config.json"
     file.write_text(json.dumps({**json.loads(file.read_text()), "response_template": TEMPLATE}))
     settings = Settings(model=f"tiny:{directory}", tool_call_parser="hermes")
@@ -71,7 +71,7 @@ def test_a_parser_that_was_asked_for_wins(directory: Path) -> None:
         (Settings(max_model_len=100_000), "32768"),
     ],
 )
-def test_what_cannot_be_served_is_said(settings: Settings, word: str) -> None:
+def test_an_unservable_model_is_an_error(settings: Settings, word: str) -> None:
     with pytest.raises(SettingsError, match=word):
         build_models(settings, SystemClock())
 
@@ -92,16 +92,16 @@ def test_the_line_for_an_encoder_is_one_that_it_can_answer(tmp_path: Path, shape
     assert f":8000{route} " in curl
 
 
-def test_the_secret_key_is_the_one_that_was_set_else_the_kept_one_else_none(tmp_path: Path) -> None:
+def test_the_secret_key_is_the_configured_else_the_stored_one(tmp_path: Path) -> None:
     environment = {"XDG_STATE_HOME": str(tmp_path)}
     assert load_secret_key(Settings(secret_key="open sesame"), environment) == b"open sesame"
-    kept = load_secret_key(Settings(), environment)
-    assert kept is not None
-    assert load_secret_key(Settings(), environment) == kept
+    key = load_secret_key(Settings(), environment)
+    assert key is not None
+    assert load_secret_key(Settings(), environment) == key
     for store in ("memory", "none"):
         assert load_secret_key(Settings(store=store), environment) is None
     beside = load_secret_key(Settings(store=f"sqlite:{tmp_path / 'my.db'}"), environment)
-    assert beside not in (None, kept)
+    assert beside not in (None, key)
     assert (tmp_path / "my.db.key").exists()
     (tmp_path / "file").touch()
     assert load_secret_key(Settings(), {"XDG_STATE_HOME": str(tmp_path / "file")}) is None

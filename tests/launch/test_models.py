@@ -30,7 +30,7 @@ def settings(models: str = MODELS, **more: Any) -> Settings:
     return load_settings({"models": models, **more}, {})
 
 
-async def test_what_is_pinned_is_here_and_the_rest_comes_when_it_is_asked_for(tmp_path: Path) -> None:
+async def test_pinned_models_load_at_startup_and_others_on_demand(tmp_path: Path) -> None:
     (tmp_path / "x.gguf").write_bytes(b"not GGUF")
     models = build_models(settings(MODELS.replace("BROKEN.gguf", f"{tmp_path}/x.gguf")), SystemClock())
     assert [place.state for place in models.slots] == [ModelState.LOADED, ModelState.UNLOADED, ModelState.UNLOADED]
@@ -55,7 +55,7 @@ async def test_what_is_pinned_is_here_and_the_rest_comes_when_it_is_asked_for(tm
     await models.stop()
 
 
-def test_what_cannot_be_is_said_at_the_start() -> None:
+def test_an_invalid_combination_is_a_startup_error() -> None:
     with pytest.raises(SettingsError, match="cannot serve tyni"):
         build_models(settings('{"a": {"model": "tyni", "pinned": true}}'), SystemClock())
     with pytest.raises(SettingsError, match="more than --model-memory-limit"):

@@ -91,13 +91,13 @@ house = house_engine:store
 @pytest.fixture(autouse=True)
 def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An installed package of a third party."""
-    (tmp_path / "house_engine.py").write_text(MODULE)
-    info = tmp_path / "house_engine-1.0.dist-info"
+    (tmp_path / "acme_engine.py").write_text(MODULE)
+    info = tmp_path / "acme_engine-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: house-engine\nVersion: 1.0\n")
     (info / "entry_points.txt").write_text(ENTRIES)
     monkeypatch.syspath_prepend(str(tmp_path))  # pyright: ignore[reportUnknownMemberType]
-    monkeypatch.delitem(sys.modules, "house_engine", raising=False)
+    monkeypatch.delitem(sys.modules, "acme_engine", raising=False)
 
 
 def build(model: str, **more: object) -> ServedModel:
@@ -106,57 +106,57 @@ def build(model: str, **more: object) -> ServedModel:
 
 
 def test_a_factory_in_a_module() -> None:
-    model = build("python:house_engine:create:an argument", max_model_len=99)
+    model = build("python:acme_engine:create:an argument", max_model_len=99)
     assert isinstance(model.backend.engine, ScriptedEngine)
-    assert (model.name, model.max_model_len) == ("house_engine", 99)
-    assert sys.modules["house_engine"].told == [("an argument", 99)]
+    assert (model.name, model.max_model_len) == ("acme_engine", 99)
+    assert sys.modules["acme_engine"].calls == [("an argument", 99)]
 
 
-@pytest.mark.parametrize(("model", "argument"), [("house", ""), ("house:some:where", "some:where")])
+@pytest.mark.parametrize(("model", "argument"), [("acme", ""), ("acme:some:where", "some:where")])
 def test_a_name_that_a_package_registers(model: str, argument: str) -> None:
     assert build(model, served_model_name=("a", "b")).aliases == ("b",)
-    assert sys.modules["house_engine"].told == [(argument, None)]
+    assert sys.modules["acme_engine"].calls == [(argument, None)]
 
 
 def test_a_factory_may_give_a_whole_model() -> None:
-    assert build("python:house_engine:whole").name == "own"
+    assert build("python:acme_engine:whole").name == "own"
 
 
 @pytest.mark.parametrize(
     ("model", "words"),
     [
         ("python:nothing_here:create", "nothing_here cannot be imported"),
-        ("python:house_engine:nothing", "house_engine has no nothing"),
-        ("python:house_engine", "python:MODULE:FACTORY"),
+        ("python:acme_engine:nothing", "acme_engine has no nothing"),
+        ("python:acme_engine", "python:MODULE:FACTORY"),
         (
-            "python:house_engine:wrong",
+            "python:acme_engine:wrong",
             "returned an object of type object; it must be an Engine, a TokenEngine with a",
         ),
-        ("python:house_engine:uncalled", "returned the class Limited instead of an instance"),
-        ("python:house_engine:bare", "Fixed lacks `tokenizer`"),
+        ("python:acme_engine:uncalled", "returned the class Limited instead of an instance"),
+        ("python:acme_engine:bare", "Fixed lacks `tokenizer`"),
         ("fixed:/nowhere", "`tokenizer` must be a directory with a tokenizer.json, not /nowhere"),
-        ("python:house_engine:awaited", "the factory is a coroutine function; a factory must be a function that takes"),
+        ("python:acme_engine:awaited", "the factory is a coroutine function; a factory must be a function that takes"),
         (
-            "python:house_engine:constant",
+            "python:acme_engine:constant",
             "the factory is an object of type int; a factory must be a function that takes",
         ),
         (
-            "python:house_engine:one_argument",
+            "python:acme_engine:one_argument",
             r"one_argument\(argument\) cannot be called: too many positional arguments; a factory must be a function "
             r"that takes \(argument: str, settings: dragoman.Settings\)",
         ),
-        ("python:house_engine:failing", "no licence"),
-        ("python:house_engine:boom", "the factory raised KeyError: 'boom'"),
+        ("python:acme_engine:failing", "no licence"),
+        ("python:acme_engine:boom", "the factory raised KeyError: 'boom'"),
         ("hose", "unknown engine or model `hose`"),
     ],
 )
-def test_what_cannot_be_served_is_said(model: str, words: str) -> None:
+def test_an_invalid_factory_is_an_error(model: str, words: str) -> None:
     with pytest.raises(SettingsError, match=words):
         build(model)
 
 
 async def test_the_context_length_of_an_engine_is_the_one_that_it_states() -> None:
-    models = build_models(Settings(model="python:house_engine:limited"), SystemClock())
+    models = build_models(Settings(model="python:acme_engine:limited"), SystemClock())
     (served,) = models
     assert served.max_model_len == 4096
     assert "(context 4096 tokens)" in build_greeting(Settings(), models, 8000)[0]
@@ -166,13 +166,13 @@ async def test_the_context_length_of_an_engine_is_the_one_that_it_states() -> No
 
 
 def test_the_context_length_of_an_engine_can_be_reduced_and_not_exceeded() -> None:
-    assert build("python:house_engine:limited", max_model_len=99).max_model_len == 99
+    assert build("python:acme_engine:limited", max_model_len=99).max_model_len == 99
     with pytest.raises(SettingsError, match="--max-model-len 4097 exceeds the engine's context length of 4096 tokens"):
-        build("python:house_engine:limited", max_model_len=4097)
+        build("python:acme_engine:limited", max_model_len=4097)
 
 
 def test_a_store_that_a_package_registers() -> None:
-    assert isinstance(build_store(Settings(store="house:anything"), {}), MemoryStore)
+    assert isinstance(build_store(Settings(store="acme:anything"), {}), MemoryStore)
     with pytest.raises(SettingsError, match="store: must be"):
         build_store(Settings(store="nobodys"), {})
 
@@ -191,6 +191,6 @@ async def test_a_package_registers_a_token_engine_that_brings_a_tokenizer() -> N
         assert reply.json()["usage"]["completion_tokens"] == 6
         call: dict[str, Any] = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
         user = {"role": "user", "content": "a"}
-        asked: dict[str, Any] = {"messages": [user], "tools": [call], "tool_choice": "required"}
-        refused = await client.post("/v1/chat/completions", json=asked)
+        body: dict[str, Any] = {"messages": [user], "tools": [call], "tool_choice": "required"}
+        refused = await client.post("/v1/chat/completions", json=body)
         assert (refused.status_code, refused.json()["error"]["param"]) == (400, "tool_choice")

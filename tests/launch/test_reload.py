@@ -26,7 +26,7 @@ from dragoman.settings import Settings, SettingsError, load_settings
 from dragoman.tenants import KeyHash, Tenant, edit_key_file, hash_key
 from tests.launch.certificates import write_certificate
 from tests.launch.test_process import server, stop
-from tests.serving.responses.house import lifespan
+from tests.serving.responses.harness import lifespan
 
 
 @pytest.fixture
@@ -82,14 +82,14 @@ async def test_models_are_added_removed_and_changed(file: Path) -> None:
     write(file, models={"a": {"model": "scripted"}, "b": {"model": "scripted"}})
     async with running(file) as (reloader, client):
         assert await ask(client, "a") == 200
-        kept = reloader.models.find_slot("a")
+        slot = reloader.models.find_slot("a")
         write(
             file,
             models={"a": {"model": "scripted"}, "c": {"model": "tiny", "aliases": ["gpt-*"], "pinned": True}},
         )
         await reloader.reload()
         assert await list_names(client) == ["a", "c"]
-        assert reloader.models.find_slot("a") is kept
+        assert reloader.models.find_slot("a") is slot
         assert await ask(client, "b") == 404
         await until(lambda: not reloader.models.find_slot("c").is_starting)
         assert [await ask(client, name) for name in ("a", "c", "gpt-4o")] == [200, 200, 200]

@@ -1,4 +1,4 @@
-"""From settings to a store; one that cannot be opened is told before the server says that it serves."""
+"""From settings to a store; one that cannot be opened is an error before the server reports its address."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ def test_other_stores():
 
 
 @pytest.mark.parametrize("store", ["redis://localhost", "sqlite3", "none:x", "postgresql:x", ""])
-def test_an_unknown_store_is_told_without_its_password(store: str):
+def test_the_error_of_an_unknown_store_hides_its_password(store: str):
     with pytest.raises(SettingsError, match="must be `sqlite`"):
         build_store(Settings(store=store), {})
 
 
-async def test_a_store_that_cannot_be_opened_is_told(tmp_path: Path):
+async def test_a_store_that_cannot_be_opened_is_an_error(tmp_path: Path):
     (tmp_path / "file").touch()
     store = build_store(Settings(store=f"sqlite:{tmp_path}/file/x.db"), {})
     assert store is not None

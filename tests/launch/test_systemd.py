@@ -62,7 +62,7 @@ def activated(
             process.kill()
 
 
-def test_an_inherited_socket_is_served_and_every_state_is_told(tmp_path: Path, channel: socket.socket) -> None:
+def test_an_inherited_socket_is_served_and_systemd_is_notified(tmp_path: Path, channel: socket.socket) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         url = f"http://127.0.0.1:{listener.getsockname()[1]}"
         # Clients that come before the server wait in the queue of the socket.

@@ -10,19 +10,19 @@ from dragoman.launch import build_models
 from dragoman.serving.clock import SystemClock
 from dragoman.settings import Settings, SettingsError
 
-TOLD = Settings(model="http://a/v1,http://b/v1/", upstream_kind="vllm", upstream_model="m", max_model_len=99)
+SETTINGS = Settings(model="http://a/v1,http://b/v1/", upstream_kind="vllm", upstream_model="m", max_model_len=99)
 
 
-def test_nobody_is_asked_what_the_settings_say() -> None:
-    (model,) = build_models(TOLD, SystemClock())
+def test_an_upstream_is_not_queried_for_configured_values() -> None:
+    (model,) = build_models(SETTINGS, SystemClock())
     assert isinstance(model.backend.engine, UpstreamEngine)
     assert (model.name, model.max_model_len) == ("m", 99)
 
 
 @pytest.mark.parametrize("weights", [("2,1",), ("2", "1")])
 def test_weights_are_given_in_one_option_or_in_several(weights: tuple[str, ...]) -> None:
-    told = msgspec.structs.replace(TOLD, model="http://a/v1,http://b/v1", upstream_weight=weights)
-    (model,) = build_models(told, SystemClock())
+    settings = msgspec.structs.replace(SETTINGS, model="http://a/v1,http://b/v1", upstream_weight=weights)
+    (model,) = build_models(settings, SystemClock())
     assert isinstance(model.backend.engine, UpstreamEngine)
     assert [upstream.weight for upstream in model.backend.engine.upstreams] == [2.0, 1.0]
 
@@ -37,7 +37,7 @@ def test_weights_are_given_in_one_option_or_in_several(weights: tuple[str, ...])
     ],
 )
 def test_the_host_alone_is_an_address_of_anthropics_api(url: str, kind: str, expected: str) -> None:
-    (model,) = build_models(msgspec.structs.replace(TOLD, model=url, upstream_kind=kind), SystemClock())
+    (model,) = build_models(msgspec.structs.replace(SETTINGS, model=url, upstream_kind=kind), SystemClock())
     assert isinstance(model.backend.engine, UpstreamEngine)
     assert [upstream.url for upstream in model.backend.engine.upstreams] == [expected]
 
@@ -56,7 +56,7 @@ def test_the_host_alone_is_an_address_of_anthropics_api(url: str, kind: str, exp
         ({"tool_call_parser": "hermse"}, "hermes"),
     ],
 )
-def test_what_cannot_be_is_said(changed: dict[str, object], words: str) -> None:
-    told = {"model": TOLD.model, "upstream_kind": "vllm", "upstream_model": "m", **changed}
+def test_an_invalid_combination_is_an_error(changed: dict[str, object], words: str) -> None:
+    fields = {"model": SETTINGS.model, "upstream_kind": "vllm", "upstream_model": "m", **changed}
     with pytest.raises(SettingsError, match=words):
-        build_models(Settings(**told), SystemClock())  # pyright: ignore[reportArgumentType]
+        build_models(Settings(**fields), SystemClock())  # pyright: ignore[reportArgumentType]

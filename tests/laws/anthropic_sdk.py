@@ -29,7 +29,7 @@ class AnthropicSdk:
         self._client = client(lambda _: as_stream(self._stream))
 
     def message(self, stream: bytes) -> Message:
-        """What `.stream()` has put together at the end. Raises anthropic.APIError where the stream says so."""
+        """The final message of `.stream()`. Raises anthropic.APIError for an error event."""
         self._stream = stream
         with self._client.messages.stream(
             model="m", max_tokens=9, messages=[{"role": "user", "content": "hi"}]
@@ -37,7 +37,7 @@ class AnthropicSdk:
             return events.get_final_message()
 
     def edited_message(self, stream: bytes) -> BetaMessage:
-        """The same, as who asks for edits of the conversation has it."""
+        """The same with the beta client, for context edits."""
         self._stream = stream
         with self._client.beta.messages.stream(
             model="m",

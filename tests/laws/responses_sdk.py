@@ -26,7 +26,7 @@ class ResponsesSdk:
     def response(self, stream: bytes) -> tuple[Response, dict[int, str]]:
         """The last event's object, and what the SDK added up of the deltas of texts and arguments, by item.
 
-        Raises openai.APIError where the stream says so.
+        Raises openai.APIError for an error event.
         """
         self._stream = stream
         last: Response | None = None

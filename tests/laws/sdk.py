@@ -28,7 +28,7 @@ class OpenAiSdk:
         return httpx2.Response(200, content=self._stream, headers={"content-type": "text/event-stream"})
 
     def chat(self, stream: bytes) -> ChatCompletion:
-        """What `.stream()` has put together at the end. Raises openai.APIError where the stream says so."""
+        """The final completion of `.stream()`. Raises openai.APIError for an error event."""
         self._stream = stream
         with self._client.chat.completions.stream(model="m", messages=[{"role": "user", "content": "hi"}]) as events:
             for _ in events:

@@ -61,7 +61,7 @@ TOKENS = tuple(
 )
 
 
-SEALS = ("anthropic:c2ln\u2028", "anthropic-redacted:ZGF0YQ==", "openai:Z0FBQQ==")
+SIGNATURES = ("anthropic:c2ln\u2028", "anthropic-redacted:ZGF0YQ==", "openai:Z0FBQQ==")
 WEIGHTS = (WeightSpan("\u2028", 0, 2), WeightSpan("v2", 2, 5))
 
 
@@ -97,8 +97,8 @@ def cases(draw: DrawFn, kinds: Kinds = ANYTHING) -> Case:
     prompts = draw(st.integers(1, kinds.max_prompts))
     each = draw(st.integers(1, kinds.max_choices))
     queues = [draw(_choice_events(i, kinds)) for i in range(prompts * each)]
-    told = draw(st.tuples(*[_prompts(i) for i in range(prompts)])) if kinds.prompts else ()
-    merged: list[Event] = list(told)
+    values = draw(st.tuples(*[_prompts(i) for i in range(prompts)])) if kinds.prompts else ()
+    merged: list[Event] = list(values)
     while live := [queue for queue in queues if queue]:
         merged.append(draw(st.sampled_from(live)).pop(0))
     prompt = draw(st.integers(1, 99))
@@ -110,7 +110,7 @@ def cases(draw: DrawFn, kinds: Kinds = ANYTHING) -> Case:
     )
     started = Started(prompt, usage.cached, len(queues), prompts, draw(edited))
     events: tuple[Event, ...] = (started, *merged, Finished(usage))
-    return Case(_told_whole(events), events)
+    return Case(_fold_events(events), events)
 
 
 def tokens(*, most: int = 3) -> SearchStrategy[tuple[Token, ...]]:
@@ -136,7 +136,7 @@ def _choice_events(draw: DrawFn, choice: int, kinds: Kinds) -> list[Event]:
             events += [ToolCallDelta(choice, piece, draw(tokens())) for piece in draw(_pieces(text))]
         else:
             delta = TextDelta if kind is Text else ReasoningDelta if kind is Reasoning else RefusalDelta
-            seal = draw(st.sampled_from(("", "", *SEALS))) if kind is Reasoning else ""
+            seal = draw(st.sampled_from(("", "", *SIGNATURES))) if kind is Reasoning else ""
             # What a vendor has redacted has a seal and no text.
             if not seal or draw(st.booleans()):
                 events += [delta(choice, piece, draw(tokens())) for piece in draw(_pieces(draw(texts)))]
@@ -155,7 +155,7 @@ def _pieces(draw: DrawFn, text: str) -> list[str]:
     return [text[a:b] for a, b in zip([0, *cuts], [*cuts, len(text)], strict=True)]
 
 
-def _told_whole(events: tuple[Event, ...]) -> Reply:
+def _fold_events(events: tuple[Event, ...]) -> Reply:
     """The answer as a plain reading of the events has it: written apart from core's fold, which it is to judge."""
     started, *middle, finished = events
     assert isinstance(started, Started)

@@ -129,16 +129,16 @@ def test_whatever_a_model_takes_for_json_the_sdk_makes_the_whole_out_of_it(
 @given(calls())
 def test_a_finished_call_is_what_the_model_wrote_or_says_that_it_is_not(events: tuple[Event, ...]):
     message = json.loads(whole_of(MessagesRenderOptions(), events))
-    told = iter(said(events))
+    arguments = iter(list_arguments(events))
     for block in message["content"] if message["stop_reason"] == "tool_use" else message["content"][:-1]:
         if block["type"] == "tool_use":
-            raw = replace_surrogates(next(told))
+            raw = replace_surrogates(next(arguments))
             input = block["input"]
             has_escapes = "\\" in raw  # some of which are mended
-            assert input == meant(raw) or input.get("INVALID_JSON") == raw or has_escapes
+            assert input == parse_arguments(raw) or input.get("INVALID_JSON") == raw or has_escapes
 
 
-def said(events: tuple[Event, ...]) -> list[str]:
+def list_arguments(events: tuple[Event, ...]) -> list[str]:
     texts: list[str] = []
     for event in events:
         if isinstance(event, ToolCallStart):
@@ -148,7 +148,7 @@ def said(events: tuple[Event, ...]) -> list[str]:
     return texts
 
 
-def meant(raw: str) -> object:
+def parse_arguments(raw: str) -> object:
     """None where it is no JSON."""
     try:
         return json.loads(raw.strip() or "{}", strict=False)
@@ -157,13 +157,13 @@ def meant(raw: str) -> object:
 
 
 @given(one_answer, views)
-def test_the_grammar_of_the_wire_is_kept(case: Case, view: MessagesRenderOptions):
+def test_the_stream_follows_the_wire_grammar(case: Case, view: MessagesRenderOptions):
     grammar.check_stream(written(MessagesWriter(HEADER, view), case.events))
     grammar.check_object(json.loads(MessagesWriter(HEADER, view).render_full(case.reply)))
 
 
 @given(calls())
-def test_the_grammar_of_the_wire_is_kept_by_any_call(events: tuple[Event, ...]):
+def test_any_call_follows_the_wire_grammar(events: tuple[Event, ...]):
     grammar.check_stream(written(MessagesWriter(HEADER), events))
     grammar.check_object(json.loads(whole_of(MessagesRenderOptions(), events)))
 
@@ -181,5 +181,5 @@ def test_objects_and_events_satisfy_the_sdk_types_strictly(case: Case, view: Mes
 def test_every_write_is_whole_events(case: Case):
     writer = MessagesWriter(HEADER)
     for event in case.events:
-        said = writer.feed(event)
-        assert not said or said.endswith(b"\n\n")
+        output = writer.feed(event)
+        assert not output or output.endswith(b"\n\n")

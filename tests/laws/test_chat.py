@@ -80,7 +80,7 @@ def without_nulls(value: Any) -> Any:
 
 
 @given(cases(), views)
-def test_the_grammar_is_kept_and_the_chunks_add_up_to_the_whole(case: Case, view: ChatRenderOptions):
+def test_the_stream_follows_the_grammar_and_its_chunks_add_up_to_the_whole(case: Case, view: ChatRenderOptions):
     chunks = grammar.check_stream(
         written(ChatWriter(HEADER, view), case.events), include_usage=view.include_usage, extra_reasons=("abort",)
     )

@@ -44,7 +44,7 @@ def sdk() -> OpenAiSdk:
 
 
 @given(cases(MANY), views)
-def test_the_grammar_is_kept_and_the_chunks_put_together_are_the_whole(
+def test_the_stream_follows_the_grammar_and_its_chunks_join_to_the_whole(
     sdk: OpenAiSdk, case: Case, view: CompletionsRenderOptions
 ):
     stream = written(CompletionsWriter(HEADER, view), case.events)
@@ -61,7 +61,7 @@ def test_the_grammar_is_kept_and_the_chunks_put_together_are_the_whole(
 
 
 def folded(chunks: list[Json], count: int) -> list[Json]:
-    """Texts and lists are concatenated; of the rest the last that was said holds."""
+    """Texts and lists are concatenated; of other fields the last value holds."""
     choices: list[Json] = [{"text": ""} for _ in range(count)]
     for chunk in chunks:
         for part in require_objects(chunk["choices"], "choices"):
@@ -89,7 +89,7 @@ def test_the_whole_satisfies_the_sdk_types_strictly(case: Case, view: Completion
 
 @given(cases(TEXT_ONLY))
 def test_offsets_point_at_the_text_of_their_tokens(case: Case):
-    """Where each token's text is what the answer says, the offsets are exact."""
+    """Where the tokens' texts add up to the answer, the offsets are exact."""
     view = CompletionsRenderOptions(logprobs=0, echo=True, special_tokens_in_text=True)
     whole = json.loads(CompletionsWriter(HEADER, view).render_full(case.reply))
     each = len(case.reply.choices) // len(case.reply.prompts)

@@ -28,7 +28,7 @@ def test_folding_undoes_cutting_and_interleaving(case: Case):
 
 
 @given(cases(MANY))
-def test_no_token_is_lost_or_made_up(case: Case):
+def test_no_token_is_lost_or_invented(case: Case):
     for index, choice in enumerate(fold(case).build().choices):
         mine = [event for event in case.events if isinstance(event, Delta | ChoiceFinished) and event.choice == index]
         assert choice.tokens == tuple(token for event in mine for token in event.tokens)
@@ -51,5 +51,5 @@ def test_no_count_is_negative(begin: Started, usage: Usage):
         list(check_events(events))
 
 
-def test_what_the_client_said_goes_before_the_default():
+def test_client_values_override_defaults():
     assert SamplingOptions(top_k=3).resolve(Sampling(top_k=9, min_p=0.1)) == Sampling(top_k=3, min_p=0.1)

@@ -1,4 +1,4 @@
-"""The law of the API's description: whatever a writer writes for any answer, streamed or whole, is what it says."""
+"""The law of the API's description: the output of every writer for any answer, streamed or whole, matches it."""
 
 from __future__ import annotations
 

@@ -48,8 +48,8 @@ def test_the_whole_is_the_answer(case: Case, view: OllamaRenderOptions):
     assert whole["eval_count"] == case.reply.usage.completion
     # What `length` cut off is complete here: the arguments of the strategies are whole objects.
     calls = [(call.name, json.loads(call.arguments)) for call in choice.list_calls()]
-    told = [(call["function"]["name"], call["function"]["arguments"]) for call in part.get("tool_calls", ())]
-    assert told == calls
+    tool_calls = [(call["function"]["name"], call["function"]["arguments"]) for call in part.get("tool_calls", ())]
+    assert tool_calls == calls
     if view.logprobs is not None:
         tokens = [token for one in choice.parts for token in one.tokens]
         assert [entry["token"] for entry in whole.get("logprobs", ())] == [token.text for token in tokens]
@@ -64,8 +64,8 @@ def test_a_call_that_is_cut_off_is_left_out(case: Case, data: st.DataObject):
     parts = case.reply.choices[0].parts
     if not parts or not isinstance(parts[-1], ToolCall) or len(parts[-1].arguments) < 3:
         return
-    kept = data.draw(st.integers(0, len(parts[-1].arguments) - 1))
-    cut = replace(parts[-1], arguments=parts[-1].arguments[:kept])
+    length = data.draw(st.integers(0, len(parts[-1].arguments) - 1))
+    cut = replace(parts[-1], arguments=parts[-1].arguments[:length])
     choice = replace(case.reply.choices[0], parts=(*parts[:-1], cut))
     whole = json.loads(OllamaWriter(view).render_full(replace(case.reply, choices=(choice,))))
     assert len(whole["message"].get("tool_calls", ())) == len(choice.list_calls()) - 1

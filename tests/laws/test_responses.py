@@ -94,10 +94,10 @@ def normal(value: Any) -> Any:
 @given(one_answer, views)
 def test_the_sdk_makes_the_whole_out_of_the_stream(sdk: ResponsesSdk, case: Case, view: ResponsesRenderOptions):
     last, snapshots = sdk.response(streamed(case, view))
-    told = whole(case, view)
-    assert normal(json.loads(last.to_json(warnings=False))) == normal(told)
+    response = whole(case, view)
+    assert normal(json.loads(last.to_json(warnings=False))) == normal(response)
     for index, snapshot in snapshots.items():
-        item = told["output"][index]
+        item = response["output"][index]
         if item["type"] != "tool_search_call":
             assert snapshot == (item["content"][0]["text"] if item["type"] == "message" else item["arguments"])
 
@@ -109,7 +109,7 @@ def test_the_last_event_carries_the_very_object(case: Case, view: ResponsesRende
 
 
 @given(one_answer, views)
-def test_the_grammar_of_the_wire_is_kept(case: Case, view: ResponsesRenderOptions):
+def test_the_stream_follows_the_wire_grammar(case: Case, view: ResponsesRenderOptions):
     grammar.check_stream(streamed(case, view))
     grammar.check_object(whole(case, view))
 
@@ -132,16 +132,16 @@ def test_the_items_are_the_parts_of_the_answer(case: Case, view: ResponsesRender
     ]
     if view.hide_reasoning:
         parts = [part for part in parts if not isinstance(part, Reasoning)]
-    told = whole(case, view)
-    assert [text_of(item) for item in told["output"]] == [
+    response = whole(case, view)
+    assert [text_of(item) for item in response["output"]] == [
         json.loads(part.arguments)
         if isinstance(part, ToolCall) and item["type"] == "tool_search_call"
         else replace_surrogates(part.arguments if isinstance(part, ToolCall) else part.text)
-        for part, item in zip(parts, told["output"], strict=True)
+        for part, item in zip(parts, response["output"], strict=True)
     ]
-    assert (told["status"] == "completed") == (choice.reason is FinishReason.STOP)
+    assert (response["status"] == "completed") == (choice.reason is FinishReason.STOP)
     if view.logprobs is not None:
-        scores = [item["content"][0].get("logprobs") for item in told["output"] if item["type"] == "message"]
+        scores = [item["content"][0].get("logprobs") for item in response["output"] if item["type"] == "message"]
         texts = [part for part in parts if isinstance(part, Text)]
         listed = [[(entry["token"], entry["logprob"]) for entry in each] for each in scores if each is not None]
         assert listed == [
@@ -185,8 +185,8 @@ def test_an_answer_may_fail_at_any_point(
 def test_every_write_is_whole_events(case: Case):
     writer = ResponsesWriter(HEADER, ResponsesRenderOptions(), ECHO)
     for event in case.events:
-        said = writer.feed(event)
-        assert not said or said.endswith(b"\n\n")
+        output = writer.feed(event)
+        assert not output or output.endswith(b"\n\n")
 
 
 # What is kept.
@@ -221,12 +221,12 @@ def test_a_response_in_the_background_waits_in_the_queue_first(case: Case, view:
 
 
 @given(one_answer, views)
-def test_the_object_is_the_same_bytes_whenever_it_is_asked_for(case: Case, view: ResponsesRenderOptions):
+def test_the_object_has_the_same_bytes_every_time(case: Case, view: ResponsesRenderOptions):
     """Seals and times differ each time they are made."""
-    seals = (f"seal {i}" for i in range(1_000_000))
+    signatures = (f"seal {i}" for i in range(1_000_000))
 
     def seal(thought: str) -> str:
-        return next(seals)
+        return next(signatures)
 
     view = msgspec.structs.replace(view, seal_reasoning=seal)
     writer = ResponsesWriter(HEADER, view, ECHO)

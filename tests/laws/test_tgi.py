@@ -1,4 +1,4 @@
-"""The law of TGI's dialect: the events of a stream say what the whole answer says, each token once and in order."""
+"""The law of TGI's dialect: the events of a stream equal the whole answer, each token once and in order."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ views = st.builds(
     top_tokens=st.sampled_from((0, 1)),
     seed=st.sampled_from((None, 7)),
     prefix=st.sampled_from(("", "Say: ")),
-    # As the answer has it or not: which event tells the end may change nothing else.
+    # As the answer has it or not: the event that reports the end must not change anything else.
     max_tokens=st.sampled_from((None, 1, 3)),
     stops=st.sampled_from(((), ("a", "\u2028"))),
 )
 COUNTS = ("count_output_tokens", "prompt_tokens")
 
 
-def told(token: dict[str, Any]) -> dict[str, Any]:
-    """A token without what a stream says otherwise: how it reads alone, and LightLLM's counts."""
+def drop_stream_fields(token: dict[str, Any]) -> dict[str, Any]:
+    """A token without what differs in a stream: its text alone, and LightLLM's counts."""
     return {name: value for name, value in token.items() if name not in ("text", *COUNTS)}
 
 
@@ -44,8 +44,8 @@ def test_the_events_are_the_whole(case: Case, view: TgiRenderOptions):
     grammar.check_object(whole)
     last, details = events[-1], whole["details"]
     assert last["generated_text"] == whole["generated_text"]
-    assert [told(event["token"]) for event in events if event["token"]["id"] != -1] == [
-        told(token) for token in details["tokens"]
+    assert [drop_stream_fields(event["token"]) for event in events if event["token"]["id"] != -1] == [
+        drop_stream_fields(token) for token in details["tokens"]
     ]
     if view.top_tokens:
         assert [event["top_tokens"] for event in events if "top_tokens" in event] == details["top_tokens"]
@@ -69,10 +69,10 @@ def test_lightllms_form_says_the_same(case: Case):
 def test_tokens_have_the_texts_of_the_whole_and_wait_for_nothing(pieces: list[str], data: st.DataObject):
     """Of tokens that are the text, but for the end of it, which a stop string took."""
     given = [Token(id, piece) for id, piece in enumerate(pieces)]
-    kept = len("".join(pieces)) - data.draw(st.integers(0, len(pieces[-1])))
+    length = len("".join(pieces)) - data.draw(st.integers(0, len(pieces[-1])))
     events: list[Event] = [Started(1)]
     for token in given:
-        text, kept = token.text[:kept], max(0, kept - len(token.text))
+        text, length = token.text[:length], max(0, length - len(token.text))
         if text:
             events.append(TextDelta(0, text, (token,)))
     tail = (*given[len(events) - 1 :], Token(9, "</s>", special=True))
@@ -81,10 +81,10 @@ def test_tokens_have_the_texts_of_the_whole_and_wait_for_nothing(pieces: list[st
     writer, streamed = TgiWriter(view), b""
     for number, event in enumerate(events):
         fold.feed(event)
-        said = writer.feed(event)
+        output = writer.feed(event)
         if isinstance(event, TextDelta) and isinstance(events[number + 1], TextDelta):
-            assert said.count(b"data: ") == 1
-        streamed += said
-    told = [(event["token"]["id"], event["token"]["text"]) for event in grammar.check_stream(streamed)]
+            assert output.count(b"data: ") == 1
+        streamed += output
+    tokens = [(event["token"]["id"], event["token"]["text"]) for event in grammar.check_stream(streamed)]
     whole = json.loads(TgiWriter(view).render_full(fold.build()))
-    assert told == [(token["id"], token["text"]) for token in whole["details"]["tokens"]]
+    assert tokens == [(token["id"], token["text"]) for token in whole["details"]["tokens"]]

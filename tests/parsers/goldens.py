@@ -53,7 +53,7 @@ NOTE = FunctionTool(
 TOOLS = (WEATHER, NOTE)
 
 
-class Said(Struct, frozen=True):
+class ExpectedPart(Struct, frozen=True):
     """kind: text, reasoning or call. value: the text, or the arguments."""
 
     kind: str
@@ -63,10 +63,10 @@ class Said(Struct, frozen=True):
 
 
 class Case(Struct, frozen=True):
-    """prompt_tail: how the prompt ends, where a case says so in a first line `tail "JSON string"`."""
+    """prompt_tail: how the prompt ends, where a case has a first line `tail "JSON string"`."""
 
     raw: str
-    said: tuple[Said, ...]
+    expected: tuple[ExpectedPart, ...]
     tail: str = "assistant\n"
 
 
@@ -84,15 +84,15 @@ def _case(source: str) -> Case:
     if source.startswith("tail "):
         first, _, source = source.partition("\n")
         tail = json.loads(first.removeprefix("tail "))
-    raw, _, said = source.partition("\n=====\n")
-    return Case(raw, tuple(_said(line) for line in said.splitlines()), tail)
+    raw, _, expected = source.partition("\n=====\n")
+    return Case(raw, tuple(_parse_part(line) for line in expected.splitlines()), tail)
 
 
-def _said(line: str) -> Said:
+def _parse_part(line: str) -> ExpectedPart:
     kind, _, rest = line.partition(" ")
     if kind != "call":
-        return Said(kind, json.loads(rest))
+        return ExpectedPart(kind, json.loads(rest))
     name, _, rest = rest.partition(" ")
     arguments, length = json.JSONDecoder().raw_decode(rest)
     id = rest[length:].strip().removeprefix("id=")
-    return Said(kind, arguments, name, id or None)
+    return ExpectedPart(kind, arguments, name, id or None)

@@ -11,7 +11,7 @@ from dragoman.core.message import FunctionTool
 from dragoman.core.syntax import Parser
 from dragoman.parsers import registry
 
-from .running import Shape, answer, context, fold, parse, shape, tool_format
+from .parsing import Shape, answer, context, fold, parse, shape, tool_format
 
 KIMI = ("<|tool_calls_section_begin|>", "<|tool_calls_section_end|>", "<|tool_call_begin|>", "<|tool_call_end|>")
 HERMES = ("<tool_call>", "</tool_call>")
@@ -19,8 +19,8 @@ ARGUMENT = "<|tool_call_argument_begin|>"
 
 
 def reader(tools: str, reasoning: str | None = None, added: tuple[str, ...] = (), tail: str = "") -> Parser:
-    told = registry.find_reasoning_format(reasoning, added) if reasoning else None
-    return registry.create_parser(told, tool_format(tools, added), context("bad", "good", tail=tail))
+    reasoning_format = registry.find_reasoning_format(reasoning, added) if reasoning else None
+    return registry.create_parser(reasoning_format, tool_format(tools, added), context("bad", "good", tail=tail))
 
 
 def read(parser: Parser, pieces: list[str], marks: tuple[str, ...]) -> Shape:
@@ -133,8 +133,8 @@ def test_a_thought_may_speak_of_marks_that_the_vocabulary_has():
 
 
 def test_without_tools_a_thought_goes_on():
-    told = registry.find_reasoning_format("qwen3")
-    parser = registry.create_parser(told, tool_format("hermes"), context(tail="<think>"))
+    reasoning_format = registry.find_reasoning_format("qwen3")
+    parser = registry.create_parser(reasoning_format, tool_format("hermes"), context(tail="<think>"))
     assert answer(parser, "a <tool_call> b</think>c") == [("reasoning", "a <tool_call> b"), ("text", "c")]
 
 
@@ -154,11 +154,11 @@ def test_types_that_are_no_json_schema_are_what_they_mean():
         f"<parameter={name}>\n{value}\n</parameter>\n"
         for name, value in (("a", "1.5"), ("b", "2"), ("c", '{"x": 1}'), ("d", "3"))
     )
-    told = answer(
+    arguments = answer(
         tool_format("qwen3_coder").create_parser(context(tool)),
         f"<tool_call>\n<function=good>\n{text}</function>\n</tool_call>",
     )
-    assert told == [("call", "good", '{"a": 1.5, "b": 2, "c": {"x": 1}, "d": "3"}')]
+    assert arguments == [("call", "good", '{"a": 1.5, "b": 2, "c": {"x": 1}, "d": "3"}')]
 
 
 def test_mimos_strings_are_verbatim():
@@ -183,8 +183,8 @@ def test_mimos_strings_are_verbatim():
 )
 def test_python_that_is_no_json_becomes_json(name: str, written: str, arguments: object):
     begin, end = ("<|tool_call_start|>", "<|tool_call_end|>") if name == "lfm2" else ("", "")
-    ((kind, called, told),) = answer(reader(name), f"{begin}[good({written})]{end}")
-    assert (kind, called, json.loads(told)) == ("call", "good", arguments)
+    ((kind, called, parsed),) = answer(reader(name), f"{begin}[good({written})]{end}")
+    assert (kind, called, json.loads(parsed)) == ("call", "good", arguments)
 
 
 @pytest.mark.parametrize(
@@ -275,8 +275,8 @@ def test_gemmas_arguments_follow_the_schema(prefix: str, written: str, arguments
 
 def test_a_quote_before_a_space_within_a_string_is_a_part_of_it():
     written = """[good(a='sed -n '1,4p' /x', b=["it' s" , 1])]"""
-    told = '{"a": "sed -n \'1,4p\' /x", "b": ["it\' s", 1]}'
-    assert read_as("pythonic", written) == [("call", "good", told)]
+    expected = '{"a": "sed -n \'1,4p\' /x", "b": ["it\' s", 1]}'
+    assert read_as("pythonic", written) == [("call", "good", expected)]
 
 
 @pytest.mark.parametrize(
@@ -313,10 +313,10 @@ def test_a_code_block_that_ends_ends_broken_arguments():
 
 
 def test_gemmas_thought_needs_no_name():
-    told = registry.find_reasoning_format("gemma4")
-    assert told is not None
+    reasoning_format = registry.find_reasoning_format("gemma4")
+    assert reasoning_format is not None
     for text in ("<|channel>thought\nA<channel|>B", "<|channel>A<channel|>B"):
-        assert answer(told.create_parser(context()), text) == [("reasoning", "A"), ("text", "B")]
+        assert answer(reasoning_format.create_parser(context()), text) == [("reasoning", "A"), ("text", "B")]
     spelled = [TextDelta(0, one, (Token(1, one),)) for one in ("<|chan", "nel>A")]
     known = registry.find_reasoning_format("gemma4", ("<|channel>", "<channel|>"))
     assert known is not None

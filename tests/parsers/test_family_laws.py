@@ -18,7 +18,7 @@ from dragoman.parsers.delimited_calls import DelimitedCallFormat
 from dragoman.parsers.model_families import REASONING_FAMILIES
 
 from .goldens import TOOLS, golden
-from .running import END, PATCH, context, cut, deltas, fold, parse, plain, regroup, shape, tool_format
+from .parsing import END, PATCH, context, cut, deltas, fold, parse, plain, regroup, shape, tool_format
 from .test_laws import operations
 
 SCRAPS = [
@@ -147,13 +147,13 @@ def test_what_calls_no_declared_tool_is_text_verbatim(name: str, data: st.DataOb
 def test_an_answer_that_is_cut_off_keeps_the_calls_that_were_whole(name: str, data: st.DataObject):
     raw = data.draw(st.sampled_from(raws(name)))
     at = data.draw(st.integers(0, len(raw)))
-    told = [part for part in shape(fold(parse(calling(name), deltas([raw])))) if part[0] == "call"]
+    parts = [part for part in shape(fold(parse(calling(name), deltas([raw])))) if part[0] == "call"]
     begun = fold(parse(calling(name), deltas([raw[:at]] if at else []), FinishReason.LENGTH))
     calls = [part for part in shape(begun) if part[0] == "call"]
-    assert calls[:-1] == told[: max(len(calls) - 1, 0)]
-    assert [call[1] for call in calls] == [call[1] for call in told[: len(calls)]]
+    assert calls[:-1] == parts[: max(len(calls) - 1, 0)]
+    assert [call[1] for call in calls] == [call[1] for call in parts[: len(calls)]]
     if calls:  # what was held because its meaning was still open is there as it was written
-        rest = beyond(told[len(calls) - 1][2], calls[-1][2])
+        rest = beyond(parts[len(calls) - 1][2], calls[-1][2])
         assert raw[:at].endswith(rest) or json.dumps(raw[:at])[:-1].endswith(rest)
 
 
@@ -165,7 +165,7 @@ def beyond(one: str, other: str) -> str:
 
 @given(callers_of_all, st.data())
 def test_regrouping_the_tokens_does_not_matter(name: str, data: st.DataObject):
-    """Marks are told from text that looks like them, however tokens share deltas."""
+    """Markers are distinguished from similar text, however tokens share deltas."""
     added = [mark for mark in tool_format(name).call_openers if mark[0] in "<["]
     known = [Token(n, text, special=True) for n, text in enumerate(added)]
     words = [Token(100 + n, text) for n, text in enumerate([*SCRAPS, *WORDS, *(mark[:3] for mark in added)])]

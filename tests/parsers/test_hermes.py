@@ -12,7 +12,7 @@ from dragoman.core.events import Event, FinishReason, ReasoningDelta, TextDelta,
 from dragoman.core.message import CustomTool, FunctionTool
 from dragoman.core.syntax import JsonValue, LiteralText
 
-from .running import PATCH, SPECIAL, Shape, answer, context, deltas, fold, parse, shape, token, tool_format
+from .parsing import PATCH, SPECIAL, Shape, answer, context, deltas, fold, parse, shape, token, tool_format
 
 
 def hermes(*tools: str | CustomTool):
@@ -210,8 +210,8 @@ def test_fifty_interleaved_streams_do_not_mix():
             out.extend(parser.feed(TextDelta(0, text[at : at + 1])) if at < len(text) else ())
     for n, out in enumerate(events):
         calls = "".join(event.arguments for event in out if isinstance(event, ToolCallDelta))
-        said = "".join(event.text for event in out if isinstance(event, TextDelta))
-        assert (said, calls) == (f"Text {n}", f'{{"n": {n}}}{{"n": "{n}"}}')
+        joined = "".join(event.text for event in out if isinstance(event, TextDelta))
+        assert (joined, calls) == (f"Text {n}", f'{{"n": {n}}}{{"n": "{n}"}}')
 
 
 @pytest.mark.parametrize(

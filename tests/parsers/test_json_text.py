@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from dragoman.parsers.json_text import ObjectReader, ReadStatus, StringDecoder, ValueReader
 
-from .running import cut
+from .parsing import cut
 
 values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
@@ -65,7 +65,7 @@ def test_the_end_of_a_value_is_found(value: object, indent: int | str | None, da
 @pytest.mark.parametrize(
     "text", ["[", '{"a"}', '{"a" 1}', '{"a":}', "{,}", '{"a":1,}', '{"a":1 2}', '{"a":[}', "{a:1}", '{"\\x":1}']
 )
-def test_what_is_no_object_is_told(text: str):
+def test_a_value_that_is_not_an_object_is_an_error(text: str):
     reader, at, seen = ObjectReader(), 0, ReadStatus.MORE
     while at < len(text) and seen not in (ReadStatus.INVALID, ReadStatus.CLOSE):
         at, seen = reader.read(text, at)
@@ -88,7 +88,7 @@ def test_no_text_is_lost_in_wrong_escapes(text: str, data: st.DataObject):
 
 
 @pytest.mark.parametrize(
-    ("raw", "meant"),
+    ("raw", "expected"),
     [
         (r"\x\u12z\/", r"\x\u12z/"),
         (r"\ud83d!", "�!"),
@@ -99,8 +99,8 @@ def test_no_text_is_lost_in_wrong_escapes(text: str, data: st.DataObject):
         (r"\u00e", r"\u00e"),
     ],
 )
-def test_what_is_no_escape_stays(raw: str, meant: str):
-    assert meaning(list(raw)) == meaning([raw]) == meant
+def test_what_is_no_escape_stays(raw: str, expected: str):
+    assert meaning(list(raw)) == meaning([raw]) == expected
 
 
 def test_what_is_decided_is_not_held():

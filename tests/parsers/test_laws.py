@@ -15,7 +15,7 @@ from dragoman.core.syntax import Parser
 from dragoman.parsers import registry
 from dragoman.parsers.think import ThinkFormat
 
-from .running import (
+from .parsing import (
     END,
     PATCH,
     SPECIAL,
@@ -109,7 +109,7 @@ tokenised = st.lists(
 )
 @given(tokenised, st.data())
 def test_regrouping_the_tokens_does_not_matter(make: Make, tokens: list[Token], data: st.DataObject):
-    """Marks are told from text that looks like them, however tokens share deltas."""
+    """Markers are distinguished from similar text, however tokens share deltas."""
     each = [TextDelta(0, one.text, (one,)) for one in tokens]
     regrouped = fold(parse(make(), regroup(data.draw, tokens)))
     assert shape(regrouped) == shape(fold(parse(make(), each)))

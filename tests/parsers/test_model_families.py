@@ -16,8 +16,8 @@ from dragoman.parsers import registry
 from dragoman.parsers.call_families import CALL_FAMILIES
 from dragoman.parsers.model_families import HARMONY_REASONING_NAMES, HARMONY_TOOL_NAMES, REASONING_FAMILIES
 
-from .goldens import TOOLS, Case, Said, golden, names
-from .running import context, fold, parse, tool_format
+from .goldens import TOOLS, Case, ExpectedPart, golden, names
+from .parsing import context, fold, parse, tool_format
 
 CALLERS = [*(family.names[0] for family in CALL_FAMILIES), HARMONY_TOOL_NAMES[0]]
 CASES = [pytest.param(name, case, id=f"{name} {n}") for name in CALLERS for n, case in enumerate(golden(name))]
@@ -27,18 +27,18 @@ def parser(name: str, case: Case) -> Parser:
     return tool_format(name).create_parser(context(*TOOLS, tail=case.tail))
 
 
-def said(choice: Choice, case: Case) -> tuple[Said, ...]:
+def summarize_parts(choice: Choice, case: Case) -> tuple[ExpectedPart, ...]:
     """The parts, with the ids that the case speaks of."""
-    given = {one.id for one in case.said}
-    out: list[Said] = []
+    given = {one.id for one in case.expected}
+    out: list[ExpectedPart] = []
     for part in choice.parts:
         match part:
             case Text(text):
-                out.append(Said("text", text))
+                out.append(ExpectedPart("text", text))
             case Reasoning(text):
-                out.append(Said("reasoning", text))
+                out.append(ExpectedPart("reasoning", text))
             case ToolCall(id, name, arguments):
-                out.append(Said("call", json.loads(arguments), name, id if id in given else None))
+                out.append(ExpectedPart("call", json.loads(arguments), name, id if id in given else None))
             case _:
                 raise AssertionError(part)
     return tuple(out)
@@ -53,19 +53,19 @@ THOUGHT_CASES = [
 
 
 @pytest.mark.parametrize(("name", "case"), THOUGHT_CASES)
-def test_reasoning_is_told_from_text(name: str, case: Case):
+def test_reasoning_is_separated_from_text(name: str, case: Case):
     for pieces in ([case.raw], [*case.raw]):
         format = registry.find_reasoning_format(name)
         assert format is not None
         read = format.create_parser(context(tail=case.tail))
-        assert said(fold(parse(read, [TextDelta(0, piece) for piece in pieces])), case) == case.said
+        assert summarize_parts(fold(parse(read, [TextDelta(0, piece) for piece in pieces])), case) == case.expected
 
 
 @pytest.mark.parametrize(("name", "case"), CASES)
-def test_a_transcript_is_read_as_it_is_meant(name: str, case: Case):
-    assert said(fold(parse(parser(name, case), [TextDelta(0, case.raw)])), case) == case.said
+def test_a_transcript_is_parsed_into_the_expected_parts(name: str, case: Case):
+    assert summarize_parts(fold(parse(parser(name, case), [TextDelta(0, case.raw)])), case) == case.expected
     each = [TextDelta(0, char) for char in case.raw]
-    assert said(fold(parse(parser(name, case), each)), case) == case.said
+    assert summarize_parts(fold(parse(parser(name, case), each)), case) == case.expected
 
 
 def templates() -> Iterator[tuple[str, str, str | None, str | None]]:
@@ -87,7 +87,7 @@ def test_a_template_gives_its_family_away(template: str, reasoning: str | None, 
     assert registry.detect_formats(template) == (reasoning, tools)
 
 
-def test_every_family_has_a_transcript_and_one_template_at_least_or_none_can_be_told():
+def test_every_family_is_detected_by_a_template_but_two():
     assert set(CALLERS) == set(names())
     unseen = set(CALLERS) - {tools for *_, tools in SIGNS}
     assert unseen == {"xlam", "mimo"}

@@ -16,7 +16,7 @@ from dragoman.parsers import registry
 from dragoman.parsers.delimited_calls import DelimitedCallFormat
 from dragoman.parsers.think import ThinkFormat
 
-from .running import answer, context, tool_format
+from .parsing import answer, context, tool_format
 
 
 @pytest.mark.parametrize("name", ["think", "deepseek_r1", "qwen3", "think_unopened"])

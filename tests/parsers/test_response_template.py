@@ -16,7 +16,7 @@ from dragoman.core.syntax import JsonValue, LiteralText, ReasoningSyntax
 from dragoman.parsers import registry
 from dragoman.parsers.response_template import ResponseTemplateFormat, load
 
-from .running import END, PATCH, Shape, answer, context, cut, deltas, fold, parse, regroup, shape, token
+from .parsing import END, PATCH, Shape, answer, context, cut, deltas, fold, parse, regroup, shape, token
 from .templates import (
     ASSISTANT,
     COHERE,
@@ -164,7 +164,7 @@ def test_the_prompt_decides_where_the_answer_begins(tail: str, text: str, expect
     assert answer(parser(QWEN3, tail), text) == expected
 
 
-def test_of_a_delimiter_only_what_the_model_wrote_is_said():
+def test_only_the_written_part_of_a_delimiter_is_emitted():
     begun = parser(QWEN3_CODER, ASSISTANT + "<tool_call>\n<function=un")
     assert answer(begun, "known>x</tool_call>") == [("text", "known>x</tool_call>")]
 
@@ -198,7 +198,7 @@ def test_a_call_streams_where_its_name_is_known():
     ]
 
 
-def test_a_call_whose_name_stands_before_it_streams_too():
+def test_a_call_with_its_name_in_front_streams_too():
     reader = parser(GPT_OSS)
     head = "<|channel|>commentary to=functions.f<|message|>"
     events = [reader.feed(TextDelta(0, text)) for text in (head, '{"s', '": 1}', "<|call|>")]
@@ -222,7 +222,7 @@ def test_malformed_arguments_of_a_call_that_streams_survive():
     assert answer(parser(QWEN3), text) == [("call", "f", '{"n": [1}}'), ("text", "Yes")]
 
 
-def test_a_call_that_was_cut_off_is_not_made_up():
+def test_a_truncated_call_is_not_completed():
     streamed = '<tool_call>{"name": "f", "arguments": {"n": 1'
     assert answer(parser(QWEN3), streamed, FinishReason.LENGTH) == [("call", "f", '{"n": 1')]
     whole = "<tool_call><function=f><parameter=n>1</parameter>"

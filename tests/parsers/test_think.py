@@ -9,7 +9,7 @@ from dragoman.core.events import ChoiceFinished, Event, FinishReason, ReasoningD
 from dragoman.core.syntax import ReasoningSyntax
 from dragoman.parsers.think import ThinkFormat
 
-from .running import END, SPECIAL, answer, context, deltas, fold, parse, shape, token
+from .parsing import END, SPECIAL, answer, context, deltas, fold, parse, shape, token
 
 OPEN = "<|im_start|>assistant\n<think>\n"
 CLOSED = "<|im_start|>assistant\n<think>\n\n</think>\n\n"
@@ -20,7 +20,7 @@ def think(tail: str = "<|im_start|>assistant\n", *, unopened: bool = False):
 
 
 @pytest.mark.parametrize(
-    ("text", "reasoning", "said"),
+    ("text", "reasoning", "content"),
     [
         ("<think>\nhm\n</think>\n\nYes", "hm", "Yes"),
         ("<think>hm</think>Yes", "hm", "Yes"),
@@ -42,13 +42,13 @@ def think(tail: str = "<|im_start|>assistant\n", *, unopened: bool = False):
         ("<think>a </thin k></think>c", "a </thin k>", "c"),
     ],
 )
-def test_where_a_thought_begins_and_ends(text: str, reasoning: str, said: str):
-    parts = [("reasoning", reasoning)] * bool(reasoning) + [("text", said)] * bool(said)
+def test_where_a_thought_begins_and_ends(text: str, reasoning: str, content: str):
+    parts = [("reasoning", reasoning)] * bool(reasoning) + [("text", content)] * bool(content)
     assert answer(think(), text) == parts
 
 
 @pytest.mark.parametrize(
-    ("tail", "text", "reasoning", "said"),
+    ("tail", "text", "reasoning", "content"),
     [
         (OPEN, "hm\n</think>\n\nYes", "hm", "Yes"),
         (OPEN, "\nhm</think>Yes", "\nhm", "Yes"),
@@ -60,8 +60,8 @@ def test_where_a_thought_begins_and_ends(text: str, reasoning: str, said: str):
         (CLOSED, "<think>Yes", "", "<think>Yes"),
     ],
 )
-def test_what_the_template_has_opened_or_closed_is_known(tail: str, text: str, reasoning: str, said: str):
-    parts = [("reasoning", reasoning)] * bool(reasoning) + [("text", said)]
+def test_what_the_template_has_opened_or_closed_is_known(tail: str, text: str, reasoning: str, content: str):
+    parts = [("reasoning", reasoning)] * bool(reasoning) + [("text", content)]
     assert answer(think(tail), text) == parts
 
 
@@ -122,8 +122,8 @@ def test_the_tokens_of_marks_ride_on_what_comes_next():
 def test_a_token_belongs_to_the_part_that_has_its_first_text():
     """ "What is 17 + 26?" of the tiny model: the thought ended in a token of which one character was dropped."""
     events = parse(think(OPEN), deltas(["hm", ".\n", "</think>", "\n\n", "1"]))
-    told = [(type(event), event.tokens) for event in events if isinstance(event, TextDelta | ReasoningDelta)]
-    assert told == [
+    parts = [(type(event), event.tokens) for event in events if isinstance(event, TextDelta | ReasoningDelta)]
+    assert parts == [
         (ReasoningDelta, (token("hm"),)),
         (ReasoningDelta, (token(".\n"),)),
         (TextDelta, (markup("</think>"), markup("\n\n"), token("1"))),

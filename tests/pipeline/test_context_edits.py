@@ -70,15 +70,15 @@ def cleared(messages: tuple[Message, ...]) -> list[str]:
 )
 async def test_the_oldest_results_are_cleared_once_it_is_due(backend: TokenBackend, edit: ClearToolResults, gone: str):
     before = len((await encode_prompt(backend, request(), TERMS)).ids)
-    messages, made, tokens = await edited(backend, edit)
+    messages, edits, tokens = await edited(backend, edit)
     assert cleared(messages) == list(gone)
-    assert made == ((AppliedEdit(ClearedKind.RESULTS, len(gone), before - tokens),) if gone else ())
+    assert edits == ((AppliedEdit(ClearedKind.RESULTS, len(gone), before - tokens),) if gone else ())
     assert (tokens < before) == bool(gone)
 
 
 async def test_what_saves_just_enough_is_cleared(backend: TokenBackend):
-    _, (made,), _ = await edited(backend, ALWAYS)
-    for least, count in ((made.tokens, 1), (made.tokens + 1, 0)):
+    _, (edits,), _ = await edited(backend, ALWAYS)
+    for least, count in ((edits.tokens, 1), (edits.tokens + 1, 0)):
         _, again, _ = await edited(backend, msgspec.structs.replace(ALWAYS, at_least=least))
         assert len(again) == count
 
@@ -94,12 +94,12 @@ async def test_calls_may_be_cleared_with_their_results(
 
 @pytest.mark.parametrize(("keep", "thoughts", "turns"), [(2, 4, 0), (1, 2, 1)])
 async def test_old_turns_lose_their_thoughts(backend: TokenBackend, keep: int, thoughts: int, turns: int):
-    messages, made, _ = await edited(backend, ClearReasoning(keep))
+    messages, edits, _ = await edited(backend, ClearReasoning(keep))
     left = [part for message in messages for part in message.parts if isinstance(part, Reasoning)]
-    assert (len(left), sum(edit.count for edit in made)) == (thoughts, turns)
+    assert (len(left), sum(edit.count for edit in edits)) == (thoughts, turns)
 
 
 async def test_edits_follow_one_another_and_each_counts_what_it_saves(backend: TokenBackend):
     before = len((await encode_prompt(backend, request(), TERMS)).ids)
-    _, made, tokens = await edited(backend, ClearReasoning(1), ALWAYS)
-    assert before - sum(edit.tokens for edit in made) == tokens
+    _, edits, tokens = await edited(backend, ClearReasoning(1), ALWAYS)
+    assert before - sum(edit.tokens for edit in edits) == tokens

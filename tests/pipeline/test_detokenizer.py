@@ -11,9 +11,9 @@ from dragoman.core.engine import TokenLogprob
 from dragoman.core.events import ChoiceFinished, Event, FinishReason, TextDelta, Token
 from dragoman.pipeline.choice import Detokenizer, TextAssembler, Vocabulary
 
-from .spelling import BYTES, END, THINK, WORDS, Bytes
+from .byte_tokenizer import BYTES, END, THINK, WORDS, ByteTokenizer
 
-ids = st.lists(st.integers(0, Bytes.vocab_size - 1) | st.sampled_from(range(0x80, 0x100)))
+ids = st.lists(st.integers(0, ByteTokenizer.vocab_size - 1) | st.sampled_from(range(0x80, 0x100)))
 
 
 def vocabulary() -> Vocabulary:
@@ -49,7 +49,7 @@ def test_no_half_character_is_ever_released(text: str):
     assert detokenizer.flush() == ""
 
 
-def test_a_byte_that_can_never_become_a_character_is_told_at_once():
+def test_an_invalid_byte_is_emitted_at_once():
     detokenizer = Detokenizer(vocabulary())
     assert [detokenizer.feed(id) for id in (0xE2, 0x82, ord("x"), 0xFF)] == ["", "", "�x", "�"]
     assert (detokenizer.feed(0xF0), detokenizer.flush(), detokenizer.flush()) == ("", "�", "")
@@ -89,7 +89,7 @@ def test_a_token_rides_where_the_last_of_its_text_is_released():
     ]
 
 
-def test_a_stop_token_is_told():
+def test_a_stop_token_is_reported():
     assembler = TextAssembler(vocabulary(), 0)
     assembler.feed(END)
     assert assembler.finish(FinishReason.STOP, END) == [

@@ -34,16 +34,16 @@ def knowing() -> ServedModel:
     (model,) = build_models(Settings(), SystemClock())
     backend = model.backend
     assert isinstance(backend, TokenBackend)
-    said = json.loads((tiny.find_bundled_model() / "tokenizer.json").read_bytes())
-    known = {token["content"] for token in said["added_tokens"]}
+    data = json.loads((tiny.find_bundled_model() / "tokenizer.json").read_bytes())
+    known = {token["content"] for token in data["added_tokens"]}
     cases = [case for found in (*CALLS.values(), *THOUGHTS.values()) for case in found]
     controls = sorted({token for case in cases for token in CONTROL.findall(case.raw)} - known)
-    first = 1 + max(*said["model"]["vocab"].values(), *(token["id"] for token in said["added_tokens"]))
+    first = 1 + max(*data["model"]["vocab"].values(), *(token["id"] for token in data["added_tokens"]))
     flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
-    said["added_tokens"] += [
+    data["added_tokens"] += [
         {"id": first + n, "content": text, "special": True, **flags} for n, text in enumerate(controls)
     ]
-    tokenizer = HfTokenizer(json.dumps(said))
+    tokenizer = HfTokenizer(json.dumps(data))
     vocabulary, compiler = Vocabulary(tokenizer), BoundedCompiler(tokenizer, [0])
     return replace(
         model, backend=TokenBackend(backend.engine, tokenizer, vocabulary, compiler, frozenset({0}), backend.renderer)

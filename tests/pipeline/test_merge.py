@@ -16,13 +16,13 @@ from dragoman.pipeline.run import merge_prompts, select_best
 
 def answer(*texts: str, logprob: float = -9.0, prompt: int = 3) -> list[list[Event]]:
     """One batch an event; all choices at once."""
-    said: list[Event] = [TextDelta(i, text, (Token(1, text, logprob + i),)) for i, text in enumerate(texts)]
+    stream: list[Event] = [TextDelta(i, text, (Token(1, text, logprob + i),)) for i, text in enumerate(texts)]
     ends: list[Event] = [ChoiceFinished(i, FinishReason.STOP) for i in range(len(texts))]
-    return [[Started(prompt, 1, len(texts))], said, ends, [Finished(Usage(prompt, len(texts), 1, 0))]]
+    return [[Started(prompt, 1, len(texts))], stream, ends, [Finished(Usage(prompt, len(texts), 1, 0))]]
 
 
-async def batches(said: Sequence[list[Event]], fail: Exception | None = None) -> AsyncGenerator[list[Event]]:
-    for batch in said:
+async def batches(groups: Sequence[list[Event]], fail: Exception | None = None) -> AsyncGenerator[list[Event]]:
+    for batch in groups:
         await asyncio.sleep(0)
         yield batch
     if fail is not None:

@@ -1,4 +1,4 @@
-"""Several models: found by name or pattern, loaded when asked for, let go, started again when they die."""
+"""Several models: found by name or pattern, loaded on demand, unloaded, restarted when they fail."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from dragoman.pipeline.models import EventBackend, Models, ModelSpec, ModelState
 from dragoman.pipeline.run import admit
 from dragoman.prompts.tokenizer import HfTokenizer
 from dragoman.testing.engine_kit import build_terms
-from tests.pipeline.mortal import Clock, Mortal, never
-from tests.serving.house import tokenizer
+from tests.pipeline.failing_engine import Clock, FailingEngine, never
+from tests.serving.harness import tokenizer
 
 ASK = GenerateRequest("m", Conversation((Message(Role.USER, (Text("hi"),)),)))
 
@@ -24,16 +24,16 @@ def lent() -> HfTokenizer:
     return tokenizer()
 
 
-def served(name: str, engine: Mortal) -> ServedModel:
+def served(name: str, engine: FailingEngine) -> ServedModel:
     return ServedModel(name, EventBackend(engine), 4096, 0)
 
 
-class House:
+class ModelHost:
     """Offers whose engines are kept, so that a test can ask after them."""
 
     def __init__(self, lent: HfTokenizer, *, memory: int | None = None) -> None:
         self.lent, self.clock = lent, Clock()
-        self.engines: dict[str, list[Mortal]] = {}
+        self.engines: dict[str, list[FailingEngine]] = {}
         self.broken = False
         offers = [self._offer("a", ttl=60.0), self._offer("b"), self._offer("c")]
         self.models = Models(offers, memory=memory, clock=self.clock, sleep=never)
@@ -42,7 +42,7 @@ class House:
         def load() -> ServedModel:
             if self.broken:
                 raise OSError("no such file")
-            self.engines.setdefault(name, []).append(Mortal(self.lent))
+            self.engines.setdefault(name, []).append(FailingEngine(self.lent))
             return served(name, self.engines[name][-1])
 
         return ModelSpec(name, load, 0, ttl=ttl, memory=10)
@@ -56,14 +56,14 @@ class House:
             await self.models.poll(place)
 
 
-async def said(model: ServedModel) -> int:
+async def count_events(model: ServedModel) -> int:
     run = await admit(model, [ASK], build_terms())
     return len([event async for batch in run.batches for event in batch])
 
 
 def names(*served_names: str) -> Models:
     first, *aliases = served_names
-    model = ServedModel(first, EventBackend(Mortal(tokenizer())), 1, 0, tuple(aliases))
+    model = ServedModel(first, EventBackend(FailingEngine(tokenizer())), 1, 0, tuple(aliases))
     return Models([model, ServedModel("other", model.backend, 1, 0)])
 
 
@@ -80,100 +80,100 @@ def test_a_name_goes_before_a_pattern() -> None:
     assert names("house", "o*").find_loaded("other").name == "other"
 
 
-async def test_a_model_is_loaded_when_it_is_asked_for_and_only_once(lent: HfTokenizer) -> None:
-    house = House(lent)
-    assert house.loaded == []
-    found = await asyncio.gather(*(house.models.load_and_find("a") for _ in range(5)))
+async def test_a_model_is_loaded_on_demand_and_only_once(lent: HfTokenizer) -> None:
+    host = ModelHost(lent)
+    assert host.loaded == []
+    found = await asyncio.gather(*(host.models.load_and_find("a") for _ in range(5)))
     assert len({id(model) for model in found}) == 1
-    assert (house.loaded, len(house.engines["a"])) == (["a"], 1)
-    assert await said(found[0]) > 0
+    assert (host.loaded, len(host.engines["a"])) == (["a"], 1)
+    assert await count_events(found[0]) > 0
 
 
-async def test_who_leaves_while_it_is_loaded_takes_it_from_nobody(lent: HfTokenizer) -> None:
-    house = House(lent)
-    first, second = (asyncio.create_task(house.models.load_and_find("a")) for _ in range(2))
+async def test_a_disconnect_during_loading_does_not_cancel_it_for_others(lent: HfTokenizer) -> None:
+    host = ModelHost(lent)
+    first, second = (asyncio.create_task(host.models.load_and_find("a")) for _ in range(2))
     await asyncio.sleep(0)
     first.cancel()
     assert (await second).name == "a"
 
 
 async def test_a_model_that_cannot_be_loaded_says_so_and_is_tried_again_later(lent: HfTokenizer) -> None:
-    house = House(lent)
-    house.broken = True
+    host = ModelHost(lent)
+    host.broken = True
     with pytest.raises(EngineError, match="could not be loaded"):
-        await house.models.load_and_find("a")
+        await host.models.load_and_find("a")
     with pytest.raises(Overloaded, match="`a` could not be loaded; the next attempt is in") as found:
-        await house.models.load_and_find("a")
+        await host.models.load_and_find("a")
     assert found.value.retry_after
-    house.broken = False
-    house.clock.now += 60
-    await house.tend()
-    assert (await house.models.load_and_find("a")).name == "a"
+    host.broken = False
+    host.clock.now += 60
+    await host.tend()
+    assert (await host.models.load_and_find("a")).name == "a"
 
 
-async def test_a_model_that_nobody_asks_for_is_let_go(lent: HfTokenizer) -> None:
-    house = House(lent)
-    await house.models.load_and_find("a")
-    await house.models.load_and_find("b")
-    house.clock.now += 59
-    await house.tend()
-    assert house.loaded == ["a", "b"]
-    house.clock.now += 1
-    await house.tend()
-    assert house.loaded == ["b"]
-    assert not house.engines["a"][0].health().ready
+async def test_an_idle_model_is_unloaded(lent: HfTokenizer) -> None:
+    host = ModelHost(lent)
+    await host.models.load_and_find("a")
+    await host.models.load_and_find("b")
+    host.clock.now += 59
+    await host.tend()
+    assert host.loaded == ["a", "b"]
+    host.clock.now += 1
+    await host.tend()
+    assert host.loaded == ["b"]
+    assert not host.engines["a"][0].health().ready
 
 
 async def test_a_model_that_is_used_is_not_let_go(lent: HfTokenizer) -> None:
-    house = House(lent)
-    run = await admit(await house.models.load_and_find("a"), [ASK], build_terms())
+    host = ModelHost(lent)
+    run = await admit(await host.models.load_and_find("a"), [ASK], build_terms())
     await anext(run.batches)
-    house.clock.now += 1000
-    await house.tend()
-    assert house.loaded == ["a"]
+    host.clock.now += 1000
+    await host.tend()
+    assert host.loaded == ["a"]
     await run.batches.aclose()
-    house.clock.now += 60
-    await house.tend()
-    assert house.loaded == []
+    host.clock.now += 60
+    await host.tend()
+    assert host.loaded == []
 
 
 async def test_memory_makes_room_by_letting_go_of_what_was_used_longest_ago(lent: HfTokenizer) -> None:
-    house = House(lent, memory=20)
+    host = ModelHost(lent, memory=20)
     for name in ("a", "b", "a", "c"):
-        house.clock.now += 1
-        await house.models.load_and_find(name)
-    assert house.loaded == ["a", "c"]
+        host.clock.now += 1
+        await host.models.load_and_find(name)
+    assert host.loaded == ["a", "c"]
 
 
 async def test_what_has_to_make_room_finishes_first(lent: HfTokenizer) -> None:
-    house = House(lent, memory=10)
-    run = await admit(await house.models.load_and_find("a"), [ASK], build_terms())
+    host = ModelHost(lent, memory=10)
+    run = await admit(await host.models.load_and_find("a"), [ASK], build_terms())
     await anext(run.batches)
-    waiting = asyncio.create_task(house.models.load_and_find("b"))
+    waiting = asyncio.create_task(host.models.load_and_find("b"))
     for _ in range(20):
         await asyncio.sleep(0)
     assert not waiting.done()
-    again = asyncio.create_task(house.models.load_and_find("a"))
+    again = asyncio.create_task(host.models.load_and_find("a"))
     rest = [event async for batch in run.batches for event in batch]
     assert rest
     assert (await waiting).name == "b"
     assert (await again).name == "a"
-    assert house.loaded == ["a"]
+    assert host.loaded == ["a"]
 
 
-async def test_who_has_waited_gets_it_however_many_others_want_another(lent: HfTokenizer) -> None:
-    house = House(lent, memory=10)
+async def test_a_waiting_request_is_not_starved_by_requests_for_another_model(lent: HfTokenizer) -> None:
+    host = ModelHost(lent, memory=10)
 
     async def ask(name: str) -> int:
-        return await said(await house.models.load_and_find(name))
+        return await count_events(await host.models.load_and_find(name))
 
     assert all(await asyncio.gather(*(ask("abc"[number % 3]) for number in range(12))))
 
 
-async def test_an_answer_that_nobody_reads_keeps_nothing(lent: HfTokenizer) -> None:
-    house = House(lent, memory=10)
-    run = await admit(await house.models.load_and_find("a"), [ASK], build_terms())
-    waiting = asyncio.create_task(house.models.load_and_find("b"))
+async def test_an_unread_answer_does_not_keep_a_model_loaded(lent: HfTokenizer) -> None:
+    host = ModelHost(lent, memory=10)
+    run = await admit(await host.models.load_and_find("a"), [ASK], build_terms())
+    waiting = asyncio.create_task(host.models.load_and_find("b"))
     for _ in range(20):
         await asyncio.sleep(0)
     assert not waiting.done()
@@ -182,21 +182,21 @@ async def test_an_answer_that_nobody_reads_keeps_nothing(lent: HfTokenizer) -> N
 
 
 async def test_a_model_that_has_gone_meanwhile_is_a_503(lent: HfTokenizer) -> None:
-    house = House(lent, memory=10)
-    model = await house.models.load_and_find("a")
-    await house.models.load_and_find("b")
+    host = ModelHost(lent, memory=10)
+    model = await host.models.load_and_find("a")
+    await host.models.load_and_find("b")
     with pytest.raises(Overloaded):
         await admit(model, [ASK], build_terms())
 
 
-async def test_what_fits_nowhere_is_said(lent: HfTokenizer) -> None:
-    house = House(lent, memory=5)
+async def test_a_model_larger_than_the_limit_is_an_error(lent: HfTokenizer) -> None:
+    host = ModelHost(lent, memory=5)
     with pytest.raises(EngineError, match="more memory"):
-        await house.models.load_and_find("a")
+        await host.models.load_and_find("a")
 
 
-async def dying(lent: HfTokenizer) -> tuple[Models, Mortal, Clock]:
-    engine, clock = Mortal(lent), Clock()
+async def dying(lent: HfTokenizer) -> tuple[Models, FailingEngine, Clock]:
+    engine, clock = FailingEngine(lent), Clock()
     models = Models([served("m", engine)], clock=clock, sleep=never)
     await models.start()
     return models, engine, clock
@@ -227,7 +227,7 @@ async def test_an_engine_that_died_is_started_again_and_goes_on(lent: HfTokenize
     clock.now += 0.5
     await models.poll(place)
     assert engine.starts == 2
-    assert await said(models.find_loaded("m")) > 0
+    assert await count_events(models.find_loaded("m")) > 0
     await models.stop()
 
 
@@ -245,7 +245,7 @@ async def test_one_that_cannot_be_started_is_tried_less_and_less_often(lent: HfT
     engine.refuses = False
     clock.now = place.retry_at
     await models.poll(place)
-    assert await said(models.find_loaded("m")) > 0
+    assert await count_events(models.find_loaded("m")) > 0
     await models.stop()
 
 

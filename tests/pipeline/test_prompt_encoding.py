@@ -1,4 +1,4 @@
-"""What a tokenizer puts around a text comes around a conversation too, where it is asked for."""
+"""Special tokens that a tokenizer adds to a text are added to a conversation too, on request."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from dragoman.prompts.tokenizer import HfTokenizer
 from dragoman.serving.clock import SystemClock
 from dragoman.settings import Settings
 
-ASKED = GenerateRequest("m", Conversation((Message(Role.USER, (Text("hello"),)),)), add_special_tokens=False)
+REQUEST = GenerateRequest("m", Conversation((Message(Role.USER, (Text("hello"),)),)), add_special_tokens=False)
 TERMS = CallTerms("x", new_id=lambda: "x", now=datetime.fromtimestamp(0, UTC))
 
 
@@ -33,19 +33,19 @@ def beginning() -> TokenBackend:
     (model,) = build_models(Settings(), SystemClock())
     assert isinstance(model.backend, TokenBackend)
     directory = tiny.find_bundled_model()
-    said = json.loads((directory / "tokenizer.json").read_bytes())
-    first = said["added_tokens"][0]
+    data = json.loads((directory / "tokenizer.json").read_bytes())
+    first = data["added_tokens"][0]
     piece = {"SpecialToken": {"id": first["content"], "type_id": 0}}
     text = {"Sequence": {"id": "A", "type_id": 0}}
     other = {"Sequence": {"id": "B", "type_id": 1}}
     named = {"id": first["content"], "ids": [first["id"]], "tokens": [first["content"]]}
-    said["post_processor"] = {
+    data["post_processor"] = {
         "type": "TemplateProcessing",
         "single": [piece, text],
         "pair": [piece, text, other],
         "special_tokens": {first["content"]: named},
     }
-    tokenizer, template = HfTokenizer(json.dumps(said)), load_template(directory)
+    tokenizer, template = HfTokenizer(json.dumps(data)), load_template(directory)
     assert template is not None
     assert tokenizer.wrapping.prefix == (first["id"],)
     return TokenBackend(
@@ -59,6 +59,6 @@ def beginning() -> TokenBackend:
 
 
 async def test_special_tokens_come_in_front_of_a_conversation_that_asks_for_them(beginning: TokenBackend):
-    bare = await encode_prompt(beginning, ASKED, TERMS)
-    framed = await encode_prompt(beginning, replace(ASKED, add_special_tokens=True), TERMS)
+    bare = await encode_prompt(beginning, REQUEST, TERMS)
+    framed = await encode_prompt(beginning, replace(REQUEST, add_special_tokens=True), TERMS)
     assert framed.ids == (*beginning.tokenizer.wrapping.prefix, *bare.ids)

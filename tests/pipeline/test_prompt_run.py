@@ -56,7 +56,7 @@ def tiny() -> ServedModel:
     return next(iter(build_models(Settings(), SystemClock())))
 
 
-async def test_what_an_engine_refuses_late_is_refused_as_if_it_had_told_at_once(tiny: ServedModel) -> None:
+async def test_a_late_refusal_of_an_engine_equals_an_immediate_one(tiny: ServedModel) -> None:
     assert isinstance(tiny.backend, TokenBackend)
     engine = Late()
     model = replace(tiny, backend=replace(tiny.backend, engine=engine))

@@ -76,17 +76,17 @@ async def test_a_greedy_key_does_not_starve_the_others() -> None:
     """One key sends ten times what the engine can do, another as much as half of it: that one is served whole."""
     queue = RequestQueue(16, slots=4)
     engine = Engine(queue, 4)
-    asked = 0
+    submitted = 0
     for turn in range(400):
         for _ in range(10):
             await engine.ask("greedy")
         if turn % 2:
             await engine.ask("modest")
-            asked += 1
+            submitted += 1
         await engine.begin()
         await engine.end()
     assert engine.refused["modest"] == 0
-    assert engine.served["modest"] >= asked - 16
+    assert engine.served["modest"] >= submitted - 16
     assert engine.served["greedy"] + engine.served["modest"] == 400
 
 
@@ -169,7 +169,7 @@ async def test_a_key_saves_no_service_while_it_asks_for_nothing() -> None:
     assert engine.served["late"] <= engine.served["busy"] - before + 1
 
 
-async def test_a_full_queue_takes_the_place_of_who_has_most() -> None:
+async def test_a_full_queue_drops_a_request_of_the_key_with_most() -> None:
     queue = RequestQueue(8)
     engine = Engine(queue, 0)
     for _ in range(8):
@@ -200,7 +200,7 @@ async def test_tokens_are_shared_like_places() -> None:
     await asyncio.sleep(0)
     assert engine.refused == {"a": 44}
     assert queue.waiting_tokens == 100
-    # One that would have more than the other has is refused, and nobody leaves for it.
+    # A request whose key would then have more than the other is refused, and none is dropped for it.
     await engine.ask("b", 70)
     assert engine.refused == {"a": 44, "b": 1}
 
@@ -212,7 +212,7 @@ async def test_one_prompt_alone_may_always_wait() -> None:
         queue.enqueue(ONE_QUEUE, 1)
 
 
-async def test_requests_of_nobody_reach_the_engine_at_once_and_are_bounded() -> None:
+async def test_requests_without_a_key_reach_the_engine_at_once_and_are_bounded() -> None:
     queue = RequestQueue(3, slots=2)
     engine = Engine(queue, 2)
     for _ in range(7):
@@ -237,7 +237,7 @@ async def test_only_so_many_requests_of_keys_wait_in_the_engine() -> None:
     assert queue.n_held == 300 - 64 - 2
 
 
-async def test_few_wait_in_an_engine_whose_memory_is_full_before_its_slots() -> None:
+async def test_few_requests_wait_in_an_engine_that_runs_out_of_memory_first() -> None:
     queue = RequestQueue(1000, slots=256)
     engine = Engine(queue, 64)
     for _ in range(600):
@@ -283,7 +283,7 @@ async def test_the_last_places_of_an_engine_are_for_those_below_their_share() ->
     assert len(engine.running) == 60
 
 
-async def test_nothing_is_reserved_for_nobody() -> None:
+async def test_nothing_is_reserved_for_absent_keys() -> None:
     queue = RequestQueue(5000, slots=64)
     engine = Engine(queue, 64)
     await fill(queue, engine)
@@ -325,7 +325,7 @@ async def test_an_engine_without_a_queue_gets_no_more_than_it_runs(owner: str) -
     assert engine.served == {owner: 8}
 
 
-async def test_the_background_waits_for_everybody_and_priorities_for_their_own_key() -> None:
+async def test_background_work_waits_for_all_keys_and_priorities_for_their_own() -> None:
     queue = RequestQueue(100, slots=1, limits_concurrency=True)
     engine = Engine(queue, 1)
     await engine.ask("first")
@@ -341,7 +341,7 @@ async def test_the_background_waits_for_everybody_and_priorities_for_their_own_k
     assert seen == [("a", 1), ("b", 7), ("a", 9), ("b", 0), ("a", 5)]
 
 
-async def test_who_leaves_in_any_state_leaves_nothing() -> None:
+async def test_a_cancellation_in_any_state_frees_everything() -> None:
     queue = RequestQueue(4, 100, slots=1, limits_concurrency=True)
     waiting = [queue.enqueue(QueueShare("a"), 10) for _ in range(4)]
     turn = asyncio.create_task(waiting[2].wait_for_turn())
@@ -359,7 +359,7 @@ async def test_who_leaves_in_any_state_leaves_nothing() -> None:
     queue.enqueue(QueueShare("b"), 100)
 
 
-async def test_an_engine_that_refused_for_a_reason_that_is_over_is_asked_again() -> None:
+async def test_an_engine_is_retried_after_a_temporary_refusal() -> None:
     queue = RequestQueue()
     queue.mark_full()
     refusals = 0

@@ -21,7 +21,7 @@ from dragoman.core.events import (
 )
 from dragoman.pipeline.choice import StopStage, StopStrings, TextAssembler, Vocabulary
 
-from .spelling import BYTES, Bytes
+from .byte_tokenizer import BYTES, ByteTokenizer
 
 END = ChoiceFinished(0, FinishReason.LENGTH)
 stops_of = st.lists(st.text("ab<", min_size=1, max_size=4), min_size=1, max_size=4)
@@ -31,7 +31,7 @@ def deltas(pieces: Iterable[str]) -> list[Event]:
     return [TextDelta(0, piece, (Token(i, piece),)) for i, piece in enumerate(pieces)]
 
 
-def said(stage: StopStage, events: Iterable[Event]) -> list[Event]:
+def feed_all(stage: StopStage, events: Iterable[Event]) -> list[Event]:
     return [out for event in (*events, END) for out in stage.feed(event)]
 
 
@@ -44,17 +44,17 @@ def stage(*stops: str, include: bool = False, min_tokens: int = 0) -> StopStage:
 
 
 @pytest.mark.parametrize("pieces", [["abSTOPcd"], list("abSTOPcd"), ["abS", "TO", "Pcd"], ["ab", "STOP", "cd"]])
-@pytest.mark.parametrize(("include", "shown"), [(False, "ab"), (True, "abSTOP")])
-def test_a_stop_is_found_across_borders(pieces: list[str], include: bool, shown: str) -> None:
-    out = said(stage("STOP", include=include), deltas(pieces))
-    assert text(out) == shown
+@pytest.mark.parametrize(("include", "expected"), [(False, "ab"), (True, "abSTOP")])
+def test_a_stop_is_found_across_borders(pieces: list[str], include: bool, expected: str) -> None:
+    out = feed_all(stage("STOP", include=include), deltas(pieces))
+    assert text(out) == expected
     last = out[-1]
     assert isinstance(last, ChoiceFinished)
     assert (last.reason, last.stop) == (FinishReason.STOP, "STOP")
 
 
 def test_a_half_stop_at_the_end_is_text() -> None:
-    out = said(stage("STOP"), deltas(["abST"]))
+    out = feed_all(stage("STOP"), deltas(["abST"]))
     assert text(out) == "abST"
     assert isinstance(out[-1], ChoiceFinished)
     assert out[-1].stop is None
@@ -62,23 +62,23 @@ def test_a_half_stop_at_the_end_is_text() -> None:
 
 def test_reasoning_and_calls_are_not_cut() -> None:
     events: list[Event] = [ReasoningDelta(0, "STOP"), ToolCallStart(0, "c", "f"), ToolCallDelta(0, '"STOP"')]
-    assert said(stage("STOP"), events) == [*events, END]
+    assert feed_all(stage("STOP"), events) == [*events, END]
 
 
 def test_a_half_stop_before_a_call_is_text_and_comes_before_it() -> None:
     events: list[Event] = [*deltas(["abST"]), ToolCallStart(0, "c", "f")]
-    out = said(stage("STOP"), events)
+    out = feed_all(stage("STOP"), events)
     assert [type(event) for event in out] == [TextDelta, TextDelta, ToolCallStart, ChoiceFinished]
     assert text(out) == "abST"
 
 
 def test_a_stop_does_not_join_texts_that_a_call_separates() -> None:
     events: list[Event] = [*deltas(["ST"]), ToolCallStart(0, "c", "f"), *deltas(["OP"])]
-    assert text(said(stage("STOP"), events)) == "STOP"
+    assert text(feed_all(stage("STOP"), events)) == "STOP"
 
 
 def test_a_stop_within_min_tokens_does_not_count() -> None:
-    assert text(said(stage("b", min_tokens=2), deltas("abcbd"))) == "abc"
+    assert text(feed_all(stage("b", min_tokens=2), deltas("abcbd"))) == "abc"
 
 
 cut_texts = st.lists(st.text("abST", min_size=1, max_size=4), max_size=12)
@@ -86,8 +86,8 @@ cut_texts = st.lists(st.text("abST", min_size=1, max_size=4), max_size=12)
 
 @given(cut_texts, st.lists(st.sampled_from(["ab", "ST", "S", "bS", "aST"]), min_size=1, max_size=3))
 def test_cutting_does_not_matter_and_no_token_is_lost(pieces: list[str], stops: list[str]) -> None:
-    out = said(stage(*stops), deltas(pieces))
-    whole = said(stage(*stops), deltas("".join(pieces)))
+    out = feed_all(stage(*stops), deltas(pieces))
+    whole = feed_all(stage(*stops), deltas("".join(pieces)))
     assert text(out) == text(whole)
     assert [token.id for event in out for token in get_answer_tokens(event)] == list(range(len(pieces)))
     assert not any(stop in text(out) for stop in stops)
@@ -131,7 +131,7 @@ def test_text_is_held_no_longer_than_needed(text: str, stops: list[str]):
 
 
 @pytest.mark.parametrize(
-    ("stops", "text", "kept", "matched"),
+    ("stops", "text", "expected", "matched"),
     [
         (["bc", "abcd"], "xabcd", "xa", "bc"),
         (["bc", "abc"], "xabcd", "x", "abc"),
@@ -140,9 +140,9 @@ def test_text_is_held_no_longer_than_needed(text: str, stops: list[str]):
         (["zz"], "az", "az", None),
     ],
 )
-def test_which_stop_wins(stops: list[str], text: str, kept: str, matched: str | None):
+def test_which_stop_wins(stops: list[str], text: str, expected: str, matched: str | None):
     stopper = StopStrings(stops)
-    assert ("".join(map(stopper.feed, text)) + stopper.flush(), stopper.matched) == (kept, matched)
+    assert ("".join(map(stopper.feed, text)) + stopper.flush(), stopper.matched) == (expected, matched)
 
 
 def test_a_stop_that_does_not_count_is_not_held():
@@ -152,7 +152,7 @@ def test_a_stop_that_does_not_count_is_not_held():
 
 
 @given(
-    st.lists(st.integers(0, Bytes.vocab_size - 1) | st.sampled_from(range(0x80, 0x100))),
+    st.lists(st.integers(0, ByteTokenizer.vocab_size - 1) | st.sampled_from(range(0x80, 0x100))),
     st.lists(st.sampled_from(["<", "<end", "ld", "\n", "本", "Hello w", "\ufffd"]), min_size=1, max_size=3),
     st.booleans(),
 )
@@ -160,7 +160,7 @@ def test_detokenised_text_stops_where_it_should_and_loses_no_token(ids: list[int
     """An incomplete character at the end, which becomes text only there, can still complete a stop."""
     assembler, stopper = TextAssembler(Vocabulary(BYTES), 0), stage(*stops, include=include)
     fed = [event for event in map(assembler.feed, ids) if event is not None]
-    out = [made for event in (*fed, *assembler.finish(FinishReason.LENGTH)) for made in stopper.feed(event)]
+    out = [out_event for event in (*fed, *assembler.finish(FinishReason.LENGTH)) for out_event in stopper.feed(event)]
     before, matched = first_stop(BYTES.decode(ids, skip_special_tokens=True), stops)
     assert text(out) == (before + matched if include and matched else before)
     assert [token.id for event in out for token in get_answer_tokens(event)] == ids
@@ -171,6 +171,6 @@ def test_detokenised_text_stops_where_it_should_and_loses_no_token(ids: list[int
 def test_text_without_tokens_is_stopped_too() -> None:
     """An upstream may report none. `min_tokens` is 0, so no stop string comes too early."""
     stage = StopStage(0, ("three",), includes_stop=False, min_tokens=0)
-    *texts, end = said(stage, [TextDelta(0, "One th"), TextDelta(0, "ree"), TextDelta(0, " four")])
+    *texts, end = feed_all(stage, [TextDelta(0, "One th"), TextDelta(0, "ree"), TextDelta(0, " four")])
     assert text(texts) == "One "
     assert end == ChoiceFinished(0, FinishReason.STOP, "three")

@@ -50,13 +50,15 @@ def test_a_call_goes_with_its_results_and_the_last_words_stay(messages: list[Mes
     turns = find_droppable_turns(messages)
     gone = [index for turn in turns[:count] for index in turn]
     assert len(set(gone)) == len(gone)
-    kept = [message for index, message in enumerate(messages) if index not in gone]
-    assert [message for message in kept if message is SYSTEM] == [message for message in messages if message is SYSTEM]
+    remaining = [message for index, message in enumerate(messages) if index not in gone]
+    assert [message for message in remaining if message is SYSTEM] == [
+        message for message in messages if message is SYSTEM
+    ]
     spoken = [message for message in messages if message is not SYSTEM]
-    assert [message for message in kept if message is not SYSTEM][-1:] == spoken[-1:]
-    assert (USER in kept) == (USER in messages)
+    assert [message for message in remaining if message is not SYSTEM][-1:] == spoken[-1:]
+    assert (USER in remaining) == (USER in messages)
     # No result stays whose call was before it and has gone.
-    called = _calls(kept)
+    called = _calls(remaining)
     for index, message in enumerate(messages):
         if index not in gone and isinstance(part := message.parts[0], ToolResult):
             assert part.call_id in called or part.call_id not in _calls(messages[:index])

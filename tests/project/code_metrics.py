@@ -22,24 +22,38 @@ PACKAGE = ROOT / "src/dragoman"
 BANNED = frozenset(
     (
         *("said", "told", "kept", "asked", "made", "heard", "shown", "meant", "brought", "placed", "whoever", "nobody"),
-        *(
-            "strand",
-            "mailbox",
-            "door",
-            "parting",
-            "seals",
-            "rooms",
-            "house",
-            "recital",
-            "ill",
-            "bury",
-            "buried",
-            "bell",
-            "lookout",
-        ),
+        *("strand", "mailbox", "door", "parting", "seals", "rooms", "house", "recital", "ill", "bury", "buried"),
+        *("bell", "lookout"),
     )
 )
-"""Words of a private language, or metaphors; no name in the source contains one."""
+"""Words of a private language, or metaphors; no name in the repository contains one."""
+
+OTHER_FOLDERS = ("tests", "benchmarks", "docs", "training")
+"""Folders with Python code beside the package; rules for names hold there too."""
+
+IRREGULAR_PARTICIPLES = frozenset(
+    (
+        *("begun", "bound", "broken", "built", "caught", "chosen", "dealt", "done", "drawn", "driven", "felt", "found"),
+        *("frozen", "given", "gone", "grown", "held", "hidden", "known", "left", "lent", "lost", "met", "paid", "seen"),
+        *("sent", "sought", "spent", "spoken", "stolen", "stuck", "taken", "taught", "thrown", "torn", "understood"),
+        *("won", "worn", "woven", "written"),
+    )
+)
+VERBS_IN_ED = frozenset(
+    {"bleed", "breed", "embed", "exceed", "feed", "need", "proceed", "seed", "shed", "speed", "succeed"}
+)
+
+PARTICIPLE_FUNCTIONS = frozenset(
+    {
+        # Checks, which are named for what they check.
+        *("allowed_token_ids", "chunked_body", "compressed", "folded", "namespaced_call", "normalized"),
+        "structured_json",
+        # To be renamed.
+        *("_compiled", "_ended", "_matched", "_scored", "_tagged", "cached_tokens", "cleared", "compiled", "failed"),
+        *("translated", "written"),
+    }
+)
+"""Functions that may be named by a participle. The second part of the list only gets shorter."""
 
 LIBRARY_NAMES = frozenset({"connection_made"})
 """Names that a library's interface prescribes (asyncio.Protocol)."""
@@ -53,7 +67,7 @@ _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 class Module(NamedTuple):
     path: Path
     name: str
-    """Dotted, with the package: `dragoman.core.events`."""
+    """Dotted, with the package or the folder: `dragoman.core.events`, `tests.core.test_events`."""
     tree: ast.Module
     lines: list[str]
 
@@ -67,13 +81,12 @@ class Function(NamedTuple):
 
 
 def load_modules() -> list[Module]:
-    modules: list[Module] = []
-    for path in sorted(PACKAGE.rglob("*.py")):
-        parts = path.relative_to(PACKAGE.parent).with_suffix("").parts
-        name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
-        text = path.read_text()
-        modules.append(Module(path, name, ast.parse(text), text.splitlines()))
-    return modules
+    return _load_folder(PACKAGE)
+
+
+def load_other_modules() -> list[Module]:
+    """The modules of tests, benchmarks, docs and training."""
+    return [module for folder in OTHER_FOLDERS for module in _load_folder(ROOT / folder)]
 
 
 def find_functions(modules: list[Module]) -> list[Function]:
@@ -110,6 +123,51 @@ def count_passed_on(modules: list[Module], functions: list[Function]) -> int:
             function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "") for function in calls
         }
     return sum(function.name not in called[function.module] for function in functions)
+
+
+def find_participle_functions(modules: list[Module]) -> list[str]:
+    """Functions whose name begins with a participle (`told`, `_named_tools`) instead of a verb; properties are left
+    out, since they are values."""
+    offenders: list[str] = []
+    for module in modules:
+        for node in ast.walk(module.tree):
+            if isinstance(node, _FUNCTIONS) and node.name not in PARTICIPLE_FUNCTIONS and not _is_property(node):
+                word = node.name.strip("_").partition("_")[0]
+                if word in IRREGULAR_PARTICIPLES or (word.endswith("ed") and word not in VERBS_IN_ED):
+                    offenders.append(f"{module.name}:{node.lineno} {node.name}")
+    return offenders
+
+
+def find_import_cycle(modules: list[Module]) -> list[str]:
+    """Modules that import each other when they are loaded, the first one repeated at the end; empty if none do.
+    Imports within functions and under TYPE_CHECKING cannot fail at startup and do not count."""
+    names = {module.name for module in modules}
+    graph: dict[str, list[str]] = {}
+    for module in modules:
+        package = module.name if module.path.name == "__init__.py" else module.name.rpartition(".")[0]
+        statements = ast.Module(
+            [node for node in module.tree.body if isinstance(node, (ast.Import, ast.ImportFrom))], []
+        )
+        targets: set[str] = set()
+        for found in _imported_by_statement(statements, package):
+            # A submodule that is imported from its package does not need the rest of the package's `__init__`.
+            targets.add(next((target for target in found if target in names), module.name))
+        graph[module.name] = sorted(targets - {module.name})
+    finished: set[str] = set()
+    path: list[str] = []
+
+    def visit(name: str) -> list[str]:
+        if name in path:
+            return [*path[path.index(name) :], name]
+        if name in finished:
+            return []
+        path.append(name)
+        cycle = next((cycle for target in graph[name] if (cycle := visit(target))), [])
+        path.pop()
+        finished.add(name)
+        return cycle
+
+    return next((cycle for name in graph if (cycle := visit(name))), [])
 
 
 def find_importers(modules: list[Module]) -> dict[str, set[str]]:
@@ -214,16 +272,34 @@ def _field_names(node: ast.ClassDef) -> set[str]:
 
 
 def _imported(tree: ast.Module, package: str) -> Iterator[str]:
+    for targets in _imported_by_statement(tree, package):
+        yield from targets
+
+
+def _imported_by_statement(tree: ast.Module, package: str) -> Iterator[tuple[str, ...]]:
+    """For each imported name the module paths that it may stand for, the most specific first."""
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom):
             parts = package.split(".")
             base = ".".join(parts[: len(parts) - node.level + 1]) if node.level else ""
             target = ".".join(part for part in (base, node.module) if part)
-            for alias in node.names:
-                yield f"{target}.{alias.name}"
-            yield target
+            yield from ((f"{target}.{alias.name}", target) for alias in node.names)
         elif isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
+            yield from ((alias.name,) for alias in node.names)
+
+
+def _is_property(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+    return any("property" in ast.unparse(decorator) for decorator in node.decorator_list)
+
+
+def _load_folder(folder: Path) -> list[Module]:
+    modules: list[Module] = []
+    for path in sorted(folder.rglob("*.py")):
+        parts = path.relative_to(folder.parent).with_suffix("").parts
+        name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+        text = path.read_text()
+        modules.append(Module(path, name, ast.parse(text), text.splitlines()))
+    return modules
 
 
 def _length(node: ast.AST) -> int:
@@ -255,7 +331,8 @@ def main(folder: str = "") -> None:
     print(f"comment lines                     {comments} = {comments / lines:.2%}")
     print(f"public class names defined twice  {len(find_repeated_classes(modules))}")
     print(f"docstrings that begin with a field  {len(find_docstrings_that_begin_with_a_field(modules))}")
-    print(f"banned names                      {len(find_banned_names(modules))}")
+    print(f"banned names                      {len(find_banned_names(modules + load_other_modules()))}")
+    print(f"functions named by a participle   {len(find_participle_functions(modules))}")
     if not folder:
         return
     mine = [module for module in modules if module.name == prefix or module.name.startswith(f"{prefix}.")]
@@ -270,6 +347,7 @@ def main(folder: str = "") -> None:
         ),
         ("docstrings that begin with a field", find_docstrings_that_begin_with_a_field(modules)),
         ("banned names", find_banned_names(modules)),
+        ("functions named by a participle", find_participle_functions(modules)),
     ):
         for name in found:
             if name.startswith(prefix):

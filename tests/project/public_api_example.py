@@ -30,7 +30,7 @@ from dragoman import (
 
 
 class Shouter(BaseEngine):
-    """Says the prompt again, in capital letters."""
+    """Repeats the prompt in capital letters."""
 
     max_model_len = 1000
 

@@ -43,8 +43,8 @@ BEFORE_SERVING = frozenset({"msgspec", "typer"})
 
 def list_imported(program: str) -> set[str]:
     """The heavy modules that a new process imports for this program."""
-    told = f"{program}\nimport sys; print(*[name for name in {HEAVY!r} if name in sys.modules])"
-    done = subprocess.run([sys.executable, "-c", told], capture_output=True, text=True, check=True)
+    script = f"{program}\nimport sys; print(*[name for name in {HEAVY!r} if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     return set(done.stdout.splitlines()[-1].split())
 
 
@@ -84,7 +84,7 @@ def test_the_package_says_that_it_is_typed():
 
 @pytest_asyncio.fixture
 async def client() -> AsyncGenerator[httpx2.AsyncClient]:
-    """The example, mounted in an application of somebody else."""
+    """The example, mounted in another application."""
     app = public_api_example.build_app(dragoman.find_bundled_model())
     outer = Starlette(routes=[Mount("/llm", app)], lifespan=app.lifespan)
     async with (
@@ -188,7 +188,7 @@ class Awaited(public_api_example.Shouter):
         ({"engines": {"a": public_api_example.Shouter()}, "max_model_len": 1001}, "exceeds the engine's context"),
     ],
 )
-def test_what_cannot_be_served_is_said(options: dict[str, Any], words: str):
+def test_an_invalid_argument_is_an_error(options: dict[str, Any], words: str):
     with pytest.raises(dragoman.SettingsError, match=words):
         dragoman.create_app(store="none", **options)
 

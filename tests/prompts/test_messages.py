@@ -133,7 +133,7 @@ def test_arguments_are_an_object() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "shown"),
+    ("arguments", "expected"),
     [
         ('{"a": ', '{"a": '),
         ("[1]", "[1]"),
@@ -146,9 +146,9 @@ def test_arguments_are_an_object() -> None:
         ("[" * 3000, "[" * 3000),
     ],
 )
-def test_arguments_that_are_no_object_stay_as_they_are(arguments: str, shown: object) -> None:
+def test_arguments_that_are_no_object_stay_as_they_are(arguments: str, expected: object) -> None:
     [value] = values(assistant(ToolCall("c1", "f", arguments)))
-    assert value["tool_calls"][0]["function"]["arguments"] == shown
+    assert value["tool_calls"][0]["function"]["arguments"] == expected
 
 
 def test_calls_alone_have_null_content_where_the_template_takes_it() -> None:
@@ -171,9 +171,9 @@ def test_reasoning_goes_by_all_its_names() -> None:
 
 def test_reasoning_is_cut_out_of_a_text_where_the_template_would_do_so() -> None:
     message = assistant(Text("<think>\nhm\n</think>\n\nYes."))
-    kept = {"role": "assistant", "content": "<think>\nhm\n</think>\n\nYes."}
+    expected = {"role": "assistant", "content": "<think>\nhm\n</think>\n\nYes."}
     cut = {"role": "assistant", "content": "Yes.", "reasoning_content": "hm", "reasoning": "hm"}
-    assert values(message) == [kept]
+    assert values(message) == [expected]
     assert values(message, thoughts=("</think>",)) == [cut]
     assert values(assistant(Text("hm</think>Yes.")), thoughts=("</think>",)) == [cut]
 
@@ -197,7 +197,7 @@ def test_a_tools_message_is_a_result() -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "shown"),
+    ("content", "expected"),
     [
         ((Text("no such file"),), "Error: no such file"),
         ((Text("ERROR 5"),), "ERROR 5"),
@@ -205,9 +205,9 @@ def test_a_tools_message_is_a_result() -> None:
         ((Text("a"), Text("b")), "Error: a\nb"),
     ],
 )
-def test_a_failed_result_says_so(content: tuple[Text, ...], shown: str) -> None:
+def test_a_failed_result_says_so(content: tuple[Text, ...], expected: str) -> None:
     [value] = values(Message(Role.TOOL, (ToolResult("c1", content, is_error=True),)))
-    assert value["content"] == shown
+    assert value["content"] == expected
 
 
 def test_a_developer_is_the_system_unless_the_template_knows_better() -> None:
@@ -229,7 +229,7 @@ def test_leading_instructions_are_one_message() -> None:
     "part",
     [Image(RemoteMedia("http://example.invalid/a.png")), Audio(InlineMedia(b"x")), File(InlineMedia(b"x"), "a.pdf")],
 )
-def test_media_are_refused_unless_told_otherwise(part: Image | Audio | File) -> None:
+def test_media_are_refused_by_default(part: Image | Audio | File) -> None:
     kind = type(part).__name__.lower()
     for traits in (NOTHING, LISTS):
         for message in (user(Text("see"), part), Message(Role.TOOL, (ToolResult("c1", (part,)),))):
@@ -238,7 +238,7 @@ def test_media_are_refused_unless_told_otherwise(part: Image | Audio | File) -> 
             assert caught.value.param == "messages"
 
 
-def test_images_are_shown_where_they_can_be_seen_and_nothing_else_is() -> None:
+def test_only_images_are_rendered_and_only_for_models_with_vision() -> None:
     image = Image(RemoteMedia("http://example.invalid/a.png"))
     found = values(user(Text("see"), image), traits=LISTS, images=True)
     assert found == [{"role": "user", "content": [{"type": "text", "text": "see"}, {"type": "image"}]}]
@@ -265,7 +265,7 @@ def test_instructions_hold_only_text() -> None:
             values(*messages)
 
 
-def test_functions_are_shown_as_openai_writes_them() -> None:
+def test_functions_are_rendered_in_openais_form() -> None:
     tool = FunctionTool("f", "Does it.", '{"type": "object", "properties": {"a": {"type": "integer"}}}', strict=True)
     parameters = {"type": "object", "properties": {"a": {"type": "integer"}}}
     function = {"name": "f", "description": "Does it.", "parameters": parameters}
@@ -278,8 +278,8 @@ def test_a_function_without_parameters_takes_none() -> None:
 
 
 def test_a_custom_tool_takes_one_string() -> None:
-    told = "The input of the tool. It must follow this lark grammar:\nstart: X"
-    properties = {"input": {"type": "string", "description": told}}
+    description = "The input of the tool. It must follow this lark grammar:\nstart: X"
+    properties = {"input": {"type": "string", "description": description}}
     parameters = {"type": "object", "properties": properties, "required": ["input"]}
     function: dict[str, object] = {"name": "sh", "description": "A shell.", "parameters": parameters}
     tool = CustomTool("sh", "A shell.", "lark", "start: X")
@@ -310,5 +310,5 @@ def test_arguments_are_text_where_the_template_needs_text():
     features = msgspec.structs.replace(NOTHING, needs_string_arguments=True)
     calls = (ToolCall("c", "f", '{"a": 1}'), ToolCall("d", "g", 'x"', custom=True), ToolCall("e", "h", ""))
     (value,) = build_message_values([Message(Role.ASSISTANT, calls)], MessageOptions(features), same)
-    told: Any = value
-    assert [call["function"]["arguments"] for call in told["tool_calls"]] == ['{"a": 1}', '{"input":"x\\""}', "{}"]
+    arguments: Any = value
+    assert [call["function"]["arguments"] for call in arguments["tool_calls"]] == ['{"a": 1}', '{"input":"x\\""}', "{}"]

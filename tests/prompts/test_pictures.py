@@ -23,29 +23,29 @@ TEMPLATE = (
 IMAGE = Image(InlineMedia(b""))
 
 
-def shown(*parts: Text | Image, texts: tuple[str, ...], source: str = TEMPLATE) -> Rendered:
+def render_images(*parts: Text | Image, texts: tuple[str, ...], source: str = TEMPLATE) -> Rendered:
     talk = Conversation((Message(Role.USER, parts),))
     pictures = ImagePlaceholders("<image>", texts)
     return Renderer(ChatTemplate(source), TOKENIZER).render(talk, now=NOW, placeholders=pictures)
 
 
 def test_every_image_gets_its_own_text_and_tokens() -> None:
-    found = shown(Text("a"), IMAGE, Text("b"), IMAGE, texts=("<image>" * 3, "<row><image>\n"))
+    found = render_images(Text("a"), IMAGE, Text("b"), IMAGE, texts=("<image>" * 3, "<row><image>\n"))
     assert found.text == "a<image><image><image>b<row><image>\n;"
     image, row = (TOKENIZER.special_tokens[name] for name in ("<image>", "<row>"))
     assert [id for id in found.ids if id in (image, row)] == [image] * 3 + [row, image]
 
 
-@pytest.mark.parametrize("said", ["<image>", "<row><image>", " <image> <image>", "<ima"])
-def test_what_a_user_writes_is_no_image(said: str) -> None:
-    found = shown(Text(said), IMAGE, Text("ge>"), texts=("<image>" * 2,))
+@pytest.mark.parametrize("written", ["<image>", "<row><image>", " <image> <image>", "<ima"])
+def test_what_a_user_writes_is_no_image(written: str) -> None:
+    found = render_images(Text(written), IMAGE, Text("ge>"), texts=("<image>" * 2,))
     image = TOKENIZER.special_tokens["<image>"]
-    assert found.text == f"{said}<image><image>ge>;"
+    assert found.text == f"{written}<image><image>ge>;"
     assert found.ids.count(image) == 2
 
 
 @pytest.mark.parametrize("source", ["{{ messages[0].content[0].text }}", TEMPLATE + "<image>"])
 def test_a_template_that_does_not_show_each_once_is_refused(source: str) -> None:
     with pytest.raises(RequestError, match="of the 1 images") as error:
-        shown(Text("a"), IMAGE, texts=("<image>",), source=source)
+        render_images(Text("a"), IMAGE, texts=("<image>",), source=source)
     assert error.value.param == "messages"

@@ -36,8 +36,8 @@ BYTE_LEVEL = json.dumps(vocabularies.byte_level_data(CONTROLS))
 TOKENIZERS: dict[str, HfTokenizer] = {
     "embedded": vocabularies.embedded(),
     "byte level": HfTokenizer(BYTE_LEVEL),
-    "metaspace first": vocabularies.made(vocabularies.metaspace_data()),
-    "unigram": vocabularies.made(vocabularies.unigram_data()),
+    "metaspace first": vocabularies.build_tokenizer(vocabularies.metaspace_data()),
+    "unigram": vocabularies.build_tokenizer(vocabularies.unigram_data()),
 }
 RENDERERS = {name: Renderer(template(name), TOKENIZERS["byte level"]) for name in SOURCES}
 WEATHER = FunctionTool(
@@ -140,7 +140,7 @@ def test_the_embedded_model_gets_its_own_control_tokens() -> None:
     ]
 
 
-def test_the_caller_decides_which_tools_are_shown() -> None:
+def test_the_caller_decides_which_tools_are_rendered() -> None:
     conversation = of(USER, tools=(WEATHER,))
     assert "get_weather" in render("qwen3", conversation).text
     assert "get_weather" not in render("qwen3", conversation, tools=()).text
@@ -232,7 +232,7 @@ def test_every_control_token_of_every_vocabulary_stays_text(kind: str) -> None:
 
 @pytest.mark.parametrize("name", SHOWING)
 @given(text=attacks)
-def test_the_text_is_shown_as_it_was_written(name: str, text: str) -> None:
+def test_text_is_rendered_verbatim(name: str, text: str) -> None:
     found = GUARDED["embedded", name].render(of(say(Role.USER, f"a{text}b")), now=NOW)
     assert f"a{text}b" in found.text
     assert "\ufdd1" not in found.text
@@ -383,7 +383,7 @@ def test_kwargs_are_an_object(kwargs: str) -> None:
     assert caught.value.param == "chat_template_kwargs"
 
 
-def test_what_the_template_does_not_read_is_told() -> None:
+def test_variables_that_the_template_does_not_read_are_reported() -> None:
     kwargs = '{"enable_thinking": false, "flavour": "sweet"}'
     conversation = Conversation(
         (USER,), (), reasoning=ReasoningOptions(effort="high"), template=TemplateOptions(kwargs)

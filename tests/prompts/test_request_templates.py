@@ -26,9 +26,9 @@ LOOP = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% end
 
 @pytest.fixture
 def templates() -> Generator[RequestTemplates]:
-    made = RequestTemplates(WorkerLimits(seconds=0.3))
-    yield made
-    made.close()
+    created = RequestTemplates(WorkerLimits(seconds=0.3))
+    yield created
+    created.close()
 
 
 async def rendered(templates: RequestTemplates, source: str, talk: Conversation = TALK) -> str:

@@ -191,26 +191,26 @@ def test_a_template_that_takes_too_long_is_stopped_by_the_clock() -> None:
 def test_the_budget_grows_with_the_input() -> None:
     source = "{% for m in messages %}{{ m.content | trim }}{% endfor %}"
     limits = TemplateLimits(characters=1_000)
-    made = ChatTemplate(source, limits=limits)
+    template = ChatTemplate(source, limits=limits)
     messages = [{"role": "user", "content": "x" * 100_000}]
     with pytest.raises(RequestError, match="too much text"):
-        made.render({"messages": messages}, now=NOW)
-    assert len(made.render({"messages": messages}, now=NOW, characters=100_000)) == 100_000
+        template.render({"messages": messages}, now=NOW)
+    assert len(template.render({"messages": messages}, now=NOW, characters=100_000)) == 100_000
 
 
 @pytest.mark.parametrize("name", SOURCES)
 def test_steps_grow_as_the_messages_do(name: str) -> None:
     """Templates of real models need few steps a message, so that the limit is for others."""
     messages = [USER, {"role": "assistant", "content": "Hi"}] * 200 + [USER]
-    made = ChatTemplate(SOURCES[name], {"bos_token": "<s>", "eos_token": "</s>"}, TemplateLimits(steps=5_000))
-    assert made.render({"messages": messages, "tools": None}, now=NOW)
+    template = ChatTemplate(SOURCES[name], {"bos_token": "<s>", "eos_token": "</s>"}, TemplateLimits(steps=5_000))
+    assert template.render({"messages": messages, "tools": None}, now=NOW)
 
 
 def test_a_template_may_be_rendered_by_many_threads_each_with_its_own_budget() -> None:
-    made = ChatTemplate("{% for a in range(n) %}x{% endfor %}", limits=TemplateLimits(steps=1_000))
+    template = ChatTemplate("{% for a in range(n) %}x{% endfor %}", limits=TemplateLimits(steps=1_000))
 
     def one(n: int) -> str:
-        return made.render({"n": n}, now=NOW)
+        return template.render({"n": n}, now=NOW)
 
     with ThreadPoolExecutor(4) as pool:
         found = list(pool.map(one, range(0, 900, 9)))
@@ -255,13 +255,13 @@ TEXT_ARGUMENTS = """\
 
 
 def test_arguments_as_text_are_given_to_a_template_that_takes_no_object() -> None:
-    made = ChatTemplate(TEXT_ARGUMENTS)
-    assert made.features.needs_string_arguments
-    assert made.features.accepts_null_content
+    created = ChatTemplate(TEXT_ARGUMENTS)
+    assert created.features.needs_string_arguments
+    assert created.features.accepts_null_content
     assert not any(template(name).features.needs_string_arguments for name in SOURCES)
     call = Message(Role.ASSISTANT, (ToolCall("c", "f", '{"city": "<b>", "n": 1}'),))
-    values = build_message_values((call,), MessageOptions(made.features), lambda text: text)
-    assert made.render({"messages": values}, now=NOW) == '>>>f\n{"city": "<b>", "n": 1}'
+    values = build_message_values((call,), MessageOptions(created.features), lambda text: text)
+    assert created.render({"messages": values}, now=NOW) == '>>>f\n{"city": "<b>", "n": 1}'
 
 
 def test_what_a_template_reads_is_found_out() -> None:
@@ -322,9 +322,7 @@ def test_a_directory_without_a_template_has_none(tmp_path: Path) -> None:
         "{{ ('a '*9999)|wordwrap(1, wrapstring='x' * 999) }}",
     ],
 )
-def test_what_widens_every_line_pays_for_every_line_before_it_is_made(
-    source: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_filters_that_widen_lines_are_charged_before_they_run(source: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert ChatTemplate("{{ 'a\nb'|indent(2) }}{{ 'c d'|wordwrap(1) }}").render({}, now=NOW) == "a\n  bc\nd"
 
     def make(*_: object) -> str:

@@ -1,4 +1,4 @@
-"""What a model said is spelled again as it was said, and nothing else of a prompt ever changes by that."""
+"""Sampled token ids are replayed in later prompts, and nothing else of a prompt changes."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ RENDERER = Renderer(template("embedded"), TOKENIZER)
 END = TOKENIZER.special_tokens["<|im_end|>"]
 
 
-def rendered(*said: tuple[int, ...], answer: str = "Hello there", question: str = "Hi") -> Rendered:
+def rendered(*sampled: tuple[int, ...], answer: str = "Hello there", question: str = "Hi") -> Rendered:
     messages = (
         Message(Role.USER, (Text(question),)),
         Message(Role.ASSISTANT, (Text(answer),)),
         Message(Role.USER, (Text("And?"),)),
     )
-    return RENDERER.render(Conversation(messages, sampled_turns=said), now=NOW)
+    return RENDERER.render(Conversation(messages, sampled_turns=sampled), now=NOW)
 
 
 def opening() -> tuple[int, ...]:
-    asked = Conversation((Message(Role.USER, (Text("Hi"),)),))
-    return find_ids_since_control(RENDERER.render(asked, now=NOW).ids, TOKENIZER.control_ids)
+    conversation = Conversation((Message(Role.USER, (Text("Hi"),)),))
+    return find_ids_since_control(RENDERER.render(conversation, now=NOW).ids, TOKENIZER.control_ids)
 
 
 def by_letters(text: str) -> tuple[int, ...]:
@@ -51,7 +51,7 @@ def test_another_text_is_spelled_by_the_tokenizer():
     assert rendered((*opening(), *by_letters("Hello there!"), END)).ids == rendered().ids
 
 
-def test_equal_pieces_are_spelled_in_the_order_in_which_they_were_said():
+def test_equal_texts_are_replayed_in_the_sampled_order():
     spelled = SampledPrefixes([(1, 2), (0, 3)], frozenset([0]), lambda id: {1: b"a", 2: b"b", 3: b"ab"}[id])
     assert [spelled.take_ids("ab"), spelled.take_ids("ab"), spelled.take_ids("ab")] == [(1, 2), (3,), None]
 
@@ -74,10 +74,10 @@ runs = st.lists(st.integers(0, TOKENIZER.vocab_size + 5)) | texts.map(by_letters
 
 @given(st.lists(runs.map(tuple)), texts, texts)
 def test_no_hint_changes_the_text_of_a_prompt_or_its_control_tokens(
-    said: list[tuple[int, ...]], answer: str, question: str
+    sampled: list[tuple[int, ...]], answer: str, question: str
 ):
-    spelled = [(*opening(), *run, END) for run in said]
-    plain, found = (rendered(*hints, answer=answer, question=question) for hints in ([], [*said, *spelled]))
+    spelled = [(*opening(), *run, END) for run in sampled]
+    plain, found = (rendered(*hints, answer=answer, question=question) for hints in ([], [*sampled, *spelled]))
     assert msgspec.structs.replace(found, ids=()) == msgspec.structs.replace(plain, ids=())
     assert bytes_of(found.ids) == bytes_of(plain.ids)
     controls = TOKENIZER.control_ids

@@ -25,7 +25,7 @@ from dragoman.prompts.tokenizer import (
     load_tokenizer,
 )
 from tests.prompts import vocabularies
-from tests.prompts.vocabularies import CONTROLS, Data, added, byte_level_data, made, sentencepiece_data
+from tests.prompts.vocabularies import CONTROLS, Data, added, build_tokenizer, byte_level_data, sentencepiece_data
 
 KINDS = vocabularies.all_kinds()
 CLASSIC = ["embedded", "byte level", "sentencepiece", "metaspace first", "metaspace always"]
@@ -62,7 +62,7 @@ def test_plain_text_never_becomes_a_control_token(kind: str, text: str) -> None:
 
 
 @every_kind
-def test_every_control_token_can_be_asked_for_and_refused(kind: str) -> None:
+def test_every_control_token_can_be_encoded_or_escaped(kind: str) -> None:
     tokenizer = KINDS[kind]
     for name in tokenizer.control_tokens.names:
         id = tokenizer.special_tokens[name]
@@ -170,7 +170,7 @@ def test_ids_that_no_token_has_are_empty() -> None:
     assert tokenizer.decode([-1, 10**9]) == ""
 
 
-def test_the_beginning_of_a_text_is_asked_for() -> None:
+def test_the_begin_token_is_added_on_request() -> None:
     tokenizer = KINDS["sentencepiece"]
     bos = tokenizer.special_tokens["<s>"]
     assert tokenizer.encode("hi", special=False, add_special_tokens=True)[0] == bos
@@ -197,7 +197,7 @@ def test_added_blanks_and_single_letters_are_plain_text() -> None:
     data = byte_level_data()
     more = [added(271, "<x>"), added(272, "    ", special=False), added(999, "字", special=False)]
     data["added_tokens"] += more
-    tokenizer = made(data)
+    tokenizer = build_tokenizer(data)
     for special in (False, True):
         assert tokenizer.encode("a    b", special=special) == [97, 272, 98]
         assert tokenizer.encode("字", special=special) == [273]
@@ -214,7 +214,7 @@ def test_control_tokens_that_merges_would_build_are_out_of_reach() -> None:
     model["merges"] += [["<", "s"], ["<s", ">"]]
     model["vocab"] |= {"<s": 400, "<s>": 401}
     data["added_tokens"].append(added(401, "<s>"))
-    tokenizer = made(data)
+    tokenizer = build_tokenizer(data)
     assert 401 in tokenizer.encode("<s>", special=True)
     assert 401 not in tokenizer.encode("<s>", special=False)
     assert tokenizer.decode(tokenizer.encode("<s>", special=False)) == "<s>"
@@ -223,7 +223,7 @@ def test_control_tokens_that_merges_would_build_are_out_of_reach() -> None:
 def test_truncation_and_padding_of_the_file_do_not_count() -> None:
     data = byte_level_data()
     data["truncation"] = {"direction": "Right", "max_length": 2, "strategy": "LongestFirst", "stride": 0}
-    assert len(made(data).encode("abcdef", special=False)) == 6
+    assert len(build_tokenizer(data).encode("abcdef", special=False)) == 6
 
 
 def test_many_threads_may_encode() -> None:
@@ -272,14 +272,14 @@ def test_a_directory_is_read_with_the_tokens_that_only_its_configuration_knows(t
 @pytest.mark.parametrize(
     "config", ["{", '{"added_tokens_decoder": {"x": {"content": "a"}}}', '{"added_tokens_decoder": []}']
 )
-def test_a_broken_configuration_is_told(config: str, tmp_path: Path) -> None:
+def test_a_broken_configuration_is_an_error(config: str, tmp_path: Path) -> None:
     (tmp_path / "tokenizer.json").write_text(json.dumps(byte_level_data()))
     (tmp_path / "tokenizer_config.json").write_text(config)
     with pytest.raises(TokenizerError, match="tokenizer_config"):
         load_tokenizer(tmp_path)
 
 
-def test_no_tokenizer_is_told(tmp_path: Path) -> None:
+def test_a_missing_tokenizer_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         load_tokenizer(tmp_path)
 
@@ -315,7 +315,7 @@ def test_control_tokens_that_look_around_are_found_by_the_library(flags: dict[st
 
 
 STRIPPING = {
-    flag: made(
+    flag: build_tokenizer(
         {
             **byte_level_data(()),
             "added_tokens": [added(600 + n, name, **{flag: True}) for n, name in enumerate(CONTROLS)],

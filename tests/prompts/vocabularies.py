@@ -103,7 +103,7 @@ def _sentencepiece_decoder() -> Data:
     return {"type": "Sequence", "decoders": steps}
 
 
-def made(data: Data) -> HfTokenizer:
+def build_tokenizer(data: Data) -> HfTokenizer:
     return HfTokenizer(json.dumps(data))
 
 
@@ -114,11 +114,11 @@ def embedded() -> HfTokenizer:
 def all_kinds() -> dict[str, HfTokenizer]:
     return {
         "embedded": embedded(),
-        "byte level": made(byte_level_data()),
-        "byte level, stripping": made(byte_level_data(rstrip=True, lstrip=True)),
-        "byte level, normalized": made(byte_level_data(normalized=True)),
-        "sentencepiece": made(sentencepiece_data()),
-        "metaspace first": made(metaspace_data()),
-        "metaspace always": made(metaspace_data("always")),
-        "unigram": made(unigram_data()),
+        "byte level": build_tokenizer(byte_level_data()),
+        "byte level, stripping": build_tokenizer(byte_level_data(rstrip=True, lstrip=True)),
+        "byte level, normalized": build_tokenizer(byte_level_data(normalized=True)),
+        "sentencepiece": build_tokenizer(sentencepiece_data()),
+        "metaspace first": build_tokenizer(metaspace_data()),
+        "metaspace always": build_tokenizer(metaspace_data("always")),
+        "unigram": build_tokenizer(unigram_data()),
     }

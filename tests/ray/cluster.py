@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 
 def wait_until(condition: Callable[[], T]) -> T:
-    """Ask again and again until the answer is true or not empty. Ray tells other processes nothing of its replicas."""
+    """Poll until the answer is true or not empty. Ray notifies other processes of no changes of its replicas."""
     pause = threading.Event()
     for _ in range(1200):
         if answer := condition():

@@ -183,7 +183,7 @@ def test_by_model_all_requests_for_an_adapter_have_one_key() -> None:
         ("msg_", {"thread": {"type": "continue", "previous_message_id": "ID"}, "messages": []}),
     ],
 )
-def test_what_continues_a_response_goes_to_the_replica_that_made_it(prefix: str, body: dict[str, object]) -> None:
+def test_a_continuation_goes_to_the_replica_of_its_response(prefix: str, body: dict[str, object]) -> None:
     replicas = [f"replica{number}" for number in range(8)]
     for replica in replicas:
         id = TaggedIdGenerator(replica).new(prefix)
@@ -193,9 +193,9 @@ def test_what_continues_a_response_goes_to_the_replica_that_made_it(prefix: str,
 
 def test_ids_are_as_long_and_as_distinct_as_others() -> None:
     ids = TaggedIdGenerator("abc")
-    made = {ids.new("resp_") for _ in range(1000)}
-    assert len(made) == 1000
-    assert all(len(id) == len("resp_") + 32 and id.startswith("resp_" + compute_tag("abc")) for id in made)
+    values = {ids.new("resp_") for _ in range(1000)}
+    assert len(values) == 1000
+    assert all(len(id) == len("resp_") + 32 and id.startswith("resp_" + compute_tag("abc")) for id in values)
 
 
 def test_an_id_of_a_replica_that_is_gone_still_has_one_place() -> None:

@@ -178,7 +178,7 @@ def test_what_continues_a_response_is_computed_where_the_response_was(client: ht
         assert second["usage"]["input_tokens_details"]["cached_tokens"] > first["usage"]["input_tokens"] / 2
 
 
-def test_a_conversation_stays_on_the_replica_that_made_it(client: httpx2.Client) -> None:
+def test_a_conversation_stays_on_its_replica(client: httpx2.Client) -> None:
     conversation = post(client, "/v1/conversations")["id"]
     tags = {
         post(client, "/v1/responses", model="script", input=text, conversation=conversation)["id"][5:11]

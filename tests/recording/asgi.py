@@ -40,7 +40,7 @@ def jumping(work: Coroutine[Any, Any, Value]) -> Value:
 
 
 @dataclass
-class Heard:
+class Receiver:
     """slow: seconds that the client takes for the piece of this number."""
 
     messages: list[tuple[float, Message]] = field(default_factory=list[tuple[float, Message]])
@@ -80,10 +80,10 @@ async def ask(
     query: str = "",
     headers: dict[str, str] | None = None,
     leaves_after: float | None = None,
-    heard: Heard | None = None,
-) -> Heard:
+    receiver: Receiver | None = None,
+) -> Receiver:
     """leaves_after: seconds until the client is gone."""
-    found = heard or Heard()
+    found = receiver or Receiver()
     parts: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
 
     async def receive() -> Message:

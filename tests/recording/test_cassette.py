@@ -47,15 +47,15 @@ def test_text_is_written_as_text() -> None:
 @pytest.mark.parametrize(
     "name", ["authorization", "x-api-key", "api-key", "cookie", "proxy-authorization", "x-goog-api-key", "x-whatever"]
 )
-def test_a_header_that_is_not_known_to_be_harmless_is_not_kept(name: str) -> None:
+def test_a_header_outside_the_allow_list_is_not_recorded(name: str) -> None:
     assert filter_request_headers([(name, "sk-secret"), ("content-type", "application/json")]) == [
         ("content-type", "application/json")
     ]
 
 
 def test_neither_are_cookies_and_accounts_of_an_answer() -> None:
-    told = [("set-cookie", "a"), ("openai-organization", "acme"), ("x-ratelimit-remaining-requests", "3")]
-    assert filter_response_headers(told) == [("x-ratelimit-remaining-requests", "3")]
+    headers = [("set-cookie", "a"), ("openai-organization", "acme"), ("x-ratelimit-remaining-requests", "3")]
+    assert filter_response_headers(headers) == [("x-ratelimit-remaining-requests", "3")]
 
 
 def test_neither_are_secrets_of_a_query() -> None:
@@ -88,6 +88,6 @@ def test_the_same_question_is_the_same_however_it_is_written() -> None:
         ),
     ],
 )
-def test_what_is_no_recording_is_told(lines: list[bytes], why: str) -> None:
+def test_an_invalid_recording_is_an_error(lines: list[bytes], why: str) -> None:
     with pytest.raises(CassetteError, match=why):
         read_cassette(lines)

@@ -8,7 +8,7 @@ import pytest
 
 from dragoman.recording import Base64Data, MatchMode, Player, RecordedChunk, RecordedExchange
 
-from .asgi import Heard, ask, jumping
+from .asgi import Receiver, ask, jumping
 
 HOSTS = ("localhost",)
 
@@ -39,41 +39,41 @@ def player(*exchanges: RecordedExchange, time_scale: float = 1.0, match: MatchMo
 
 @pytest.mark.parametrize(("scale", "times"), [(1.0, [0.25, 0.5, 1.5, 2.5]), (10.0, [0.025, 0.05, 0.15, 0.25])])
 def test_every_byte_comes_at_its_time(scale: float, times: list[float]) -> None:
-    heard = jumping(ask(player(exchange("{}", "data: a\n\n", "data: b\n\n"), time_scale=scale)))
-    assert (heard.status, heard.body) == (200, b"data: a\n\ndata: b\n\n")
-    assert heard.headers == {"content-type": "text/event-stream", "x-request-id": "req-1"}
-    assert heard.times == times
-    assert heard.finished
+    received = jumping(ask(player(exchange("{}", "data: a\n\n", "data: b\n\n"), time_scale=scale)))
+    assert (received.status, received.body) == (200, b"data: a\n\ndata: b\n\n")
+    assert received.headers == {"content-type": "text/event-stream", "x-request-id": "req-1"}
+    assert received.times == times
+    assert received.finished
 
 
 def test_at_once_is_possible() -> None:
     assert jumping(ask(player(exchange("{}", "a"), time_scale=float("inf")))).times == [0.0] * 3
 
 
-def test_a_client_that_was_slow_is_not_kept_late() -> None:
+def test_a_slow_client_catches_up() -> None:
     """Deadlines are absolute: sleeping between pieces would shift all that follows."""
-    heard = jumping(ask(player(exchange("{}", "a", "b", "c", "d")), heard=Heard(slow={1: 1.7})))
-    assert heard.times == [0.25, 0.5, 2.2, 2.5, 3.5, 4.5]
+    received = jumping(ask(player(exchange("{}", "a", "b", "c", "d")), receiver=Receiver(slow={1: 1.7})))
+    assert received.times == [0.25, 0.5, 2.2, 2.5, 3.5, 4.5]
 
 
 def test_bytes_that_are_no_text_come_back() -> None:
     piece = RecordedChunk(0.1, Base64Data(b"\xff\x00"))
-    told = RecordedExchange(
+    exchange = RecordedExchange(
         at=0, method="POST", path="/x", body="{}", status=200, head_at=0, pieces=[piece], end_at=0.1
     )
-    assert jumping(ask(player(told), "/x")).body == b"\xff\x00"
+    assert jumping(ask(player(exchange), "/x")).body == b"\xff\x00"
 
 
-def test_a_question_asked_again_gets_the_next_answer_and_then_the_first() -> None:
+def test_a_repeated_request_gets_the_next_response_and_then_the_first() -> None:
     again = player(exchange('{"a": 1}', "one"), exchange("{}", "other"), exchange('{"a": 1}', "two"))
-    asked = [jumping(ask(again, body=b'{"a":1}')).body for _ in range(3)]
-    assert asked == [b"one", b"two", b"one"]
+    answers = [jumping(ask(again, body=b'{"a":1}')).body for _ in range(3)]
+    assert answers == [b"one", b"two", b"one"]
 
 
-def test_a_question_that_was_not_recorded_is_told() -> None:
-    heard = jumping(ask(player(exchange("{}", "a")), body=b'{"other": 1}'))
-    assert heard.status == 404
-    assert b"no response for this POST /v1/chat/completions" in heard.body
+def test_an_unrecorded_request_is_an_error() -> None:
+    received = jumping(ask(player(exchange("{}", "a")), body=b'{"other": 1}'))
+    assert received.status == 404
+    assert b"no response for this POST /v1/chat/completions" in received.body
 
 
 def test_by_path_any_body_will_do() -> None:
@@ -83,9 +83,9 @@ def test_by_path_any_body_will_do() -> None:
 
 
 def test_an_answer_that_broke_off_breaks_off() -> None:
-    heard = jumping(ask(player(exchange("{}", "half", ended="cut"))))
-    assert heard.body == b"half"
-    assert not heard.finished
+    received = jumping(ask(player(exchange("{}", "half", ended="cut"))))
+    assert received.body == b"half"
+    assert not received.finished
 
 
 def test_what_the_client_left_is_not_played() -> None:
@@ -93,8 +93,8 @@ def test_what_the_client_left_is_not_played() -> None:
 
 
 def test_a_client_that_leaves_is_let_go() -> None:
-    heard = jumping(ask(player(exchange("{}", *"abcdefgh")), leaves_after=2.0))
-    assert heard.body == b"ab"
+    received = jumping(ask(player(exchange("{}", *"abcdefgh")), leaves_after=2.0))
+    assert received.body == b"ab"
 
 
 def test_a_host_that_is_not_ours_is_refused() -> None:

@@ -22,7 +22,7 @@ class Clock:
 
 
 @dataclass
-class Kept:
+class Sink:
     exchanges: list[RecordedExchange] = field(default_factory=list[RecordedExchange])
 
     def put(self, exchange: RecordedExchange) -> None:
@@ -48,16 +48,16 @@ class Beats(httpx2.AsyncByteStream):
 
 @dataclass
 class Bench:
-    """A recorder before an upstream that answers as told."""
+    """A recorder in front of an upstream with given answers."""
 
     clock: Clock
-    kept: Kept
+    sink: Sink
     seen: list[httpx2.Request]
     recorder: Recorder
 
 
 def bench(answer: Callable[[Clock], httpx2.Response], base: str = "http://upstream/base") -> Bench:
-    clock, kept, seen = Clock(), Kept(), list[httpx2.Request]()
+    clock, sink, seen = Clock(), Sink(), list[httpx2.Request]()
 
     def handle(request: httpx2.Request) -> httpx2.Response:
         seen.append(request)
@@ -65,7 +65,7 @@ def bench(answer: Callable[[Clock], httpx2.Response], base: str = "http://upstre
         return answer(clock)
 
     client = httpx2.AsyncClient(transport=httpx2.MockTransport(handle), base_url=base)
-    return Bench(clock, kept, seen, Recorder(client, kept, now=clock.now, hosts=("localhost",)))
+    return Bench(clock, sink, seen, Recorder(client, sink, now=clock.now, hosts=("localhost",)))
 
 
 def streamed(clock: Clock) -> httpx2.Response:
@@ -73,13 +73,17 @@ def streamed(clock: Clock) -> httpx2.Response:
     return httpx2.Response(200, headers=headers, stream=Beats(clock, b"data: a\n\n", b"data: \xc3", b"\xa5\n\n"))
 
 
-def test_bytes_go_through_as_they_come_and_are_kept_with_their_times() -> None:
+def test_bytes_are_forwarded_as_they_arrive_and_recorded_with_their_times() -> None:
     set_up = bench(streamed)
-    heard = jumping(ask(set_up.recorder, body=b'{"stream": true}', query="beta=1&key=k"))
-    assert heard.body == b"data: a\n\ndata: \xc3\xa5\n\n"
-    assert [message.get("body") for _, message in heard.messages[1:-1]] == [b"data: a\n\n", b"data: \xc3", b"\xa5\n\n"]
-    assert heard.headers == {"content-type": "text/event-stream", "set-cookie": "s=1"}
-    (exchange,) = set_up.kept.exchanges
+    received = jumping(ask(set_up.recorder, body=b'{"stream": true}', query="beta=1&key=k"))
+    assert received.body == b"data: a\n\ndata: \xc3\xa5\n\n"
+    assert [message.get("body") for _, message in received.messages[1:-1]] == [
+        b"data: a\n\n",
+        b"data: \xc3",
+        b"\xa5\n\n",
+    ]
+    assert received.headers == {"content-type": "text/event-stream", "set-cookie": "s=1"}
+    (exchange,) = set_up.sink.exchanges
     assert (exchange.method, exchange.path, exchange.query) == ("POST", "/v1/chat/completions", "beta=1&key=")
     assert (exchange.body, exchange.status, exchange.ended) == ('{"stream": true}', 200, "complete")
     assert (exchange.at, exchange.head_at, exchange.end_at) == (0.0, 0.5, 1.25)
@@ -88,7 +92,7 @@ def test_bytes_go_through_as_they_come_and_are_kept_with_their_times() -> None:
     assert exchange.answer_headers == [("content-type", "text/event-stream")]
 
 
-def test_the_clients_headers_go_up_and_only_harmless_ones_are_kept() -> None:
+def test_client_headers_are_forwarded_and_only_harmless_ones_recorded() -> None:
     set_up = bench(streamed)
     sent = {
         "authorization": "Bearer sk-1",
@@ -106,8 +110,8 @@ def test_the_clients_headers_go_up_and_only_harmless_ones_are_kept() -> None:
     assert request.headers["accept-encoding"] == "identity", "a compressed recording cannot be read"
     assert request.headers["host"] == "upstream"
     assert not {"x-hop", "connection", "user-agent"}.intersection(request.headers)
-    assert set_up.kept.exchanges[0].headers == [("content-type", "application/json")]
-    assert "sk-" not in repr(set_up.kept.exchanges)
+    assert set_up.sink.exchanges[0].headers == [("content-type", "application/json")]
+    assert "sk-" not in repr(set_up.sink.exchanges)
 
 
 @pytest.mark.parametrize("path", ["/v1/models", "//evil.example/v1", "/a%2Fb", "/@evil.example", "/.."])
@@ -120,29 +124,29 @@ def test_no_path_leads_away_from_the_upstream(path: str) -> None:
 
 def test_an_upstreams_error_is_an_answer_as_any() -> None:
     set_up = bench(lambda clock: httpx2.Response(429, headers={"retry-after": "3"}, stream=Beats(clock, b"{}")))
-    heard = jumping(ask(set_up.recorder))
-    assert (heard.status, heard.headers["retry-after"]) == (429, "3")
-    assert set_up.kept.exchanges[0].status == 429
+    received = jumping(ask(set_up.recorder))
+    assert (received.status, received.headers["retry-after"]) == (429, "3")
+    assert set_up.sink.exchanges[0].status == 429
 
 
-def test_an_upstream_that_breaks_off_is_not_made_whole() -> None:
+def test_a_truncated_upstream_response_stays_truncated() -> None:
     set_up = bench(lambda clock: httpx2.Response(200, stream=Beats(clock, b"half", None)))
-    heard = jumping(ask(set_up.recorder))
-    assert heard.body == b"half"
-    assert not heard.finished
-    assert set_up.kept.exchanges[0].ended == "cut"
+    received = jumping(ask(set_up.recorder))
+    assert received.body == b"half"
+    assert not received.finished
+    assert set_up.sink.exchanges[0].ended == "cut"
 
 
-def test_an_upstream_that_is_not_there_is_told_and_nothing_is_kept() -> None:
+def test_an_unreachable_upstream_is_an_error_and_not_recorded() -> None:
     def absent(_: Clock) -> httpx2.Response:
         raise httpx2.ConnectError("http://user:password@upstream")
 
     set_up = bench(absent)
-    heard = jumping(ask(set_up.recorder))
-    assert heard.status == 502
-    assert b"ConnectError" in heard.body
-    assert b"password" not in heard.body
-    assert set_up.kept.exchanges == []
+    received = jumping(ask(set_up.recorder))
+    assert received.status == 502
+    assert b"ConnectError" in received.body
+    assert b"password" not in received.body
+    assert set_up.sink.exchanges == []
 
 
 def test_the_upstream_is_let_go_when_the_client_leaves() -> None:
@@ -159,10 +163,10 @@ def test_the_upstream_is_let_go_when_the_client_leaves() -> None:
             closed.append(True)
 
     set_up = bench(lambda _: httpx2.Response(200, stream=Endless()))
-    heard = jumping(ask(set_up.recorder, leaves_after=3.0))
-    assert heard.body == b"first"
+    received = jumping(ask(set_up.recorder, leaves_after=3.0))
+    assert received.body == b"first"
     assert closed
-    assert set_up.kept.exchanges[0].ended == "left"
+    assert set_up.sink.exchanges[0].ended == "left"
 
 
 def test_a_host_that_is_not_ours_and_a_body_too_large_are_refused() -> None:

@@ -1,4 +1,4 @@
-"""The description of the API as a judge: whether a response is what the description says.
+"""The description of the API as a judge: whether a response matches the description.
 
 The schemas are closed here: a field that the description does not know is a difference too. The published ones are
 open, so that a newer server's fields break no client.
@@ -108,7 +108,7 @@ def find_errors(schema: Json, value: object) -> list[str]:
 
 
 def check_response(method: str, path: str, status: int, headers: dict[str, str], body: bytes) -> list[str]:
-    """How a response differs from what the description says of the route. path: as the application's table has it."""
+    """How a response differs from the description of the route. path: as the application's table has it."""
     operation = find_operation(method, path)
     if operation is None:
         return [f"{method} {path} is not described"]

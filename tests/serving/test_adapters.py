@@ -13,7 +13,7 @@ from dragoman.pipeline.models import EventBackend, Models, ServedModel
 from dragoman.pipeline.served_model import Adapters
 from dragoman.serving.app import create_app
 from dragoman.serving.service import ServingOptions
-from tests.serving.house import tokenizer
+from tests.serving.harness import tokenizer
 
 
 class Loader:

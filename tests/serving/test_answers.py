@@ -11,41 +11,41 @@ from openai.types.chat import ChatCompletionChunk, ChatCompletionMessageParam
 
 from dragoman.engines.scripted import CallTool, Fail, Say, ScriptEntry, Think
 from dragoman.serving.service import ServingOptions
-from tests.serving.house import House, house
+from tests.serving.harness import ServerHarness, build_server
 
 HI: list[ChatCompletionMessageParam] = [{"role": "user", "content": "hi"}]
 HELLO = ScriptEntry((Say("Hello there"),), repeat=True)
 
 
-async def stream(it: House, **asked: Any) -> list[ChatCompletionChunk]:
-    chunks = await it.openai().chat.completions.create(model="m", messages=HI, stream=True, **asked)
+async def stream(it: ServerHarness, **body: Any) -> list[ChatCompletionChunk]:
+    chunks = await it.openai().chat.completions.create(model="m", messages=HI, stream=True, **body)
     return [chunk async for chunk in chunks]
 
 
 async def test_a_whole_answer() -> None:
-    reply = await house(HELLO).openai().chat.completions.create(model="m", messages=HI)
+    reply = await build_server(HELLO).openai().chat.completions.create(model="m", messages=HI)
     assert (reply.choices[0].message.content, reply.choices[0].finish_reason) == ("Hello there", "stop")
     assert reply.usage is not None
     assert reply.usage.completion_tokens > 1
 
 
 async def test_a_streamed_answer_says_the_same() -> None:
-    chunks = await stream(house(HELLO), stream_options={"include_usage": True})
-    said = [choice.delta.content or "" for chunk in chunks for choice in chunk.choices]
-    assert "".join(said) == "Hello there"
+    chunks = await stream(build_server(HELLO), stream_options={"include_usage": True})
+    texts = [choice.delta.content or "" for chunk in chunks for choice in chunk.choices]
+    assert "".join(texts) == "Hello there"
     assert chunks[-1].usage is not None
     assert chunks[-1].choices == []
 
 
 async def test_all_choices_are_answered() -> None:
-    reply = await house(HELLO).openai().chat.completions.create(model="m", messages=HI, n=3)
+    reply = await build_server(HELLO).openai().chat.completions.create(model="m", messages=HI, n=3)
     assert [(c.index, c.message.content) for c in reply.choices] == [(i, "Hello there") for i in range(3)]
 
 
-async def test_reasoning_and_calls_are_told_apart() -> None:
+async def test_reasoning_and_calls_are_separate_parts() -> None:
     tools: Any = [{"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}}]
     entry = ScriptEntry((Think("Hmm."), Say("I add."), CallTool("add", '{"a": 1}')))
-    reply = await house(entry).openai().chat.completions.create(model="m", messages=HI, tools=tools)
+    reply = await build_server(entry).openai().chat.completions.create(model="m", messages=HI, tools=tools)
     message = reply.choices[0].message
     assert message.model_extra is not None
     assert message.model_extra["reasoning_content"] == "Hmm."
@@ -58,7 +58,7 @@ async def test_reasoning_and_calls_are_told_apart() -> None:
 
 @pytest.mark.parametrize("streamed", [False, True])
 async def test_a_stop_string_ends_the_text_and_is_named(streamed: bool) -> None:
-    it = house(HELLO, options=ServingOptions())
+    it = build_server(HELLO, options=ServingOptions())
     ask: dict[str, Any] = {"model": "m", "messages": HI, "stop": ["there"], "stream": streamed}
     answer = await it.post("/v1/chat/completions", ask)
     assert "Hello " in answer.text or '"Hello"' in answer.text
@@ -67,22 +67,22 @@ async def test_a_stop_string_ends_the_text_and_is_named(streamed: bool) -> None:
 
 @pytest.mark.parametrize("streamed", [False, True])
 async def test_a_refusal_is_a_true_400_also_when_streaming(streamed: bool) -> None:
-    it = house(ScriptEntry((Fail(400, "cannot"),)))
+    it = build_server(ScriptEntry((Fail(400, "cannot"),)))
     with pytest.raises(openai.BadRequestError, match="cannot"):
         await it.openai().chat.completions.create(model="m", messages=HI, stream=streamed)
 
 
-async def test_trap_17_a_failure_in_mid_stream_is_shown_and_no_done_hides_it() -> None:
-    it = house(ScriptEntry((Say("Hello "), Fail(500, "the engine broke"))))
+async def test_trap_17_a_failure_in_mid_stream_is_an_error_without_done() -> None:
+    it = build_server(ScriptEntry((Say("Hello "), Fail(500, "the engine broke"))))
     answer = await it.post("/v1/chat/completions", {"model": "m", "messages": HI, "stream": True})
     last = answer.text.strip().split("\n\n")[-1]
     assert json.loads(last.removeprefix("data: "))["error"]["message"] == "the engine broke"
     with pytest.raises(openai.APIError, match="the engine broke"):
-        await stream(house(ScriptEntry((Say("Hello "), Fail(500, "the engine broke")))))
+        await stream(build_server(ScriptEntry((Say("Hello "), Fail(500, "the engine broke")))))
 
 
 async def test_a_failure_of_a_whole_answer_is_a_5xx() -> None:
-    it = house(ScriptEntry((Say("Hello "), Fail(500, "the engine broke"))), HELLO)
+    it = build_server(ScriptEntry((Say("Hello "), Fail(500, "the engine broke"))), HELLO)
     with pytest.raises(openai.InternalServerError, match="the engine broke"):
         await it.openai().chat.completions.create(model="m", messages=HI)
     reply = await it.openai().chat.completions.create(model="m", messages=HI)
@@ -90,14 +90,14 @@ async def test_a_failure_of_a_whole_answer_is_a_5xx() -> None:
 
 
 async def test_several_prompts_answer_in_order() -> None:
-    reply = await house(HELLO).openai().completions.create(model="m", prompt=["a", "b", "c"], n=2)
+    reply = await build_server(HELLO).openai().completions.create(model="m", prompt=["a", "b", "c"], n=2)
     assert [choice.index for choice in reply.choices] == list(range(6))
     assert {choice.text for choice in reply.choices} == {"Hello there"}
 
 
 @pytest.mark.parametrize("streamed", [False, True])
 async def test_the_answers_headers(streamed: bool) -> None:
-    answer = await house(HELLO).post(
+    answer = await build_server(HELLO).post(
         "/v1/chat/completions", {"model": "m", "messages": HI, "stream": streamed}, {"x-request-id": "mine-1"}
     )
     assert answer.headers["x-request-id"] == "mine-1"
@@ -107,7 +107,7 @@ async def test_the_answers_headers(streamed: bool) -> None:
 
 
 async def test_an_unfit_request_id_is_replaced() -> None:
-    answer = await house(HELLO).post(
+    answer = await build_server(HELLO).post(
         "/v1/chat/completions", {"model": "m", "messages": HI}, {"x-request-id": "a b\t<script>"}
     )
     assert answer.headers["x-request-id"].startswith("req_")
@@ -115,14 +115,14 @@ async def test_an_unfit_request_id_is_replaced() -> None:
 
 async def test_what_is_ignored_is_named_in_a_warning() -> None:
     ask = {"model": "m", "messages": HI, "frobnicate": 1, "min_tokens": 3}
-    answer = await house(HELLO).post("/v1/chat/completions", ask)
+    answer = await build_server(HELLO).post("/v1/chat/completions", ask)
     assert answer.status_code == 200
     assert "frobnicate" in answer.headers["x-dragoman-warnings"]
     assert "min_tokens" in answer.headers["x-dragoman-warnings"]
 
 
 async def test_strict_refuses_what_its_reader_would_leave_out() -> None:
-    it = house(HELLO, options=ServingOptions(strict=True))
+    it = build_server(HELLO, options=ServingOptions(strict=True))
     ask: dict[str, Any] = {"model": "m", "messages": HI, "tools": [{"type": "web_search"}]}
     assert (await it.post("/v1/chat/completions", ask)).status_code == 400
     assert it.engine.num_requests == 0
@@ -130,13 +130,13 @@ async def test_strict_refuses_what_its_reader_would_leave_out() -> None:
 
 async def test_a_very_large_body_is_read_all_the_same() -> None:
     ask: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "hi"}] * 10_000, "max_tokens": 1}
-    answer = await house(HELLO, max_model_len=4096).post("/v1/chat/completions", ask)
+    answer = await build_server(HELLO, max_model_len=4096).post("/v1/chat/completions", ask)
     assert answer.json()["error"]["code"] == "context_length_exceeded"
 
 
 @pytest.mark.parametrize("extra", [{"frobnicate": 1}, {"min_tokens": 3}])
-async def test_strict_refuses_what_it_would_ignore_and_the_engine_is_not_asked(extra: dict[str, int]) -> None:
-    it = house(HELLO, options=ServingOptions(strict=True))
+async def test_strict_mode_rejects_ignored_fields_before_the_engine_is_called(extra: dict[str, int]) -> None:
+    it = build_server(HELLO, options=ServingOptions(strict=True))
     answer = await it.post("/v1/chat/completions", {"model": "m", "messages": HI, **extra})
     assert answer.status_code == 400
     assert answer.json()["error"]["param"] == next(iter(extra))

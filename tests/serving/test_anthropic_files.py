@@ -7,9 +7,9 @@ from datetime import UTC, datetime
 import anthropic
 import pytest
 
-from tests.serving.house import house
+from tests.serving.background_server import working
+from tests.serving.harness import build_server
 from tests.serving.test_message_batches import sdk
-from tests.serving.working import working
 
 VERSION = {"anthropic-version": "2023-06-01"}
 NOW = datetime.fromtimestamp(1_700_000_000, UTC)
@@ -33,13 +33,13 @@ async def test_a_file_comes_back_as_it_was():
 async def test_files_are_listed_newest_first():
     async with working() as server:
         files = sdk(server).files
-        made = [(await files.upload(file=(f"{number}.txt", b"x"))).id for number in range(5)]
-        assert [file.id async for file in files.list(limit=2)] == made[::-1]
-        assert [file.id for file in (await files.list(ids=[made[3], "file_none", made[1]])).data] == [made[3], made[1]]
-        older = (await server.get(f"/v1/files?limit=2&after_id={made[3]}", VERSION)).json()
-        assert [file["id"] for file in older["data"]] == [older["first_id"], older["last_id"]] == [made[2], made[1]]
-        newer = (await server.get(f"/v1/files?limit=2&before_id={made[1]}", VERSION)).json()
-        assert ([file["id"] for file in newer["data"]], newer["has_more"]) == ([made[3], made[2]], True)
+        ids = [(await files.upload(file=(f"{number}.txt", b"x"))).id for number in range(5)]
+        assert [file.id async for file in files.list(limit=2)] == ids[::-1]
+        assert [file.id for file in (await files.list(ids=[ids[3], "file_none", ids[1]])).data] == [ids[3], ids[1]]
+        older = (await server.get(f"/v1/files?limit=2&after_id={ids[3]}", VERSION)).json()
+        assert [file["id"] for file in older["data"]] == [older["first_id"], older["last_id"]] == [ids[2], ids[1]]
+        newer = (await server.get(f"/v1/files?limit=2&before_id={ids[1]}", VERSION)).json()
+        assert ([file["id"] for file in newer["data"]], newer["has_more"]) == ([ids[3], ids[2]], True)
 
 
 async def test_either_vendors_clients_see_the_same_files():
@@ -58,8 +58,8 @@ async def test_a_message_reads_what_was_uploaded():
         file = await client.files.upload(file=("a.pdf", b"%PDF-1.4", "application/pdf"))
         document = {"type": "document", "source": {"type": "file", "file_id": file.id}}
         content = [document, {"type": "text", "text": "[[say seen]]"}]
-        asked = {"model": "m", "max_tokens": 9, "messages": [{"role": "user", "content": content}]}
-        assert (await server.post("/v1/messages", asked)).json()["content"][0]["text"] == "seen"
+        body = {"model": "m", "max_tokens": 9, "messages": [{"role": "user", "content": content}]}
+        assert (await server.post("/v1/messages", body)).json()["content"][0]["text"] == "seen"
 
 
 @pytest.mark.parametrize(
@@ -89,8 +89,8 @@ async def test_an_upload_needs_a_file_but_no_name_for_it():
         assert refused.json()["error"]["message"].startswith("file: Field required")
 
 
-async def test_on_shared_paths_an_error_is_that_of_who_asks():
-    server = house()
+async def test_errors_of_shared_paths_have_the_clients_envelope():
+    server = build_server()
     for path in ("/v1/models/none", "/v1/nowhere", "/v1/v1/messages"):
         assert (await server.get(path, VERSION)).json()["type"] == "error"
         assert "type" not in (await server.get(path)).json()

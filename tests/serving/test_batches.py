@@ -19,9 +19,9 @@ from dragoman.serving.clock import SystemClock
 from dragoman.serving.service import ServingOptions
 from dragoman.settings import Settings
 from dragoman.store import Bounds, MemoryStore, SqliteStore
-from tests.serving.house import Still, house
-from tests.serving.responses.house import lifespan
-from tests.serving.working import working
+from tests.serving.background_server import working
+from tests.serving.harness import Still, build_server
+from tests.serving.responses.harness import lifespan
 
 CHAT = "/v1/chat/completions"
 NONE = BatchRequestCounts(total=0, completed=0, failed=0)
@@ -29,7 +29,7 @@ ENDED = ("completed", "failed", "expired", "cancelled")
 
 
 class Passing(Still):
-    """A clock that goes on when a test says so."""
+    """A clock that is advanced by hand."""
 
     time = 1_700_000_000.0
 
@@ -37,8 +37,8 @@ class Passing(Still):
         return self.time
 
 
-def line(id: str, said: str = "hello", url: str = CHAT, **more: Any) -> dict[str, Any]:
-    body = {"model": "m", "messages": [{"role": "user", "content": said}], **more}
+def line(id: str, content: str = "hello", url: str = CHAT, **more: Any) -> dict[str, Any]:
+    body = {"model": "m", "messages": [{"role": "user", "content": content}], **more}
     return {"custom_id": id, "method": "POST", "url": url, "body": body}
 
 
@@ -49,7 +49,7 @@ async def begin(client: openai.AsyncOpenAI, *lines: dict[str, Any], endpoint: An
 
 
 async def until(client: openai.AsyncOpenAI, id: str, *states: str) -> Batch:
-    """Nobody tells a client when it is so; the test's own limit ends it."""
+    """Polls, as there is no event for it; the test's own limit ends it."""
     async with asyncio.timeout(20):
         while (batch := await client.batches.retrieve(id)).status not in states:  # noqa: ASYNC110
             await asyncio.sleep(0.005)
@@ -115,15 +115,15 @@ async def test_a_bad_line_is_an_error_of_its_own():
 async def test_other_endpoints_answer_as_they_do_otherwise(endpoint: str, body: dict[str, Any], object: str):
     async with working() as server:
         client = server.openai()
-        asked = {"custom_id": "a", "method": "POST", "url": endpoint, "body": {"model": "m", **body}}
-        batch = await until(client, (await begin(client, asked, endpoint=endpoint)).id, *ENDED)
+        request = {"custom_id": "a", "method": "POST", "url": endpoint, "body": {"model": "m", **body}}
+        batch = await until(client, (await begin(client, request, endpoint=endpoint)).id, *ENDED)
         rows = await results(client, batch.output_file_id)
         assert rows["a"]["response"]["body"]["object"] == object
         assert batch.usage is not None
         assert batch.usage.output_tokens > 0
 
 
-async def test_embeddings_are_made_too():
+async def test_embeddings_are_supported_too():
     models = build_models(Settings(), SystemClock())
     app = create_app(models, store=MemoryStore())
     async with lifespan(app):
@@ -132,13 +132,13 @@ async def test_embeddings_are_made_too():
             base_url="http://localhost/v1",
             http_client=httpx2.AsyncClient(transport=httpx2.ASGITransport(app), base_url="http://localhost"),
         )
-        asked = {"custom_id": "a", "method": "POST", "url": "/v1/embeddings", "body": {"model": "tiny", "input": "x"}}
-        batch = await until(client, (await begin(client, asked, endpoint="/v1/embeddings")).id, *ENDED)
+        request = {"custom_id": "a", "method": "POST", "url": "/v1/embeddings", "body": {"model": "tiny", "input": "x"}}
+        batch = await until(client, (await begin(client, request, endpoint="/v1/embeddings")).id, *ENDED)
         rows = await results(client, batch.output_file_id)
         assert rows["a"]["response"]["body"]["data"][0]["object"] == "embedding"
 
 
-async def test_a_line_that_is_too_long_is_told():
+async def test_a_line_that_is_too_long_is_an_error():
     async with working(options=ServingOptions(max_body_bytes=2000)) as server:
         client = server.openai()
         batch = await until(client, (await begin(client, line("a", "x" * 3000))).id, *ENDED)
@@ -165,8 +165,8 @@ async def test_a_file_of_no_requests_fails_with_the_numbers_of_its_lines(content
     async with working() as server:
         client = server.openai()
         file = await client.files.create(file=("x", content), purpose="batch")
-        made = await client.batches.create(input_file_id=file.id, endpoint=CHAT, completion_window="24h")
-        batch = await until(client, made.id, *ENDED)
+        created_batch = await client.batches.create(input_file_id=file.id, endpoint=CHAT, completion_window="24h")
+        batch = await until(client, created_batch.id, *ENDED)
         assert batch.status == "failed"
         assert batch.errors is not None
         assert batch.errors.data is not None
@@ -247,8 +247,8 @@ async def test_a_server_that_was_stopped_goes_on_where_it_was(tmp_path: Path):
 async def test_two_servers_share_the_work_and_do_nothing_twice(tmp_path: Path):
     stores = [SqliteStore(tmp_path / "x.db", now=Still().now) for _ in range(2)]
     async with working(store=stores[0]) as one, working(store=stores[1]) as two:
-        made = [await begin(one.openai(), *(line(f"r{number}") for number in range(10))) for _ in range(4)]
-        for batch in made:
+        batches = [await begin(one.openai(), *(line(f"r{number}") for number in range(10))) for _ in range(4)]
+        for batch in batches:
             assert (await until(two.openai(), batch.id, *ENDED)).status == "completed"
         assert one.engine.num_requests + two.engine.num_requests == 40
 
@@ -289,8 +289,8 @@ async def test_a_batch_is_its_owners_own():
 async def test_batches_are_listed_newest_first_in_pages():
     async with working() as server:
         client = server.openai()
-        made = [(await begin(client, line("x"))).id for _ in range(3)]
-        assert [batch.id async for batch in client.batches.list(limit=1)] == made[::-1]
+        ids = [(await begin(client, line("x"))).id for _ in range(3)]
+        assert [batch.id async for batch in client.batches.list(limit=1)] == ids[::-1]
 
 
 @pytest.mark.parametrize(
@@ -315,7 +315,7 @@ async def test_a_wrong_order_names_its_field(wrong: dict[str, Any], param: str):
 
 async def test_a_server_that_keeps_nothing_has_no_batches():
     with pytest.raises(openai.BadRequestError, match="requires a store"):
-        await house().openai().batches.list()
+        await build_server().openai().batches.list()
 
 
 async def test_a_batch_that_outgrows_the_store_fails():

@@ -1,4 +1,4 @@
-"""`close_at_limit`: JSON that meets max_tokens is valid, and the finish reason says that it was cut."""
+"""`close_at_limit`: JSON that reaches max_tokens is valid, and the finish reason is `length`."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ STORY: Json = {
     "additionalProperties": False,
 }
 FORMAT: Json = {"type": "json_schema", "json_schema": {"name": "story", "schema": STORY}}
-ASKED: list[Json] = [{"role": "user", "content": "Tell me a long story as JSON."}]
+MESSAGES: list[Json] = [{"role": "user", "content": "Tell me a long story as JSON."}]
 CLOSE: Json = {"structured_outputs": {"close_at_limit": True}}
 CUT = 48
 
@@ -44,7 +44,7 @@ async def serving(model: str = "tiny", *, by_default: bool = False) -> AsyncGene
 
 
 async def chat(client: httpx2.AsyncClient, **fields: Any) -> httpx2.Response:
-    body = {"model": "m", "messages": ASKED, "max_tokens": CUT, "response_format": FORMAT, "seed": 1, **fields}
+    body = {"model": "m", "messages": MESSAGES, "max_tokens": CUT, "response_format": FORMAT, "seed": 1, **fields}
     answer = await client.post("/v1/chat/completions", json=body)
     assert answer.status_code == 200, answer.text
     return answer
@@ -71,13 +71,13 @@ async def test_it_can_be_the_servers_default():
         with pytest.raises(json.JSONDecodeError):
             json.loads((await chat(client, **own)).json()["choices"][0]["message"]["content"])
         text = {"format": {"type": "json_schema", "name": "story", "schema": STORY}}
-        body: Json = {"model": "m", "input": ASKED, "max_output_tokens": CUT, "text": text}
-        told = (await client.post("/v1/responses", json=body)).json()
-        assert (told["status"], told["incomplete_details"]) == ("incomplete", {"reason": "max_output_tokens"})
-        json.loads(told["output"][0]["content"][0]["text"])
+        body: Json = {"model": "m", "input": MESSAGES, "max_output_tokens": CUT, "text": text}
+        response = (await client.post("/v1/responses", json=body)).json()
+        assert (response["status"], response["incomplete_details"]) == ("incomplete", {"reason": "max_output_tokens"})
+        json.loads(response["output"][0]["content"][0]["text"])
         body = {
             "model": "m",
-            "messages": ASKED,
+            "messages": MESSAGES,
             "max_tokens": CUT,
             "output_config": {"format": {"type": "json_schema", "schema": STORY}},
         }
@@ -91,8 +91,8 @@ async def test_a_call_and_a_thought_are_closed_too():
     async with serving() as client:
         answer = await chat(client, **CLOSE, response_format=None, tools=[call], tool_choice="required", max_tokens=60)
         (choice,) = answer.json()["choices"]
-        (made,) = choice["message"]["tool_calls"]
-        jsonschema_rs.validate(STORY, json.loads(made["function"]["arguments"]))
+        (tool_call,) = choice["message"]["tool_calls"]
+        jsonschema_rs.validate(STORY, json.loads(tool_call["function"]["arguments"]))
         assert choice["finish_reason"] == "length"
         answer = await chat(client, **CLOSE, reasoning_effort="high", max_tokens=52)
         jsonschema_rs.validate(STORY, json.loads(answer.json()["choices"][0]["message"]["content"]))

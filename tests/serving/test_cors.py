@@ -1,4 +1,4 @@
-"""Which pages' scripts may talk to this server, as a browser is told."""
+"""CORS headers: which pages' scripts may use this server."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ HERE, APP, OTHER = "http://localhost:8000", "https://app.example", "https://evil
 ASKS = {"access-control-request-method": "POST"}
 
 
-def asked(origin: str | None = None, **more: str) -> Headers:
+def build_request_headers(origin: str | None = None, **more: str) -> Headers:
     given = {name.replace("_", "-"): value for name, value in more.items()}
     return Headers({"host": "localhost:8000", **({} if origin is None else {"origin": origin}), **given})
 
 
 def head(origins: CorsPolicy, origin: str | None) -> dict[bytes, bytes]:
-    return dict(origins.build_headers(asked(origin)))
+    return dict(origins.build_headers(build_request_headers(origin)))
 
 
 def test_by_default_an_answer_says_nothing_of_it():
-    assert CorsPolicy().build_headers(asked(APP)) == []
+    assert CorsPolicy().build_headers(build_request_headers(APP)) == []
 
 
-def test_who_is_allowed_by_name_is_named_and_caches_are_told():
+def test_a_listed_origin_is_echoed_with_vary():
     origins = CorsPolicy([APP, "http://localhost:3000"])
     assert head(origins, APP)[b"access-control-allow-origin"] == APP.encode()
     assert head(origins, APP)[b"vary"] == b"origin"
@@ -39,34 +39,36 @@ def test_who_is_allowed_by_name_is_named_and_caches_are_told():
     assert head(origins, OTHER) == head(origins, None) == {b"vary": b"origin"}
 
 
-def test_a_star_is_said_to_everybody_alike():
+def test_a_star_is_sent_to_every_origin():
     assert head(CorsPolicy(["*"]), OTHER) == head(CorsPolicy(["*"]), None)
     assert head(CorsPolicy(["*"]), OTHER)[b"access-control-allow-origin"] == b"*"
 
 
 @pytest.mark.parametrize("allowed", [[APP], ["*"]])
-def test_what_is_asked_beforehand_is_answered_for_who_may(allowed: list[str]):
-    wish = asked(APP, **ASKS, access_control_request_headers="authorization,content-type,x-stainless-os")
-    told = dict(CorsPolicy(allowed).build_preflight_headers("OPTIONS", wish, ["GET", "POST"]) or [])
-    assert told[b"access-control-allow-methods"] == b"GET, POST"
-    assert told[b"access-control-allow-headers"] == b"authorization,content-type,x-stainless-os"
-    assert b"access-control-allow-private-network" not in told
+def test_a_preflight_of_an_allowed_origin_is_answered(allowed: list[str]):
+    wish = build_request_headers(
+        APP, **ASKS, access_control_request_headers="authorization,content-type,x-stainless-os"
+    )
+    headers = dict(CorsPolicy(allowed).build_preflight_headers("OPTIONS", wish, ["GET", "POST"]) or [])
+    assert headers[b"access-control-allow-methods"] == b"GET, POST"
+    assert headers[b"access-control-allow-headers"] == b"authorization,content-type,x-stainless-os"
+    assert b"access-control-allow-private-network" not in headers
 
 
 def test_a_page_from_outside_may_ask_a_server_within():
-    wish = asked(APP, **ASKS, access_control_request_private_network="true")
-    told = dict(CorsPolicy([APP]).build_preflight_headers("OPTIONS", wish, ["POST"]) or [])
-    assert told[b"access-control-allow-private-network"] == b"true"
+    wish = build_request_headers(APP, **ASKS, access_control_request_private_network="true")
+    headers = dict(CorsPolicy([APP]).build_preflight_headers("OPTIONS", wish, ["POST"]) or [])
+    assert headers[b"access-control-allow-private-network"] == b"true"
 
 
 @pytest.mark.parametrize(
     ("allowed", "method", "headers"),
     [
-        ([], "OPTIONS", asked(APP, **ASKS)),
-        ([APP], "OPTIONS", asked(OTHER, **ASKS)),
-        ([APP], "OPTIONS", asked(**ASKS)),
-        ([APP], "OPTIONS", asked(APP)),
-        ([APP], "POST", asked(APP, **ASKS)),
+        ([], "OPTIONS", build_request_headers(APP, **ASKS)),
+        ([APP], "OPTIONS", build_request_headers(OTHER, **ASKS)),
+        ([APP], "OPTIONS", build_request_headers(**ASKS)),
+        ([APP], "OPTIONS", build_request_headers(APP)),
+        ([APP], "POST", build_request_headers(APP, **ASKS)),
     ],
 )
 def test_anything_else_is_a_request_like_others(allowed: list[str], method: str, headers: Headers):
@@ -74,10 +76,10 @@ def test_anything_else_is_a_request_like_others(allowed: list[str], method: str,
 
 
 @pytest.mark.parametrize("names", ["x\r\nset-cookie: a", "a b", "x" * 5000, "é"])
-def test_names_that_are_none_are_not_said_again(names: str):
+def test_invalid_header_names_are_not_echoed(names: str):
     wish = Headers(raw=[(b"origin", APP.encode()), *_raw(ASKS), (b"access-control-request-headers", names.encode())])
-    told = dict(CorsPolicy([APP]).build_preflight_headers("OPTIONS", wish, ["POST"]) or [])
-    assert b"access-control-allow-headers" not in told
+    headers = dict(CorsPolicy([APP]).build_preflight_headers("OPTIONS", wish, ["POST"]) or [])
+    assert b"access-control-allow-headers" not in headers
 
 
 def _raw(headers: dict[str, str]) -> list[tuple[bytes, bytes]]:
@@ -100,10 +102,10 @@ def _raw(headers: dict[str, str]) -> list[tuple[bytes, bytes]]:
 )
 def test_what_a_browser_does_not_ask_for_beforehand(allowed: list[str], origin: str | None, named: bool, passes: bool):
     if passes:
-        CorsPolicy(allowed).check_origin(asked(origin), by_name=named)
+        CorsPolicy(allowed).check_origin(build_request_headers(origin), by_name=named)
     else:
         with pytest.raises(PermissionDenied):
-            CorsPolicy(allowed).check_origin(asked(origin), by_name=named)
+            CorsPolicy(allowed).check_origin(build_request_headers(origin), by_name=named)
 
 
 @pytest.mark.parametrize("origin", ["app.example", "https://app.example/", "https://a b", "https://u@a", '["*"]', ""])
@@ -120,18 +122,18 @@ def client(*allowed: str) -> httpx2.AsyncClient:
 
 async def test_a_browser_asks_without_a_key_and_reads_the_refusal_of_what_it_then_sends():
     async with client(APP) as http:
-        asked = await http.options("/v1/chat/completions", headers={"origin": APP, **ASKS})
-        assert (asked.status_code, asked.headers["access-control-allow-methods"]) == (200, "POST, GET")
+        preflight = await http.options("/v1/chat/completions", headers={"origin": APP, **ASKS})
+        assert (preflight.status_code, preflight.headers["access-control-allow-methods"]) == (200, "POST, GET")
         for path in ("/v1/chat/completions", "/nowhere"):
             answer = await http.post(path, json={}, headers={"origin": APP})
             assert (answer.status_code, answer.headers["access-control-allow-origin"]) == (401, APP)
 
 
-async def test_a_page_that_may_not_is_told_nothing():
+async def test_a_page_of_another_origin_gets_no_cors_headers():
     async with client(APP) as http:
-        asked = await http.options("/v1/chat/completions", headers={"origin": OTHER, **ASKS})
-        assert asked.status_code == 403
-        assert not [name for name in asked.headers if name.startswith("access-control")]
+        preflight = await http.options("/v1/chat/completions", headers={"origin": OTHER, **ASKS})
+        assert preflight.status_code == 403
+        assert not [name for name in preflight.headers if name.startswith("access-control")]
 
 
 @pytest.mark.parametrize(("allowed", "status"), [(APP, 200), ("*", 403)])
@@ -140,6 +142,6 @@ async def test_what_administrators_order_no_page_orders_that_is_not_named(allowe
         assert (await http.options("/pause", headers={"origin": APP, **ASKS})).status_code == status
 
 
-def test_a_wrong_origin_is_told_at_the_start():
+def test_an_invalid_origin_is_a_startup_error():
     with pytest.raises(SettingsError, match="--allowed-origins: an origin is"):
         build_serving_options(Settings(allowed_origins=("app.example",)))

@@ -11,8 +11,8 @@ from dragoman.launch import build_models
 from dragoman.serving.app import create_app
 from dragoman.serving.clock import SystemClock
 from dragoman.settings import Settings
-from tests.serving.house import house
-from tests.serving.working import working
+from tests.serving.background_server import working
+from tests.serving.harness import build_server
 
 HI = [{"role": "user", "content": "What is the capital of Japan?"}]
 TOOL: dict[str, Any] = {"name": "f", "description": "Finds.", "input_schema": {"type": "object"}}
@@ -58,7 +58,7 @@ async def test_the_scripted_engine_has_room_for_an_agents_prompt() -> None:
     ],
 )
 async def test_an_unknown_field_is_named(path: str, body: dict[str, Any]) -> None:
-    answer = await house().post(path, body)
+    answer = await build_server().post(path, body)
     assert answer.status_code == 200, answer.text
     assert answer.headers["x-dragoman-warnings"] == "personality is ignored: unknown field"
 

@@ -17,7 +17,7 @@ from dragoman.engines.scripted import Say, ScriptEntry, Think
 from dragoman.serving.crypto import Sealer
 from dragoman.serving.service import ServingOptions
 
-from .house import House, house
+from .harness import ServerHarness, build_server
 
 OWN = Sealer(b"a key").for_owner("me")
 FOREIGN = (Sealer(b"a key").for_owner("you"), Sealer(b"another").for_owner("me"))
@@ -61,19 +61,19 @@ THOUGHT = ScriptEntry((Think("Hm."), Say("Well.")), repeat=True)
 INCLUDE: Any = ["reasoning.encrypted_content"]
 
 
-def two_keys(check: Literal["lenient", "strict"] = "lenient") -> House:
-    return house(THOUGHT, options=ServingOptions(api_key=("mine", "yours"), reasoning_verification=check))
+def two_keys(check: Literal["lenient", "strict"] = "lenient") -> ServerHarness:
+    return build_server(THOUGHT, options=ServingOptions(api_key=("mine", "yours"), reasoning_verification=check))
 
 
 def headers(key: str) -> dict[str, str]:
     return {"authorization": f"Bearer {key}"}
 
 
-async def respond(it: House, key: str, input: Any, **fields: Any) -> httpx2.Response:
+async def respond(it: ServerHarness, key: str, input: Any, **fields: Any) -> httpx2.Response:
     return await it.post("/v1/responses", {"model": "m", "input": input, "include": INCLUDE, **fields}, headers(key))
 
 
-async def test_sealed_reasoning_goes_round_for_its_owner_and_nobody_else():
+async def test_encrypted_reasoning_round_trips_only_for_its_owner():
     it = two_keys()
     reasoning, *_ = (await respond(it, "mine", "hi")).json()["output"]
     replayed = [{"role": "user", "content": "hi"}, reasoning, {"role": "user", "content": "and?"}]
@@ -84,7 +84,7 @@ async def test_sealed_reasoning_goes_round_for_its_owner_and_nobody_else():
 
 
 @pytest.mark.parametrize("summary", [None, "auto"])
-async def test_nothing_is_sealed_unless_it_is_asked_for(summary: str | None):
+async def test_nothing_is_encrypted_unless_requested(summary: str | None):
     answer = await respond(two_keys(), "mine", "hi", include=[], reasoning={"summary": summary})
     assert "encrypted_content" not in answer.text
 
@@ -96,7 +96,7 @@ async def test_a_sealed_thought_is_not_to_be_read_in_its_blob():
 
 @pytest.mark.parametrize("display", ["omitted", "summarized"])
 @pytest.mark.parametrize("streamed", [False, True])
-async def test_a_thinking_block_goes_round_for_its_owner_and_nobody_else(display: str, streamed: bool):
+async def test_a_thinking_block_round_trips_only_for_its_owner(display: str, streamed: bool):
     it = two_keys("strict")
     ask: dict[str, Any] = {"model": "m", "max_tokens": 20, "thinking": {"type": "adaptive", "display": display}}
     hello: Any = {"role": "user", "content": "hi"}
@@ -107,10 +107,10 @@ async def test_a_thinking_block_goes_round_for_its_owner_and_nobody_else(display
     client = anthropic.AsyncAnthropic(api_key="mine", base_url="http://localhost", http_client=it.http())
     if streamed:
         async with client.messages.stream(**ask, messages=[hello]) as stream:
-            said = (await stream.get_final_message()).to_json()
+            text = (await stream.get_final_message()).to_json()
     else:
-        said = (await post("mine", [hello])).text
-    thinking = json.loads(said)["content"][0]
+        text = (await post("mine", [hello])).text
+    thinking = json.loads(text)["content"][0]
     assert (thinking["type"], thinking["thinking"]) == ("thinking", "" if display == "omitted" else "Hm.")
     replayed: list[Any] = [hello, {"role": "assistant", "content": [thinking]}, {"role": "user", "content": "and?"}]
     assert (await post("mine", replayed)).status_code == 200

@@ -46,7 +46,7 @@ from dragoman.serving.app import create_app
 from dragoman.store import MemoryStore
 from tests.http.wire import Wire, answers, serving
 
-from .house import Counting, Still, scope, tokenizer
+from .harness import Counting, Still, scope, tokenizer
 
 TOKENIZER = tokenizer()
 VOCABULARY = Vocabulary(TOKENIZER)
@@ -106,12 +106,12 @@ class Client:
     statuses: list[int] = field(default_factory=list[int])
     n_direct: int = 0
     started: bool = False
-    _asked: int = 0
+    _write_checks: int = 0
 
     @property
     def can_write(self) -> bool:
-        self._asked += 1
-        return self.started and (not self.turns or self.turns[self._asked % len(self.turns)])
+        self._write_checks += 1
+        return self.started and (not self.turns or self.turns[self._write_checks % len(self.turns)])
 
     def write(self, body: bytes) -> None:
         self.n_direct += 1
@@ -151,12 +151,12 @@ async def respond(
     """The answer to one request."""
     engine = Stepping()
     client = Client(json.dumps({"model": "m", "stream": stream, **PATHS[path]}).encode(), direct, turns)
-    asked = scope(path)
+    request_scope = scope(path)
     extensions: dict[str, object] = {asgi_extensions.DISCONNECT_EXTENSION: client.watch}
     if direct:
         extensions[asgi_extensions.DIRECT_WRITE_EXTENSION] = client
-    asked["extensions"] = extensions
-    task = asyncio.create_task(cast(Any, build_app(engine))(asked, client.receive, client.send))
+    request_scope["extensions"] = extensions
+    task = asyncio.create_task(cast(Any, build_app(engine))(request_scope, client.receive, client.send))
     while not engine.live and not task.done():  # noqa: ASYNC110
         await asyncio.sleep(0)
     for outputs, pause in steps:
@@ -196,13 +196,13 @@ outputs = st.one_of(tokens, tokens, tokens, st.sampled_from(MARKERS).map(sampled
 
 def until_failure(steps: list[Step]) -> list[Step]:
     """Without what follows a failure: it races with the end of the response."""
-    kept: list[Step] = []
+    passed: list[Step] = []
     for outputs, pause in steps:
         for position, (_, build) in enumerate(outputs):
             if build is failed:
-                return [*kept, (outputs[: position + 1], 12)]
-        kept.append((outputs, pause))
-    return kept
+                return [*passed, (outputs[: position + 1], 12)]
+        passed.append((outputs, pause))
+    return passed
 
 
 step_lists = st.lists(
@@ -217,7 +217,7 @@ def scheduled(id: str) -> TokenOutput:
 SCHEDULED: Step = ([(0, scheduled), (1, scheduled)], 6)
 
 
-def without_seals(body: bytes) -> bytes:
+def strip_signatures(body: bytes) -> bytes:
     """Reasoning is encrypted with a nonce."""
     return re.sub(rb'("signature"|"encrypted_content"):"[^"]*"', rb"\1", body)
 
@@ -240,7 +240,7 @@ def test_both_drivers_send_the_same(
     async def both() -> None:
         pulled, one = await respond(path, steps, stream=stream, direct=False, turns=[])
         pushed, other = await respond(path, steps, stream=stream, direct=True, turns=turns)
-        assert without_seals(b"".join(pushed.sent)) == without_seals(b"".join(pulled.sent))
+        assert strip_signatures(b"".join(pushed.sent)) == strip_signatures(b"".join(pulled.sent))
         assert pushed.statuses == pulled.statuses
         assert pulled.statuses[0] in (200, 500)
         assert other.aborted == one.aborted
@@ -273,11 +273,11 @@ async def test_what_is_stored_has_every_token(direct: bool) -> None:
     app = cast(Any, build_app(engine))
     call = {"model": "m", "messages": [{"role": "user", "content": "Hi"}], "store": True, "stream": True}
     client = Client(json.dumps(call).encode(), direct, [])
-    asked = scope("/v1/chat/completions")
-    asked["extensions"] = {asgi_extensions.DISCONNECT_EXTENSION: client.watch} | (
+    request_scope = scope("/v1/chat/completions")
+    request_scope["extensions"] = {asgi_extensions.DISCONNECT_EXTENSION: client.watch} | (
         {asgi_extensions.DIRECT_WRITE_EXTENSION: client} if direct else {}
     )
-    task = asyncio.create_task(app(asked, client.receive, client.send))
+    task = asyncio.create_task(app(request_scope, client.receive, client.send))
     while not engine.live:  # noqa: ASYNC110
         await asyncio.sleep(0)
     (name,) = engine.names
@@ -359,7 +359,7 @@ async def test_a_slow_reader_among_256_costs_the_others_nothing() -> None:
         assert answer.body.endswith(b"data: [DONE]\n\n")
 
 
-async def test_who_leaves_between_two_tokens_frees_the_engine() -> None:
+async def test_a_disconnect_between_two_tokens_frees_the_engine() -> None:
     engine = Stepping()
     async with serving(build_app(engine)) as wire, connections(wire, engine, 2) as (leaving, staying):
         for id in engine.names:

@@ -16,14 +16,14 @@ from dragoman.http.asgi_extensions import DISCONNECT_EXTENSION, find_on_disconne
 from dragoman.serving.body import ClientGone
 from dragoman.serving.disconnect import StreamTimeouts, cancel_on_disconnect, with_disconnect_events
 from dragoman.serving.service import ServingOptions
-from tests.serving.house import House, house, scope
+from tests.serving.harness import ServerHarness, build_server, scope
 
 ASK = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
 
 
 @pytest.fixture(params=["asgi", "extension"])
 def extended(request: pytest.FixtureRequest) -> bool:
-    """Whether the server tells of leaving by our extension, or as any other."""
+    """Whether the server reports disconnects by Dragoman's extension, or only by ASGI messages."""
     return request.param == "extension"
 
 
@@ -60,7 +60,7 @@ class Line:
 
 
 class Asleep:
-    """A sleep that lasts until it is cancelled, and tells when it has begun."""
+    """A sleep that lasts until it is cancelled, with an event for its start."""
 
     def __init__(self) -> None:
         self.begun = asyncio.Event()
@@ -70,7 +70,7 @@ class Asleep:
         await asyncio.Event().wait()
 
 
-def talk(it: House, line: Line) -> asyncio.Task[None]:
+def talk(it: ServerHarness, line: Line) -> asyncio.Task[None]:
     async def run() -> None:
         await it.app(line.scope("/v1/chat/completions"), line.inbox.get, line.send)
 
@@ -78,12 +78,12 @@ def talk(it: House, line: Line) -> asyncio.Task[None]:
 
 
 @pytest.mark.parametrize("streamed", [False, True])
-@pytest.mark.parametrize("said", [(Wait(9.0), Say("late")), (Say("Hello there"), Wait(9.0), Say("!"))])
+@pytest.mark.parametrize("entries", [(Wait(9.0), Say("late")), (Say("Hello there"), Wait(9.0), Say("!"))])
 async def test_leaving_closes_the_engine_before_and_while_it_speaks(
-    streamed: bool, said: tuple[Any, ...], extended: bool
+    streamed: bool, entries: tuple[Any, ...], extended: bool
 ) -> None:
     sleep = Asleep()
-    it = house(ScriptEntry(said), sleep=sleep)
+    it = build_server(ScriptEntry(entries), sleep=sleep)
     line = Line({**ASK, "stream": streamed}, extended)
     task = talk(it, line)
     await sleep.begun.wait()
@@ -94,7 +94,7 @@ async def test_leaving_closes_the_engine_before_and_while_it_speaks(
 
 async def test_leaving_with_several_prompts_closes_all_of_them(extended: bool) -> None:
     sleep = Asleep()
-    it = house(ScriptEntry((Wait(9.0), Say("late")), repeat=True), sleep=sleep)
+    it = build_server(ScriptEntry((Wait(9.0), Say("late")), repeat=True), sleep=sleep)
     line = Line({"model": "m", "prompt": ["a", "b", "c"]}, extended)
     task = asyncio.create_task(_run(it, line, "/v1/completions"))
     await sleep.begun.wait()
@@ -103,14 +103,14 @@ async def test_leaving_with_several_prompts_closes_all_of_them(extended: bool) -
     assert (it.engine.num_closed_early, it.engine.num_running) == (3, 0)
 
 
-async def _run(it: House, line: Line, path: str) -> None:
+async def _run(it: ServerHarness, line: Line, path: str) -> None:
     await it.app(line.scope(path), line.inbox.get, line.send)
 
 
 async def test_headers_and_comments_go_out_while_the_engine_is_silent(extended: bool) -> None:
     sleep = Asleep()
     patience = StreamTimeouts(headers=0.001, keepalive=0.001)
-    it = house(ScriptEntry((Wait(9.0), Say("late"))), options=ServingOptions(timeouts=patience), sleep=sleep)
+    it = build_server(ScriptEntry((Wait(9.0), Say("late"))), options=ServingOptions(timeouts=patience), sleep=sleep)
     line = Line({**ASK, "stream": True}, extended)
     task = talk(it, line)
     await line.until(b": keepalive\n\n: keepalive\n\n")
@@ -121,7 +121,7 @@ async def test_headers_and_comments_go_out_while_the_engine_is_silent(extended: 
 
 async def test_a_client_that_never_reads_is_given_up(extended: bool) -> None:
     patience = StreamTimeouts(headers=0.001, keepalive=0.001, stall=0.002)
-    it = house(ScriptEntry((Say("Hello there"), Say(" again"))), options=ServingOptions(timeouts=patience))
+    it = build_server(ScriptEntry((Say("Hello there"), Say(" again"))), options=ServingOptions(timeouts=patience))
     line = Line({**ASK, "stream": True}, extended)
 
     async def deaf(message: Message) -> None:
@@ -135,7 +135,7 @@ async def test_a_client_that_never_reads_is_given_up(extended: bool) -> None:
 
 
 async def test_a_client_that_leaves_in_its_body_asks_nothing(extended: bool) -> None:
-    it = house(ScriptEntry((Say("Hello"),)))
+    it = build_server(ScriptEntry((Say("Hello"),)))
     line = Line(ASK, extended)
     line.inbox.get_nowait()
     line.inbox.put_nowait({"type": "http.request", "body": b"{", "more_body": True})
@@ -144,7 +144,7 @@ async def test_a_client_that_leaves_in_its_body_asks_nothing(extended: bool) -> 
     assert (it.engine.num_requests, line.sent) == (0, [])
 
 
-async def test_vectors_that_nobody_waits_for_are_not_made(extended: bool) -> None:
+async def test_embeddings_of_a_disconnected_client_are_not_computed(extended: bool) -> None:
     line, begun, ended = Line(ASK, extended), asyncio.Event(), asyncio.Event()
 
     async def work() -> None:
@@ -160,9 +160,9 @@ async def test_vectors_that_nobody_waits_for_are_not_made(extended: bool) -> Non
         assert watch is not None
         await cancel_on_disconnect(watch, work())
 
-    asked = line.scope("/v1/embeddings")
+    request_scope = line.scope("/v1/embeddings")
     task = asyncio.ensure_future(
-        (app if extended else partial(with_disconnect_events, app))(asked, line.inbox.get, line.send)
+        (app if extended else partial(with_disconnect_events, app))(request_scope, line.inbox.get, line.send)
     )
     await begun.wait()
     line.leave()
@@ -173,7 +173,7 @@ async def test_vectors_that_nobody_waits_for_are_not_made(extended: bool) -> Non
 
 async def test_a_server_that_ends_a_request_is_not_taken_for_its_client(extended: bool) -> None:
     sleep = Asleep()
-    it = house(ScriptEntry((Say("Hello there"), Wait(9.0), Say("!"))), sleep=sleep)
+    it = build_server(ScriptEntry((Say("Hello there"), Wait(9.0), Say("!"))), sleep=sleep)
     task = talk(it, Line({**ASK, "stream": True}, extended))
     await sleep.begun.wait()
     task.cancel()

@@ -84,22 +84,22 @@ async def client() -> AsyncGenerator[httpx2.AsyncClient]:
     await models.stop()
 
 
-async def whole(client: httpx2.AsyncClient, **asked: Any) -> dict[str, Any]:
-    answer = await client.post("/v1/chat/completions", json={"max_tokens": 120, "seed": 5, **asked})
+async def whole(client: httpx2.AsyncClient, **body: Any) -> dict[str, Any]:
+    answer = await client.post("/v1/chat/completions", json={"max_tokens": 120, "seed": 5, **body})
     assert answer.status_code == 200, answer.text
     return answer.json()
 
 
-async def folded(client: httpx2.AsyncClient, **asked: Any) -> dict[str, Any]:
+async def folded(client: httpx2.AsyncClient, **body: Any) -> dict[str, Any]:
     """What the official SDK's own accumulator makes of the stream."""
     sdk = openai.AsyncOpenAI(api_key="none", base_url="http://localhost/v1", http_client=client, max_retries=0)
     state: ChatCompletionStreamState[None] = ChatCompletionStreamState()
     chunks = await sdk.chat.completions.create(
         model="tiny",
         stream=True,
-        messages=asked.pop("messages"),
+        messages=body.pop("messages"),
         stream_options={"include_usage": True},
-        extra_body={"max_tokens": 120, "seed": 5, **asked},
+        extra_body={"max_tokens": 120, "seed": 5, **body},
     )
     async for chunk in chunks:
         state.handle_chunk(chunk)
@@ -108,9 +108,9 @@ async def folded(client: httpx2.AsyncClient, **asked: Any) -> dict[str, Any]:
 
 def comparable(answer: dict[str, Any]) -> Any:
     """All but ids, nulls, what the format makes differ (an index, an empty content), and the warmer cache."""
-    kept = json.loads(json.dumps(answer), object_hook=_without)
-    kept["usage"].pop("prompt_tokens_details", None)
-    return kept["choices"], kept["usage"]
+    plain = json.loads(json.dumps(answer), object_hook=_without)
+    plain["usage"].pop("prompt_tokens_details", None)
+    return plain["choices"], plain["usage"]
 
 
 def _without(found: dict[str, Any]) -> dict[str, Any]:
@@ -124,8 +124,8 @@ def _without(found: dict[str, Any]) -> dict[str, Any]:
 @pytest.mark.asyncio(loop_scope="module")
 @pytest.mark.parametrize("name", CASES)
 async def test_the_stream_folds_to_the_whole_answer(client: httpx2.AsyncClient, name: str) -> None:
-    asked = CASES[name]
-    assert comparable(await folded(client, **asked)) == comparable(await whole(client, **asked))
+    body = CASES[name]
+    assert comparable(await folded(client, **body)) == comparable(await whole(client, **body))
 
 
 @pytest.mark.asyncio(loop_scope="module")
@@ -142,31 +142,31 @@ async def test_a_tool_call_validates_against_its_schema(client: httpx2.AsyncClie
 @pytest.mark.parametrize("mode", ["required", "auto"])
 async def test_a_custom_tool_gets_what_matches_its_regex(client: httpx2.AsyncClient, mode: str) -> None:
     tool = custom("regex", "ab[cd]{3}|x")
-    asked = {"messages": user("How is the weather in Rome?"), "tools": [tool], "tool_choice": mode, "temperature": 1.5}
-    answers = [await whole(client, **asked, seed=seed) for seed in range(4)]
+    body = {"messages": user("How is the weather in Rome?"), "tools": [tool], "tool_choice": mode, "temperature": 1.5}
+    answers = [await whole(client, **body, seed=seed) for seed in range(4)]
     calls = [call for answer in answers for call in answer["choices"][0]["message"].get("tool_calls", [])]
     assert calls or mode == "auto"
     assert all(re.fullmatch("ab[cd]{3}|x", call["custom"]["input"]) for call in calls), calls
 
 
 @pytest.mark.asyncio(loop_scope="module")
-async def test_a_grammar_that_is_only_told_is_warned_of(client: httpx2.AsyncClient) -> None:
-    asked = {"messages": user("Hello"), "tools": [custom("lark", 'start: "a"')], "max_tokens": 5}
-    answer = await client.post("/v1/chat/completions", json=asked)
+async def test_an_unenforced_grammar_is_warned_of(client: httpx2.AsyncClient) -> None:
+    body = {"messages": user("Hello"), "tools": [custom("lark", 'start: "a"')], "max_tokens": 5}
+    answer = await client.post("/v1/chat/completions", json=body)
     assert "tools[0].custom.format is not enforced" in answer.headers["x-dragoman-warnings"]
 
 
 @pytest.mark.asyncio(loop_scope="module")
 async def test_without_parallel_calls_there_is_at_most_one(client: httpx2.AsyncClient) -> None:
     for seed in range(3):
-        asked = {**CASES["required call"], "parallel_tool_calls": False, "temperature": 1.5, "seed": seed}
-        assert len((await whole(client, **asked))["choices"][0]["message"]["tool_calls"]) == 1
+        body = {**CASES["required call"], "parallel_tool_calls": False, "temperature": 1.5, "seed": seed}
+        assert len((await whole(client, **body))["choices"][0]["message"]["tool_calls"]) == 1
 
 
 @pytest.mark.asyncio(loop_scope="module")
 async def test_tool_choice_none_calls_nothing(client: httpx2.AsyncClient) -> None:
-    asked = {**CASES["free call"], "tool_choice": "none"}
-    assert "tool_calls" not in (await whole(client, **asked))["choices"][0]["message"]
+    body = {**CASES["free call"], "tool_choice": "none"}
+    assert "tool_calls" not in (await whole(client, **body))["choices"][0]["message"]
 
 
 @pytest.mark.asyncio(loop_scope="module")
@@ -204,9 +204,9 @@ async def test_logprobs_beside_token_ids_are_those_of_all_tokens(client: httpx2.
 @pytest.mark.asyncio(loop_scope="module")
 @pytest.mark.parametrize("name", ["ids", "reasoning", "stop"])
 async def test_streamed_token_ids_are_the_whole_ones(client: httpx2.AsyncClient, name: str) -> None:
-    asked = {"max_tokens": 60, "seed": 5, **CASES[name], "return_token_ids": True}
-    answer = await whole(client, **asked)
-    stream = await client.post("/v1/chat/completions", json={**asked, "stream": True})
+    body = {"max_tokens": 60, "seed": 5, **CASES[name], "return_token_ids": True}
+    answer = await whole(client, **body)
+    stream = await client.post("/v1/chat/completions", json={**body, "stream": True})
     chunks = [json.loads(line[6:]) for line in stream.text.split("\n\n") if line.startswith("data: {")]
     choices: list[Any] = [choice for chunk in chunks for choice in chunk["choices"]]
     pieces: list[list[int]] = [choice.get("token_ids") or [] for choice in choices]
@@ -218,8 +218,8 @@ async def test_streamed_token_ids_are_the_whole_ones(client: httpx2.AsyncClient,
 
 @pytest.mark.asyncio(loop_scope="module")
 async def test_a_thinking_budget_is_enforced(client: httpx2.AsyncClient) -> None:
-    asked = {**CASES["reasoning"], "thinking_token_budget": 3, "temperature": 0}
-    answer = await whole(client, **asked)
+    body = {**CASES["reasoning"], "thinking_token_budget": 3, "temperature": 0}
+    answer = await whole(client, **body)
     # Three tokens of thought and the forced mark that ends it.
     assert answer["usage"]["completion_tokens_details"]["reasoning_tokens"] <= 4
 
@@ -228,8 +228,8 @@ async def test_a_thinking_budget_is_enforced(client: httpx2.AsyncClient) -> None
 async def test_lm_eval_scores_a_prompt_by_its_ids(client: httpx2.AsyncClient) -> None:
     """Batched ids, echo, logprobs 1, one token: what lm-eval sends and how it slices the answer."""
     ids = [[5, 6, 7, 8], [9, 10, 11, 12, 13]]
-    asked = {"prompt": ids, "echo": True, "logprobs": 1, "max_tokens": 1, "temperature": 0}
-    choices = (await client.post("/v1/completions", json=asked)).json()["choices"]
+    body = {"prompt": ids, "echo": True, "logprobs": 1, "max_tokens": 1, "temperature": 0}
+    choices = (await client.post("/v1/completions", json=body)).json()["choices"]
     for given, choice in zip(ids, choices, strict=True):
         logprobs, tops = choice["logprobs"]["token_logprobs"], choice["logprobs"]["top_logprobs"]
         assert len(logprobs) == len(given) + 1
@@ -239,9 +239,9 @@ async def test_lm_eval_scores_a_prompt_by_its_ids(client: httpx2.AsyncClient) ->
 
 @pytest.mark.asyncio(loop_scope="module")
 async def test_best_of_keeps_the_likeliest(client: httpx2.AsyncClient) -> None:
-    asked = {"prompt": "Once upon a time", "max_tokens": 8, "seed": 3, "logprobs": 0}
-    best = (await client.post("/v1/completions", json={**asked, "best_of": 4})).json()
-    each = (await client.post("/v1/completions", json={**asked, "n": 4})).json()
+    body = {"prompt": "Once upon a time", "max_tokens": 8, "seed": 3, "logprobs": 0}
+    best = (await client.post("/v1/completions", json={**body, "best_of": 4})).json()
+    each = (await client.post("/v1/completions", json={**body, "n": 4})).json()
 
     def mean(choice: dict[str, Any]) -> float:
         scores = choice["logprobs"]["token_logprobs"]

@@ -22,7 +22,7 @@ from dragoman.serving.service import ServingOptions
 from dragoman.settings import Settings
 
 from ..engines.encoder.directories import CLS, SCORER, SEP, WORDS, write_encoder
-from .house import body, house, scope
+from .harness import body, build_server, scope
 
 
 @asynccontextmanager
@@ -67,9 +67,9 @@ async def test_coheres_route_has_the_same_vectors(http: httpx2.AsyncClient):
     floats = vectors(await post(http, input=texts))
     for path in ("/v2/embed", "/cohere/v2/embed"):
         answer = await http.post(f"http://localhost{path}", json={"texts": texts, "input_type": "search_document"})
-        told = answer.json()
-        assert told["embeddings"] == {"float": floats}
-        assert told["meta"]["billed_units"] == {"input_tokens": 8 + 3}
+        response = answer.json()
+        assert response["embeddings"] == {"float": floats}
+        assert response["meta"]["billed_units"] == {"input_tokens": 8 + 3}
 
 
 async def post(http: httpx2.AsyncClient, **fields: object) -> httpx2.Response:
@@ -125,20 +125,20 @@ async def test_a_foreign_id_is_refused(http: httpx2.AsyncClient):
 
 
 async def test_an_encoder_does_not_generate(http: httpx2.AsyncClient):
-    for path, asked in {
+    for path, payload in {
         "/chat/completions": {"messages": [{"role": "user", "content": "Hi"}]},
         "/completions": {"prompt": "Hi"},
         "/responses": {"input": "Hi"},
         "/messages": {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 5},
     }.items():
-        refused = await http.post(path, json={**asked, "stream": True})
+        refused = await http.post(path, json={**payload, "stream": True})
         assert refused.status_code == 400
         assert "/v1/embeddings" in refused.json()["error"]["message"]
     counted = await http.post("/messages/count_tokens", json={"messages": [{"role": "user", "content": "Hi"}]})
     assert counted.status_code == 400
 
 
-async def test_nothing_asked_for_is_ignored_in_silence(http: httpx2.AsyncClient, directory: Path):
+async def test_no_requested_option_is_ignored_silently(http: httpx2.AsyncClient, directory: Path):
     answer = await post(http, colour="blue")
     assert answer.headers["x-dragoman-warnings"] == "colour is ignored: unknown field"
     async with serving(str(directory), strict=True) as strict:
@@ -152,7 +152,7 @@ async def test_a_cross_encoder_makes_no_vectors(tmp_path: Path):
 
 
 async def test_a_generating_engine_without_vectors_says_so():
-    refused = await house().post("/v1/embeddings", {"model": "m", "input": "x"})
+    refused = await build_server().post("/v1/embeddings", {"model": "m", "input": "x"})
     assert (refused.status_code, refused.json()["error"]["param"]) == (400, "model")
 
 
@@ -180,8 +180,8 @@ async def test_a_client_that_leaves_gets_no_answer_and_no_5xx(directory: Path):
     models = build_models(Settings(model=str(directory)), SystemClock())
     app = create_app(models)
     await models.start()
-    asked = json.dumps({"input": ["cat"] * 2000}).encode()
-    messages = iter([{"type": "http.request", "body": asked}, {"type": "http.disconnect"}])
+    fields = json.dumps({"input": ["cat"] * 2000}).encode()
+    messages = iter([{"type": "http.request", "body": fields}, {"type": "http.disconnect"}])
     sent: list[Any] = []
 
     async def receive() -> Any:

@@ -10,7 +10,7 @@ import pytest
 from dragoman.dialects.base import Profile
 from dragoman.engines.scripted import Fail, Say, ScriptEntry
 from dragoman.serving.service import ServingOptions
-from tests.serving.house import house
+from tests.serving.harness import build_server
 
 HELLO = ScriptEntry((Say("Hello"),), repeat=True)
 CHAT = "/v1/chat/completions"
@@ -29,7 +29,7 @@ def checked(answer: Any, status: int) -> dict[str, Any]:
     "raw", [b"", b"{", b"\xff\xfe", b"[]", b"null", b'{"model": NaN}', b'"\\ud8fe"', b"[" * 100_000, b'{"a":' * 5_000]
 )
 async def test_a_body_that_is_no_request_is_a_400(raw: bytes) -> None:
-    it = house(HELLO)
+    it = build_server(HELLO)
     async with it.http() as client:
         answer = await client.post(CHAT, content=raw, headers={"content-type": "application/json"})
     checked(answer, 400)
@@ -46,7 +46,7 @@ async def test_a_body_that_is_no_request_is_a_400(raw: bytes) -> None:
 )  # fmt: skip
 @pytest.mark.parametrize("streamed", [False, True])
 async def test_a_bad_field_is_a_400_that_names_it(field: str, value: object, streamed: bool) -> None:
-    it = house(HELLO)
+    it = build_server(HELLO)
     answer = await it.post(CHAT, {"model": "m", "messages": HI, "stream": streamed, field: value})
     error = checked(answer, 400)
     assert error["param"] is not None
@@ -55,22 +55,22 @@ async def test_a_bad_field_is_a_400_that_names_it(field: str, value: object, str
 
 
 async def test_an_unknown_model_is_a_404() -> None:
-    error = checked(await house(HELLO).post(CHAT, {"model": "nope", "messages": HI}), 404)
+    error = checked(await build_server(HELLO).post(CHAT, {"model": "nope", "messages": HI}), 404)
     assert (error["code"], error["param"]) == ("model_not_found", "model")
 
 
 async def test_the_only_model_need_not_be_named() -> None:
-    answer = await house(HELLO).post(CHAT, {"messages": HI})
+    answer = await build_server(HELLO).post(CHAT, {"messages": HI})
     assert answer.json()["model"] == "m"
 
 
 async def test_trap_17_an_unknown_route_is_a_404_in_the_envelope() -> None:
-    checked(await house(HELLO).post("/v1/nope", {}), 404)
-    checked(await house(HELLO).get("/nope"), 404)
+    checked(await build_server(HELLO).post("/v1/nope", {}), 404)
+    checked(await build_server(HELLO).get("/nope"), 404)
 
 
 @pytest.mark.parametrize(
-    ("path", "meant"),
+    ("path", "expected"),
     [
         ("/chat/completions", "/v1/chat/completions"),
         ("/v1/v1/messages", "/v1/messages"),
@@ -82,13 +82,13 @@ async def test_trap_17_an_unknown_route_is_a_404_in_the_envelope() -> None:
         ("/v1", None),
     ],
 )
-async def test_a_wrong_base_url_is_told_the_route(path: str, meant: str | None) -> None:
-    message = checked(await house(HELLO).get(path), 404)["message"]
-    assert message.endswith(f"Did you mean {meant}?") if meant else "mean" not in message
+async def test_the_404_of_a_wrong_base_url_names_the_route(path: str, expected: str | None) -> None:
+    message = checked(await build_server(HELLO).get(path), 404)["message"]
+    assert message.endswith(f"Did you mean {expected}?") if expected else "mean" not in message
 
 
 async def test_a_wrong_method_is_a_405_in_the_envelope() -> None:
-    checked(await house(HELLO).get("/v1/completions"), 405)
+    checked(await build_server(HELLO).get("/v1/completions"), 405)
 
 
 @pytest.mark.parametrize(
@@ -101,25 +101,25 @@ async def test_a_wrong_method_is_a_405_in_the_envelope() -> None:
     ],
 )
 async def test_a_405_lists_the_methods_that_the_path_supports(method: str, path: str, allowed: set[str]) -> None:
-    async with house(HELLO).http() as client:
+    async with build_server(HELLO).http() as client:
         response = await client.request(method, path)
     assert response.status_code == 405
     assert set(response.headers["allow"].split(", ")) == allowed
 
 
 async def test_a_wrong_media_type_is_refused() -> None:
-    async with house(HELLO).http() as client:
+    async with build_server(HELLO).http() as client:
         checked(await client.post(CHAT, content=b"{}", headers={"content-type": "text/plain"}), 415)
 
 
 async def test_a_body_over_the_cap_is_a_413() -> None:
-    it = house(HELLO, options=ServingOptions(max_body_bytes=100))
+    it = build_server(HELLO, options=ServingOptions(max_body_bytes=100))
     checked(await it.post(CHAT, {"model": "m", "messages": [{"role": "user", "content": "x" * 200}]}), 413)
 
 
 @pytest.mark.parametrize("path", ["/v1/models", "/v1/models/m", "/nope", CHAT])
 async def test_without_its_key_a_route_is_a_401(path: str) -> None:
-    it = house(HELLO, options=ServingOptions(api_key=("secret",)))
+    it = build_server(HELLO, options=ServingOptions(api_key=("secret",)))
     error = checked(await it.get(path), 401)
     assert error["code"] == "invalid_api_key"
     assert (await it.get("/v1/models", {"authorization": "Bearer secret"})).status_code == 200
@@ -127,23 +127,23 @@ async def test_without_its_key_a_route_is_a_401(path: str) -> None:
 
 
 async def test_a_foreign_host_is_misdirected() -> None:
-    checked(await house(HELLO).get("/v1/models", {"host": "evil.example"}), 421)
+    checked(await build_server(HELLO).get("/v1/models", {"host": "evil.example"}), 421)
 
 
-async def test_trap_30_context_overflow_is_told_as_clients_look_for_it() -> None:
-    it = house(HELLO, max_model_len=16)
+async def test_trap_30_context_overflow_has_the_form_that_clients_look_for() -> None:
+    it = build_server(HELLO, max_model_len=16)
     error = checked(await it.post(CHAT, {"messages": [{"role": "user", "content": "word " * 100}]}), 400)
     assert error["code"] == "context_length_exceeded"
     assert error["message"].startswith("This model's maximum context length is 16 tokens. However,")
 
 
-async def test_trap_29_a_responses_body_is_told_where_to_go() -> None:
-    error = checked(await house(HELLO).post(CHAT, {"model": "m", "input": "hi"}), 400)
+async def test_trap_29_a_responses_body_is_rejected_with_the_right_route() -> None:
+    error = checked(await build_server(HELLO).post(CHAT, {"model": "m", "input": "hi"}), 400)
     assert "/v1/responses" in error["message"]
 
 
 async def test_health_is_public_and_head_is_get() -> None:
-    it = house(HELLO, options=ServingOptions(api_key=("secret",)))
+    it = build_server(HELLO, options=ServingOptions(api_key=("secret",)))
     assert (await it.get("/health")).status_code == 200
     async with it.http() as client:
         assert (await client.head("/health")).status_code == 200
@@ -152,7 +152,9 @@ async def test_health_is_public_and_head_is_get() -> None:
 
 @pytest.mark.parametrize("profile", list(Profile))
 async def test_sglangs_stream_fails_in_the_envelope_of_the_whole(profile: Profile) -> None:
-    it = house(ScriptEntry((Say("Hello"), Fail(500, "broken")), repeat=True), options=ServingOptions(profile=profile))
+    it = build_server(
+        ScriptEntry((Say("Hello"), Fail(500, "broken")), repeat=True), options=ServingOptions(profile=profile)
+    )
     whole = (await it.post("/generate", {"text": "hi"})).json()
     streamed = await it.post("/generate", {"text": "hi", "stream": True})
     last = streamed.text.strip().split("\n\n")[-1]

@@ -30,8 +30,8 @@ async def client() -> AsyncGenerator[httpx2.AsyncClient]:
     models = build_models(Settings(max_model_len=1024), SystemClock())
     await models.start()
     transport = httpx2.ASGITransport(create_app(models))
-    async with httpx2.AsyncClient(transport=transport, base_url="http://localhost") as made:
-        yield made
+    async with httpx2.AsyncClient(transport=transport, base_url="http://localhost") as http_client:
+        yield http_client
     await models.stop()
 
 

@@ -9,8 +9,8 @@ import pytest
 
 from dragoman.serving.service import ServingOptions
 from dragoman.store import MemoryStore
-from tests.serving.house import Still, house
-from tests.serving.working import working
+from tests.serving.background_server import working
+from tests.serving.harness import Still, build_server
 
 CONTENT = b'{"custom_id": "a"}\n' * 100_000
 
@@ -32,14 +32,14 @@ async def test_a_file_comes_back_as_it_was():
 async def test_files_are_listed_by_purpose_in_pages():
     async with working() as server:
         client = server.openai()
-        made = [
+        ids = [
             await client.files.create(file=(f"{number}", b"x"), purpose=("batch", "user_data")[number % 2])
             for number in range(5)
         ]
-        assert [file.id async for file in client.files.list()] == [file.id for file in reversed(made)]
-        assert [file.id async for file in client.files.list(purpose="user_data", limit=1)] == [made[3].id, made[1].id]
-        page = await client.files.list(order="asc", limit=2, after=made[0].id)
-        assert ([file.id for file in page.data], page.has_more) == ([made[1].id, made[2].id], True)
+        assert [file.id async for file in client.files.list()] == [file.id for file in reversed(ids)]
+        assert [file.id async for file in client.files.list(purpose="user_data", limit=1)] == [ids[3].id, ids[1].id]
+        page = await client.files.list(order="asc", limit=2, after=ids[0].id)
+        assert ([file.id for file in page.data], page.has_more) == ([ids[1].id, ids[2].id], True)
 
 
 async def test_a_deleted_file_is_gone():
@@ -123,4 +123,4 @@ async def test_a_form_without_its_end_is_refused_and_leaves_no_file_open():
 
 async def test_a_server_that_keeps_nothing_says_so():
     with pytest.raises(openai.BadRequestError, match="requires a store"):
-        await house().openai().files.list()
+        await build_server().openai().files.list()

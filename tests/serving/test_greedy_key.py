@@ -19,7 +19,7 @@ from dragoman.launch import build_models, build_serving_options
 from dragoman.serving.app import Application, create_app
 from dragoman.settings import Settings
 from dragoman.tenants import KeyHash, Tenant, hash_key
-from tests.serving.house import scope
+from tests.serving.harness import scope
 from tests.virtual_time import VirtualClock, run_in_virtual_time
 
 KEYS, RATE, SECONDS = 10, 0.4, 40.0

@@ -65,8 +65,8 @@ class Trainer:
 async def candidates(http: httpx2.AsyncClient, prompt: list[int], seed: int) -> tuple[Any, Any]:
     """Choices, and the usage."""
     params = {"n": CANDIDATES, "max_tokens": TOKENS, "temperature": 1.0, "seed": seed, "logprobs": 0}
-    made = await post(http, "/inference/v1/generate", token_ids=prompt, sampling_params={**params, "ignore_eos": True})
-    return made["choices"], made["usage"]
+    group = await post(http, "/inference/v1/generate", token_ids=prompt, sampling_params={**params, "ignore_eos": True})
+    return group["choices"], group["usage"]
 
 
 async def push(http: httpx2.AsyncClient, weights: bytes, version: str) -> None:
@@ -94,8 +94,8 @@ async def test_reward_rises_as_the_server_is_given_what_was_learnt(model: str):
             span = {"version": version, "start": 0, "end": TOKENS}
             assert all(choice["weight_versions"] == [span] for choice in choices)
             assert usage["prompt_tokens_details"]["cached_tokens"] == 0, "what old weights computed is not used"
-            told = [[entry["logprob"] for entry in choice["logprobs"]["content"]] for choice in choices]
-            sampled = torch.tensor(told)
+            logprobs = [[entry["logprob"] for entry in choice["logprobs"]["content"]] for choice in choices]
+            sampled = torch.tensor(logprobs)
             with torch.no_grad():
                 assert torch.allclose(trainer.logprobs(prompt, answers), sampled, atol=1e-4)
             trainer.step(prompt, answers, sampled)

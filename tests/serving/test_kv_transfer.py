@@ -19,9 +19,9 @@ from dragoman.prompts.template import load_template
 from dragoman.serving.app import create_app
 from dragoman.serving.service import ServingOptions
 
-from .house import Counting, Still, tokenizer
+from .harness import Counting, Still, tokenizer
 
-ASKED = {"do_remote_decode": True}
+TRANSFER = {"do_remote_decode": True}
 
 
 class Prefilling:
@@ -32,8 +32,8 @@ class Prefilling:
         self.capabilities = Capabilities(features, frozenset({"max_tokens", "stop", *parameters}))
 
     def add(self, request: TokenRequest, deliver: OutputCallback) -> None:
-        asked = request.extras.kv_transfer_params
-        answer = None if asked is None else json.dumps({"asked": json.loads(asked), "remote_block_ids": [1, 2]})
+        transfer = request.extras.kv_transfer_params
+        answer = None if transfer is None else json.dumps({"asked": json.loads(transfer), "remote_block_ids": [1, 2]})
         deliver(Scheduled(request.id, 0))
         deliver(Sampled(request.id, 65))
         deliver(Ended(request.id, FinishReason.LENGTH, kv_transfer_params=answer))
@@ -80,23 +80,23 @@ async def post(app: Any, path: str, **extra: object) -> Any:
 
 @pytest.mark.parametrize("path", BODIES)
 async def test_an_engine_that_knows_them_gets_them_and_its_own_come_back(path: str):
-    whole = await post(app("kv_transfer_params"), path, kv_transfer_params=ASKED)
-    assert whole.json()["kv_transfer_params"] == {"asked": ASKED, "remote_block_ids": [1, 2]}
+    whole = await post(app("kv_transfer_params"), path, kv_transfer_params=TRANSFER)
+    assert whole.json()["kv_transfer_params"] == {"asked": TRANSFER, "remote_block_ids": [1, 2]}
     assert "x-dragoman-warnings" not in whole.headers
 
 
 @pytest.mark.parametrize("path", BODIES)
 async def test_in_a_stream_they_come_once_at_the_end(path: str):
-    streamed = await post(app("kv_transfer_params"), path, kv_transfer_params=ASKED, stream=True)
+    streamed = await post(app("kv_transfer_params"), path, kv_transfer_params=TRANSFER, stream=True)
     assert streamed.text.count('"kv_transfer_params":{"asked":{"do_remote_decode":true}') == 1
 
 
 @pytest.mark.parametrize("path", BODIES)
 async def test_an_engine_that_does_not_is_never_given_them_in_silence(path: str):
-    ignored = await post(app(), path, kv_transfer_params=ASKED)
+    ignored = await post(app(), path, kv_transfer_params=TRANSFER)
     assert "kv_transfer_params is ignored" in ignored.headers["x-dragoman-warnings"]
     assert "kv_transfer_params" not in ignored.json()
-    refused = await post(app(strict=True), path, kv_transfer_params=ASKED)
+    refused = await post(app(strict=True), path, kv_transfer_params=TRANSFER)
     assert refused.status_code == 400
 
 
@@ -106,9 +106,9 @@ CONVERSATIONS = [path for path in BODIES if path != "/v1/completions"]
 @pytest.mark.parametrize("path", CONVERSATIONS)
 async def test_the_ids_of_the_prefill_stage_are_the_prompt_and_no_parameter_of_the_engine(path: str):
     """A router hands them to the decode stage, which does not encode the conversation again (vLLM 0.33)."""
-    params = {**ASKED, "prompt_token_ids": [5, 6, 7]}
+    params = {**TRANSFER, "prompt_token_ids": [5, 6, 7]}
     answer = (await post(app("kv_transfer_params"), path, kv_transfer_params=params)).json()
-    assert answer["kv_transfer_params"]["asked"] == ASKED
+    assert answer["kv_transfer_params"]["asked"] == TRANSFER
     usage = answer["usage"]
     assert usage.get("prompt_tokens", usage.get("input_tokens")) == 3
     alone = await post(app(), path, kv_transfer_params={"prompt_token_ids": [5, 6]})

@@ -26,8 +26,8 @@ from dragoman.store import MemoryStore
 from tests.engines.upstream.relays import engine
 from tests.http.wire import serving
 from tests.pictures import PIXEL, PIXEL_URL, data_url, png
-from tests.serving.house import Still, tokenizer
-from tests.serving.responses.house import lifespan
+from tests.serving.harness import Still, tokenizer
+from tests.serving.responses.harness import lifespan
 
 RED, BLUE = PIXEL, png(2, 2, (0, 0, 255))
 SEEN = Image(InlineMedia(RED, "image/png"))
@@ -54,7 +54,7 @@ class Sight:
         )
 
     @property
-    def shown(self) -> list[Any]:
+    def media_parts(self) -> list[Any]:
         """The parts of the last request that reached the engine, without texts."""
         prompt = self._actor.requests[-1].prompt
         assert isinstance(prompt, Conversation)
@@ -115,11 +115,11 @@ async def test_chat_with_the_official_sdk():
         client = server.openai()
         whole = await client.chat.completions.create(model="m", messages=chat(PIXEL_URL, data_url(BLUE)))
         assert whole.choices[0].message.content == "A red dot."
-        assert server.shown == [SEEN, Image(InlineMedia(BLUE, "image/png"))]
+        assert server.media_parts == [SEEN, Image(InlineMedia(BLUE, "image/png"))]
         async with client.chat.completions.stream(model="m", messages=chat(PIXEL_URL)) as stream:
             streamed = await stream.get_final_completion()
         assert streamed.choices[0].message.content == "A red dot."
-        assert server.shown == [SEEN]
+        assert server.media_parts == [SEEN]
 
 
 async def test_responses_with_the_official_sdk_and_their_past():
@@ -128,10 +128,10 @@ async def test_responses_with_the_official_sdk_and_their_past():
         image: Any = {"image_url": PIXEL_URL, "detail": "low"}
         first = await client.responses.create(model="m", input=asking(**image))
         assert first.output_text == "A red dot."
-        assert server.shown == [Image(InlineMedia(RED, "image/png"), "low")]
+        assert server.media_parts == [Image(InlineMedia(RED, "image/png"), "low")]
         async with client.responses.stream(model="m", input="Sure?", previous_response_id=first.id) as stream:
             await stream.get_final_response()
-        assert server.shown == [Image(InlineMedia(RED, "image/png"), "low")]
+        assert server.media_parts == [Image(InlineMedia(RED, "image/png"), "low")]
         items = await client.responses.input_items.list(first.id)
         assert items.data[0].model_dump(exclude_none=True)["content"][1] == {"type": "input_image", **image}
 
@@ -141,10 +141,10 @@ async def test_messages_with_the_official_sdk():
         client = server.anthropic
         data = PIXEL_URL.partition(",")[2]
         body = message(type="base64", media_type="image/png", data=data)
-        said = await client.messages.create(model="m", max_tokens=50, messages=body)
-        assert (said.content[0].type, server.shown) == ("text", [SEEN])
+        reply = await client.messages.create(model="m", max_tokens=50, messages=body)
+        assert (reply.content[0].type, server.media_parts) == ("text", [SEEN])
         async with client.messages.stream(model="m", max_tokens=50, messages=body) as stream:
-            assert (await stream.get_final_message()).usage == said.usage
+            assert (await stream.get_final_message()).usage == reply.usage
         result: Any = {"type": "tool_result", "tool_use_id": "t", "content": body[0]["content"][:1]}
         use = {"type": "tool_use", "id": "t", "name": "see", "input": {"at": 1}}
         called: Any = {"role": "assistant", "content": [use]}
@@ -154,8 +154,8 @@ async def test_messages_with_the_official_sdk():
             max_tokens=9,
             messages=turns,
         )
-        assert isinstance(server.shown[-1], ToolResult)
-        assert server.shown[-1].content == (SEEN,)
+        assert isinstance(server.media_parts[-1], ToolResult)
+        assert server.media_parts[-1].content == (SEEN,)
 
 
 async def test_files_that_were_uploaded_are_read_where_they_are_named():
@@ -163,16 +163,16 @@ async def test_files_that_were_uploaded_are_read_where_they_are_named():
         client = server.openai()
         file = await client.files.create(file=("a.png", RED), purpose="vision")
         await client.responses.create(model="m", input=asking(file_id=file.id))
-        assert server.shown == [Image(InlineMedia(RED, "image/png"), "auto")]
+        assert server.media_parts == [Image(InlineMedia(RED, "image/png"), "auto")]
         await server.anthropic.messages.create(model="m", max_tokens=50, messages=message(type="file", file_id=file.id))
-        assert server.shown == [SEEN]
+        assert server.media_parts == [SEEN]
         pdf = await client.files.create(file=("a.pdf", b"%PDF"), purpose="user_data")
         named: Any = [{"role": "user", "content": [{"type": "input_file", "file_id": pdf.id}]}]
         await client.responses.create(model="m", input=named)
-        assert server.shown == [File(InlineMedia(b"%PDF", "application/pdf"), "a.pdf")]
+        assert server.media_parts == [File(InlineMedia(b"%PDF", "application/pdf"), "a.pdf")]
 
 
-async def test_a_file_of_somebody_else_or_of_another_kind_is_refused():
+async def test_a_file_of_another_owner_or_kind_is_refused():
     async with sight(options=ServingOptions(api_key=("a", "b"))) as server:
         theirs = await server.openai("a").files.create(file=("a.png", RED), purpose="vision")
         text = await server.openai("b").files.create(file=("a.png", b"text"), purpose="vision")
@@ -192,9 +192,9 @@ async def test_what_is_named_is_bounded_all_together():
         client = server.openai()
         large = RED + bytes(17 * 1024 * 1024)
         files = [await client.files.create(file=(f"{n}.png", large), purpose="vision") for n in range(4)]
-        shown: Any = [{"type": "input_image", "file_id": file.id} for file in files]
+        content: Any = [{"type": "input_image", "file_id": file.id} for file in files]
         with pytest.raises(openai.BadRequestError, match="together") as error:
-            await client.responses.create(model="m", input=[{"role": "user", "content": shown}])
+            await client.responses.create(model="m", input=[{"role": "user", "content": content}])
         assert (error.value.code, server.calls) == ("image_too_large", 0)
 
 
@@ -208,7 +208,7 @@ async def test_urls_are_refused_unless_a_setting_allows_them():
 async def test_urls_are_fetched_where_that_is_allowed():
     async with sight(fetching()) as server:
         await server.openai().chat.completions.create(model="m", messages=chat(URL, URL))
-        assert server.shown == [SEEN, SEEN]
+        assert server.media_parts == [SEEN, SEEN]
         with pytest.raises(openai.BadRequestError, match="only http and https"):
             await server.openai().chat.completions.create(model="m", messages=chat("http://"))
 
@@ -217,7 +217,7 @@ async def test_urls_can_be_left_to_the_upstream():
     passes = MediaResolver(MediaOptions("pass"))
     async with sight(passes, behind=passes) as server:
         await server.openai().chat.completions.create(model="m", messages=chat(URL))
-        assert server.shown == [Image(RemoteMedia(URL))]
+        assert server.media_parts == [Image(RemoteMedia(URL))]
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -251,7 +251,7 @@ async def test_tokens_are_not_counted_where_the_engine_does_not_count_them():
         assert counted.json()["error"]["code"] == "unsupported_parameter"
 
 
-TOLD = "The capital of Wonderland is Alicetown."
+FACT = "The capital of Wonderland is Alicetown."
 
 
 def reading(**source: Any) -> dict[str, Any]:
@@ -263,11 +263,11 @@ def reading(**source: Any) -> dict[str, Any]:
 async def blind() -> AsyncGenerator[tuple[httpx2.AsyncClient, list[str]]]:
     """A server whose engine reads no files, with two of them: a text and another."""
     app = create_app(build_models(Settings(max_model_len=512), SystemClock()), store=MemoryStore(now=Still().now))
-    said, ids = {"purpose": "user_data"}, list[str]()
+    upload, ids = {"purpose": "user_data"}, list[str]()
     transport = httpx2.ASGITransport(app)
     async with lifespan(app), httpx2.AsyncClient(transport=transport, base_url="http://localhost") as http:
-        for name, content in (("a.txt", TOLD.encode()), ("a.pdf", b"%PDF-1.4")):
-            ids.append((await http.post("/v1/files", data=said, files={"file": (name, content)})).json()["id"])
+        for name, content in (("a.txt", FACT.encode()), ("a.pdf", b"%PDF-1.4")):
+            ids.append((await http.post("/v1/files", data=upload, files={"file": (name, content)})).json()["id"])
         yield http, ids
 
 
@@ -280,10 +280,10 @@ async def test_a_file_that_is_text_is_read_by_an_engine_that_reads_no_files():
             return answer.json()["input_tokens"]
 
         id, path = ids[0], "/v1/messages/count_tokens"
-        inline = await counted(path, reading(type="text", media_type="text/plain", data=TOLD))
+        inline = await counted(path, reading(type="text", media_type="text/plain", data=FACT))
         assert await counted(path, reading(type="file", file_id=id)) == inline
-        files: list[Any] = [{"file_id": id}, {"filename": "a.txt", "file_data": data_url(TOLD.encode(), "text/plain")}]
-        parts = [{"type": "input_text", "text": TOLD}, *({"type": "input_file", **file} for file in files)]
+        files: list[Any] = [{"file_id": id}, {"filename": "a.txt", "file_data": data_url(FACT.encode(), "text/plain")}]
+        parts = [{"type": "input_text", "text": FACT}, *({"type": "input_file", **file} for file in files)]
         bodies = [{"model": "tiny", "input": [{"role": "user", "content": [part]}]} for part in parts]
         assert len({await counted("/v1/responses/input_tokens", body) for body in bodies}) == 1
 

@@ -15,7 +15,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from dragoman.http import asgi_extensions
 from dragoman.http.asgi_extensions import DISCONNECT_EXTENSION
 from tests.engines.simulator.serving import Twin, twin
-from tests.serving.house import scope
+from tests.serving.harness import scope
 
 STREAMS = 150
 ENDLESS = {"max_tokens": 2000, "ignore_eos": True, "stream": True}
@@ -24,7 +24,7 @@ CHAT = {"messages": [{"role": "user", "content": "Hello"}], **ENDLESS}
 
 
 class Client:
-    """One connection, as a server that tells of leaving has it. speaks: set when four events have come.
+    """One connection of a server that reports disconnects. speaks: set when four events have come.
 
     direct: whether it takes pieces without a coroutine, as a server of our own does.
     """
@@ -48,11 +48,11 @@ class Client:
             self.speaks.set()
 
     async def ask(self, app: ASGIApp, path: str) -> None:
-        asked = scope(path)
-        asked["extensions"] = {DISCONNECT_EXTENSION: self.watch} | (
+        request_scope = scope(path)
+        request_scope["extensions"] = {DISCONNECT_EXTENSION: self.watch} | (
             {asgi_extensions.DIRECT_WRITE_EXTENSION: self} if self._direct else {}
         )
-        await app(asked, self.receive, self.send)
+        await app(request_scope, self.receive, self.send)
 
 
 async def bare(scope: Scope, receive: Receive, send: Send) -> None:

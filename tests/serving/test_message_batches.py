@@ -12,17 +12,17 @@ from anthropic.types.messages import MessageBatch
 
 from dragoman.serving.service import ServingOptions
 from dragoman.store import Change, MemoryStore, Replace, SqliteStore
-from tests.serving.house import House, Still
+from tests.serving.background_server import working
+from tests.serving.harness import ServerHarness, Still
 from tests.serving.test_batches import Passing
-from tests.serving.working import working
 
 
-def sdk(it: House, key: str = "none") -> anthropic.AsyncAnthropic:
+def sdk(it: ServerHarness, key: str = "none") -> anthropic.AsyncAnthropic:
     return anthropic.AsyncAnthropic(api_key=key, base_url="http://localhost", http_client=it.http(), max_retries=0)
 
 
-def request(id: str, said: str = "hello", **more: Any) -> Any:
-    params = {"model": "m", "max_tokens": 50, "messages": [{"role": "user", "content": said}], **more}
+def request(id: str, content: str = "hello", **more: Any) -> Any:
+    params = {"model": "m", "max_tokens": 50, "messages": [{"role": "user", "content": content}], **more}
     return {"custom_id": id, "params": params}
 
 
@@ -40,28 +40,32 @@ async def results(client: anthropic.AsyncAnthropic, id: str) -> dict[str, Any]:
 async def test_every_request_gets_its_message():
     async with working(engine={"directives": True}) as server:
         client = sdk(server)
-        made = await client.messages.batches.create(
+        created_batch = await client.messages.batches.create(
             requests=[request(f"r{number}", f"[[say answer {number}]]") for number in range(120)]
         )
-        assert (made.type, made.processing_status, made.results_url) == ("message_batch", "in_progress", None)
-        assert made.request_counts.processing == 120
-        assert (made.expires_at - made.created_at).total_seconds() == 24 * 3600
-        batch = await ended(client, made.id)
+        assert (created_batch.type, created_batch.processing_status, created_batch.results_url) == (
+            "message_batch",
+            "in_progress",
+            None,
+        )
+        assert created_batch.request_counts.processing == 120
+        assert (created_batch.expires_at - created_batch.created_at).total_seconds() == 24 * 3600
+        batch = await ended(client, created_batch.id)
         assert batch.request_counts.model_dump() == {
             "processing": 0, "succeeded": 120, "errored": 0, "canceled": 0, "expired": 0,
         }  # fmt: skip
         assert batch.ended_at is not None
-        found = await results(client, made.id)
+        found = await results(client, created_batch.id)
         assert {found[f"r{number}"].message.content[0].text == f"answer {number}" for number in range(120)} == {True}
 
 
 async def test_a_bad_request_is_an_error_of_its_own():
     async with working() as server:
         client = sdk(server)
-        made = await client.messages.batches.create(requests=[request("good"), request("bad", temperature=9)])
-        batch = await ended(client, made.id)
+        created_batch = await client.messages.batches.create(requests=[request("good"), request("bad", temperature=9)])
+        batch = await ended(client, created_batch.id)
         assert (batch.request_counts.succeeded, batch.request_counts.errored) == (1, 1)
-        error = (await results(client, made.id))["bad"].error
+        error = (await results(client, created_batch.id))["bad"].error
         assert (error.type, error.error.type) == ("error", "invalid_request_error")
         assert error.error.message.startswith("temperature:")
         assert error.request_id.startswith("req_")
@@ -72,13 +76,15 @@ async def test_a_canceled_batch_tells_of_all_its_requests():
     async with working(options=options, engine={"directives": True}) as server:
         client = sdk(server)
         long = "[[delay 1000]][[say never]]"
-        made = await client.messages.batches.create(requests=[request("a", long), request("b", long), request("c")])
-        canceling = await client.messages.batches.cancel(made.id)
+        created_batch = await client.messages.batches.create(
+            requests=[request("a", long), request("b", long), request("c")]
+        )
+        canceling = await client.messages.batches.cancel(created_batch.id)
         assert canceling.processing_status == "canceling"
         assert canceling.cancel_initiated_at is not None
-        batch = await ended(client, made.id)
+        batch = await ended(client, created_batch.id)
         assert batch.request_counts.canceled == 3
-        assert {row.type for row in (await results(client, made.id)).values()} == {"canceled"}
+        assert {row.type for row in (await results(client, created_batch.id)).values()} == {"canceled"}
         assert server.engine.num_running == 0
 
 
@@ -98,66 +104,66 @@ class Meddling(MemoryStore):
 
 async def test_a_batch_that_is_cancelled_in_its_last_moment_ends_all_the_same():
     async with working(store=Meddling(now=Still().now)) as server:
-        made = await sdk(server).messages.batches.create(requests=[request("a")])
-        assert (await ended(sdk(server), made.id)).request_counts.succeeded == 1
+        batch = await sdk(server).messages.batches.create(requests=[request("a")])
+        assert (await ended(sdk(server), batch.id)).request_counts.succeeded == 1
 
 
 async def test_what_is_not_done_in_time_expires():
     clock = Passing()
     async with working(clock=clock, engine={"directives": True}) as server:
         client = sdk(server)
-        made = await client.messages.batches.create(requests=[request("a", "[[delay 1000]][[say never]]")])
+        batch = await client.messages.batches.create(requests=[request("a", "[[delay 1000]][[say never]]")])
         clock.time += 24 * 3600
-        assert (await ended(client, made.id)).request_counts.expired == 1
-        assert (await results(client, made.id))["a"].type == "expired"
+        assert (await ended(client, batch.id)).request_counts.expired == 1
+        assert (await results(client, batch.id))["a"].type == "expired"
 
 
 async def test_another_server_goes_on_where_one_was_stopped(tmp_path: Path):
     path = tmp_path / "x.db"
     async with working(store=SqliteStore(path, now=Still().now), engine={"directives": True}) as server:
         requests = [request("a"), request("slow", "[[delay 1000]][[say never]]"), request("b")]
-        made = await sdk(server).messages.batches.create(requests=requests)
+        batch = await sdk(server).messages.batches.create(requests=requests)
         async with asyncio.timeout(20):
             while server.engine.num_requests < 3:  # noqa: ASYNC110
                 await asyncio.sleep(0.005)
     async with working(store=SqliteStore(path, now=Still().now)) as server:
-        assert (await ended(sdk(server), made.id)).request_counts.succeeded == 3
-        assert len(await results(sdk(server), made.id)) == 3
+        assert (await ended(sdk(server), batch.id)).request_counts.succeeded == 3
+        assert len(await results(sdk(server), batch.id)) == 3
         assert server.engine.num_requests >= 1
 
 
 async def test_a_batch_is_deleted_once_it_has_ended():
     async with working(engine={"directives": True}) as server:
         client = sdk(server)
-        made = await client.messages.batches.create(requests=[request("a", "[[delay 1000]][[say never]]")])
+        batch = await client.messages.batches.create(requests=[request("a", "[[delay 1000]][[say never]]")])
         with pytest.raises(anthropic.BadRequestError, match="cancel it first"):
-            await client.messages.batches.delete(made.id)
+            await client.messages.batches.delete(batch.id)
         with pytest.raises(anthropic.AnthropicError, match="No `results_url`"):
-            await client.messages.batches.results(made.id)
-        await client.messages.batches.cancel(made.id)
-        await ended(client, made.id)
-        assert (await client.messages.batches.delete(made.id)).type == "message_batch_deleted"
+            await client.messages.batches.results(batch.id)
+        await client.messages.batches.cancel(batch.id)
+        await ended(client, batch.id)
+        assert (await client.messages.batches.delete(batch.id)).type == "message_batch_deleted"
         with pytest.raises(anthropic.NotFoundError):
-            await client.messages.batches.retrieve(made.id)
+            await client.messages.batches.retrieve(batch.id)
 
 
 async def test_a_batch_is_its_owners_own():
     async with working(options=ServingOptions(api_key=("a", "b"))) as server:
-        made = await sdk(server, "a").messages.batches.create(requests=[request("a")])
+        batch = await sdk(server, "a").messages.batches.create(requests=[request("a")])
         other = sdk(server, "b").messages.batches
         assert (await other.list()).data == []
         for ask in (other.retrieve, other.cancel, other.delete, other.results):
             with pytest.raises(anthropic.NotFoundError):
-                await ask(made.id)
+                await ask(batch.id)
 
 
 async def test_lists_go_both_ways():
     async with working() as server:
         batches = sdk(server).messages.batches
-        made = [(await batches.create(requests=[request("a")])).id for _ in range(4)]
-        assert [batch.id async for batch in batches.list(limit=1)] == made[::-1]
-        page = await batches.list(before_id=made[0], limit=2)
-        assert ([batch.id for batch in page.data], page.has_more) == ([made[2], made[1]], True)
+        ids = [(await batches.create(requests=[request("a")])).id for _ in range(4)]
+        assert [batch.id async for batch in batches.list(limit=1)] == ids[::-1]
+        page = await batches.list(before_id=ids[0], limit=2)
+        assert ([batch.id for batch in page.data], page.has_more) == ([ids[2], ids[1]], True)
 
 
 @pytest.mark.parametrize(

@@ -16,26 +16,26 @@ from dragoman.serving.app import create_app
 from dragoman.serving.clock import SystemClock
 from dragoman.serving.service import ServingOptions
 from dragoman.settings import Settings
-from tests.serving.house import House, house
+from tests.serving.harness import ServerHarness, build_server
 
 HI: Any = [{"role": "user", "content": "hi"}]
 TOOLS: Any = [{"name": "add", "input_schema": {"type": "object"}}]
 ASK = {"model": "m", "max_tokens": 50, "messages": HI}
 
 
-def sdk(it: House) -> anthropic.AsyncAnthropic:
+def sdk(it: ServerHarness) -> anthropic.AsyncAnthropic:
     return anthropic.AsyncAnthropic(api_key="none", base_url="http://localhost", http_client=it.http(), max_retries=0)
 
 
 async def test_a_whole_message() -> None:
     entry = ScriptEntry((Think("Hmm."), Say("I add."), CallTool("add", '{"a": 1}')))
-    message = await sdk(house(entry)).messages.create(model="m", max_tokens=50, messages=HI, tools=TOOLS)
+    message = await sdk(build_server(entry)).messages.create(model="m", max_tokens=50, messages=HI, tools=TOOLS)
     assert [block.type for block in message.content] == ["thinking", "text", "tool_use"]
     assert message.stop_reason == "tool_use"
 
 
 async def test_trap_19_a_streamed_thought_is_signed_as_the_whole_one_is() -> None:
-    it = house(ScriptEntry((Think("Hmm."), Say("Hello")), repeat=True))
+    it = build_server(ScriptEntry((Think("Hmm."), Say("Hello")), repeat=True))
     async with sdk(it).messages.stream(model="m", max_tokens=50, messages=HI) as stream:
         streamed = await stream.get_final_message()
     whole = await sdk(it).messages.create(model="m", max_tokens=50, messages=HI)
@@ -53,7 +53,7 @@ async def test_trap_19_a_streamed_thought_is_signed_as_the_whole_one_is() -> Non
     ],
 )
 async def test_errors_beneath_messages_are_anthropics(path: str, method: str, status: int, kind: str) -> None:
-    async with house().http() as client:
+    async with build_server().http() as client:
         answer = await client.request(method, path, content=b"{", headers={"content-type": "application/json"})
     assert answer.status_code == status
     body = answer.json()
@@ -62,19 +62,19 @@ async def test_errors_beneath_messages_are_anthropics(path: str, method: str, st
 
 
 async def test_without_a_key_the_error_is_anthropics_too() -> None:
-    answer = await house(options=ServingOptions(api_key=("k",))).post("/v1/messages", ASK)
+    answer = await build_server(options=ServingOptions(api_key=("k",))).post("/v1/messages", ASK)
     assert answer.status_code == 401
     assert answer.json()["error"]["type"] == "authentication_error"
 
 
 async def test_overload_is_a_529() -> None:
-    it = house(ScriptEntry((Fail(503, "full"),)))
+    it = build_server(ScriptEntry((Fail(503, "full"),)))
     answer = await it.post("/v1/messages", ASK)
     assert (answer.status_code, answer.json()["error"]["type"]) == (529, "overloaded_error")
 
 
 async def test_a_failure_in_mid_stream_is_an_error_event() -> None:
-    it = house(ScriptEntry((Say("Hello "), Fail(500, "the engine broke"))))
+    it = build_server(ScriptEntry((Say("Hello "), Fail(500, "the engine broke"))))
     answer = await it.post("/v1/messages", {**ASK, "stream": True})
     assert answer.text.strip().split("\n\n")[-1].startswith("event: error\n")
 
@@ -121,7 +121,7 @@ EDITED: Any = {
 }
 
 
-async def test_what_is_cleared_of_a_conversation_is_told_streamed_and_whole_and_counted(
+async def test_context_edits_are_reported_streamed_and_whole_and_counted(
     embedded: httpx2.AsyncClient,
 ) -> None:
     client: Any = anthropic.AsyncAnthropic(api_key="none", base_url="http://localhost", http_client=embedded)

@@ -10,7 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from dragoman.engines.scripted import Fail, Say, ScriptEntry
 
-from .house import House, house
+from .harness import ServerHarness, build_server
 
 
 def read(answer: httpx2.Response, name: str, **labels: str) -> float | None:
@@ -22,12 +22,12 @@ def read(answer: httpx2.Response, name: str, **labels: str) -> float | None:
     return None
 
 
-async def ask(home: House) -> httpx2.Response:
+async def ask(home: ServerHarness) -> httpx2.Response:
     return await home.post("/v1/chat/completions", {"model": "m", "messages": [{"role": "user", "content": "Hi"}]})
 
 
 async def test_what_an_engine_says_is_counted_under_vllms_names():
-    home = house(ScriptEntry((Say("One two three."),), repeat=True))
+    home = build_server(ScriptEntry((Say("One two three."),), repeat=True))
     usage = (await ask(home)).json()["usage"]
     scraped = await home.get("/metrics")
     assert read(scraped, "vllm:prompt_tokens_total", model_name="m", engine="0") == usage["prompt_tokens"]
@@ -40,7 +40,7 @@ async def test_what_an_engine_says_is_counted_under_vllms_names():
 
 
 async def test_a_request_of_several_choices_is_counted_once():
-    home = house(ScriptEntry((Say("One two three."),), repeat=True))
+    home = build_server(ScriptEntry((Say("One two three."),), repeat=True))
     body = {"model": "m", "messages": [{"role": "user", "content": "Hi"}], "n": 3}
     assert len((await home.post("/v1/chat/completions", body)).json()["choices"]) == 3
     scraped = await home.get("/metrics")
@@ -49,18 +49,18 @@ async def test_a_request_of_several_choices_is_counted_once():
 
 
 async def test_a_failure_is_counted_as_one():
-    home = house(ScriptEntry((Say("Then"), Fail(503)), repeat=True))
+    home = build_server(ScriptEntry((Say("Then"), Fail(503)), repeat=True))
     await ask(home)
     assert read(await home.get("/metrics"), "vllm:request_success_total", finished_reason="error") == 1
 
 
-async def test_what_nobody_knows_is_left_out():
-    scraped = await house(ScriptEntry((Say("x"),))).get("/metrics")
+async def test_unknown_values_are_left_out():
+    scraped = await build_server(ScriptEntry((Say("x"),))).get("/metrics")
     assert read(scraped, "vllm:kv_cache_usage_perc") is None
 
 
 async def test_head_and_get_agree_and_the_scraper_chooses_the_format():
-    home = house(ScriptEntry((Say("x"),)))
+    home = build_server(ScriptEntry((Say("x"),)))
     async with home.http() as client:
         head, got = await client.head("/metrics"), await client.get("/metrics")
         open_metrics = await client.get("/metrics", headers={"accept": "application/openmetrics-text; version=1.0.0"})
@@ -92,7 +92,7 @@ async def test_head_and_get_agree_and_the_scraper_chooses_the_format():
     ],
 )
 async def test_every_format_has_the_same_names(accept: str):
-    home = house(ScriptEntry((Say("One two three."),), repeat=True))
+    home = build_server(ScriptEntry((Say("One two three."),), repeat=True))
     await ask(home)
     async with home.http() as client:
         scraped = (await client.get("/metrics", headers={"accept": accept})).text
@@ -101,7 +101,7 @@ async def test_every_format_has_the_same_names(accept: str):
 
 
 async def test_requests_are_counted_as_vllm_counts_those_of_http():
-    home = house(ScriptEntry((Say("One two three."),), repeat=True))
+    home = build_server(ScriptEntry((Say("One two three."),), repeat=True))
     sent = len((await ask(home)).content)
     await home.post("/v1/chat/completions", {"model": "m"})
     async with home.http() as client:
@@ -125,7 +125,7 @@ async def test_requests_are_counted_as_vllm_counts_those_of_http():
 
 
 async def test_a_stream_is_counted_when_it_is_over_and_has_no_length():
-    home = house(ScriptEntry((Say("One two three."),), repeat=True))
+    home = build_server(ScriptEntry((Say("One two three."),), repeat=True))
     body = {"model": "m", "messages": [{"role": "user", "content": "Hi"}], "stream": True}
     await home.post("/v1/chat/completions", body)
     scraped = await home.get("/metrics")

@@ -27,8 +27,8 @@ from dragoman.serving.clock import SystemClock
 from dragoman.serving.service import ServingOptions
 from dragoman.settings import GenerationConfig, Settings
 
-from ..pipeline.mortal import Clock, Mortal, never
-from .house import house, tokenizer
+from ..pipeline.failing_engine import Clock, FailingEngine, never
+from .harness import build_server, tokenizer
 from .test_vllm import serving
 
 HELLO = [{"role": "user", "content": "What is the capital of Japan?"}]
@@ -77,8 +77,8 @@ async def answer(http: httpx2.AsyncClient, path: str, **fields: Any) -> dict[str
 def drop_times(answer: dict[str, Any]) -> dict[str, Any]:
     message = answer.get("message", {})
     calls = [call["function"] for call in message.get("tool_calls", ())]
-    kept = {name: value for name, value in answer.items() if name != "created_at" and not name.endswith("duration")}
-    return {**kept, "message": {**message, "tool_calls": calls}}
+    stripped = {name: value for name, value in answer.items() if name != "created_at" and not name.endswith("duration")}
+    return {**stripped, "message": {**message, "tool_calls": calls}}
 
 
 async def refuse(http: httpx2.AsyncClient, method: str, path: str, json: object = None) -> tuple[int, str]:
@@ -116,30 +116,30 @@ async def test_thinking_is_apart_from_the_answer(http: httpx2.AsyncClient):
 
 
 async def test_a_format_is_enforced(http: httpx2.AsyncClient):
-    asked = {"messages": HELLO, "options": {"seed": 3, "num_predict": 60}}
-    told = json.loads((await answer(http, "/api/chat", **asked, format=SCHEMA))["message"]["content"])
-    assert set(told) == {"a"}
+    body = {"messages": HELLO, "options": {"seed": 3, "num_predict": 60}}
+    value = json.loads((await answer(http, "/api/chat", **body, format=SCHEMA))["message"]["content"])
+    assert set(value) == {"a"}
     completion = await answer(http, "/api/generate", prompt="Say", format=SCHEMA, options={"seed": 3})
     assert isinstance(json.loads(completion["response"])["a"], int)
-    begun = await answer(http, "/api/chat", **asked, format="json")
+    begun = await answer(http, "/api/chat", **body, format="json")
     assert begun["message"]["content"].lstrip().startswith("{")
 
 
 async def test_a_tool_is_called_and_its_result_is_read(http: httpx2.AsyncClient):
     question: list[dict[str, Any]] = [{"role": "user", "content": "What is the weather in Rome?"}]
-    asked = {"tools": [WEATHER], "options": GREEDY}
-    message = (await answer(http, "/api/chat", messages=question, **asked))["message"]
+    body = {"tools": [WEATHER], "options": GREEDY}
+    message = (await answer(http, "/api/chat", messages=question, **body))["message"]
     (call,) = message["tool_calls"]
     assert (call["function"]["name"], call["function"]["arguments"]) == ("get_weather", {"city": "Rome"})
     result = {"role": "tool", "tool_name": "get_weather", "content": "sunny"}
-    last = await answer(http, "/api/chat", messages=[*question, message, result], **asked)
+    last = await answer(http, "/api/chat", messages=[*question, message, result], **body)
     assert last["message"]["content"]
 
 
 async def test_logprobs_are_those_of_the_tokens(http: httpx2.AsyncClient):
-    told = await answer(http, "/api/chat", messages=HELLO, options=GREEDY, logprobs=True, top_logprobs=2)
-    assert "".join(entry["token"] for entry in told["logprobs"]) == told["message"]["content"]
-    assert all(len(entry["top_logprobs"]) == 2 for entry in told["logprobs"])
+    response = await answer(http, "/api/chat", messages=HELLO, options=GREEDY, logprobs=True, top_logprobs=2)
+    assert "".join(entry["token"] for entry in response["logprobs"]) == response["message"]["content"]
+    assert all(len(entry["top_logprobs"]) == 2 for entry in response["logprobs"])
     plain = await answer(http, "/api/generate", prompt="Hello", options=GREEDY, logprobs=True)
     assert all("top_logprobs" not in entry for entry in plain["logprobs"])
 
@@ -187,16 +187,16 @@ async def test_a_suffix_is_filled_in_by_a_model_that_was_trained_for_it(tmp_path
     async with httpx2.AsyncClient(
         transport=httpx2.ASGITransport(create_app(models)), base_url="http://localhost"
     ) as client:
-        asked = {"prompt": "def f(", "suffix": "return 1", "stream": False, "options": {"num_predict": 2}}
-        told = (await client.post("/api/generate", json=asked)).json()
-        shown = (await client.post("/api/show", json={"model": "coder"})).json()
+        body = {"prompt": "def f(", "suffix": "return 1", "stream": False, "options": {"num_predict": 2}}
+        response = (await client.post("/api/generate", json=body)).json()
+        details = (await client.post("/api/show", json={"model": "coder"})).json()
     await models.stop()
     assert isinstance(model.backend, TokenBackend)
     encode = model.backend.tokenizer.encode
     texts = [encode("def f(", special=False), encode("return 1", special=False)]
     prompt = [size, *texts[0], size + 1, *texts[1], size + 2]
-    assert told["context"][: told["prompt_eval_count"]] == prompt
-    assert "insert" in shown["capabilities"]
+    assert response["context"][: response["prompt_eval_count"]] == prompt
+    assert "insert" in details["capabilities"]
 
 
 async def test_a_template_follows_the_rule_of_all_request_templates(http: httpx2.AsyncClient):
@@ -205,11 +205,11 @@ async def test_a_template_follows_the_rule_of_all_request_templates(http: httpx2
     assert "--trust-request-chat-template" in error
 
 
-async def test_a_context_that_is_too_large_is_told_and_nothing_is_cut(small: httpx2.AsyncClient):
-    asked = {"messages": HELLO, "stream": False, "options": {**GREEDY, "num_ctx": 8192}}
-    response = await small.post("/api/chat", json=asked)
+async def test_a_context_that_is_too_large_is_an_error_without_truncation(small: httpx2.AsyncClient):
+    body = {"messages": HELLO, "stream": False, "options": {**GREEDY, "num_ctx": 8192}}
+    response = await small.post("/api/chat", json=body)
     assert response.headers["x-dragoman-warnings"] == "options.num_ctx: the context of this model is 256 tokens"
-    lower = await small.post("/api/chat", json={**asked, "options": {**GREEDY, "num_ctx": 64}})
+    lower = await small.post("/api/chat", json={**body, "options": {**GREEDY, "num_ctx": 64}})
     assert "x-dragoman-warnings" not in lower.headers
     long = [{"role": "user", "content": "word " * 400}]
     status, error = await refuse(small, "POST", "/api/chat", {"messages": long, "stream": True})
@@ -217,32 +217,32 @@ async def test_a_context_that_is_too_large_is_told_and_nothing_is_cut(small: htt
 
 
 async def test_warnings_have_ollamas_names_and_are_no_line_of_a_stream(small: httpx2.AsyncClient):
-    asked = {"messages": HELLO, "options": {**GREEDY, "num_predict": 8192}}
+    fields = {"messages": HELLO, "options": {**GREEDY, "num_predict": 8192}}
     body = {"x-dragoman-warnings": "body"}
-    streamed = await small.post("/api/chat", json=asked, headers=body)
+    streamed = await small.post("/api/chat", json=fields, headers=body)
     assert streamed.headers["x-dragoman-warnings"].startswith("options.num_predict is reduced from 8192")
     grammar.check_stream(streamed.content, is_chat=True)
-    whole = (await small.post("/api/chat", json={**asked, "stream": False}, headers=body)).json()
+    whole = (await small.post("/api/chat", json={**fields, "stream": False}, headers=body)).json()
     assert whole["dragoman_warnings"] == [streamed.headers["x-dragoman-warnings"]]
 
 
 async def test_truncation_drops_the_oldest_turns_and_says_so(small: httpx2.AsyncClient):
     turns = [{"role": role, "content": "word " * 50} for _ in range(4) for role in ("user", "assistant")]
-    asked = {"messages": [*turns, *HELLO], "options": GREEDY, "stream": False}
-    assert (await refuse(small, "POST", "/api/chat", asked))[0] == 400
-    response = await small.post("/api/chat", json={**asked, "truncate": True})
+    body = {"messages": [*turns, *HELLO], "options": GREEDY, "stream": False}
+    assert (await refuse(small, "POST", "/api/chat", body))[0] == 400
+    response = await small.post("/api/chat", json={**body, "truncate": True})
     assert response.status_code == 200, response.text
     assert "oldest messages were omitted" in response.headers["x-dragoman-warnings"]
 
 
 async def test_vectors_are_those_of_the_other_dialect(http: httpx2.AsyncClient):
     texts = ["a cat", "a dog"]
-    told = (await http.post("/api/embed", json={"model": "tiny", "input": texts})).json()
+    response = (await http.post("/api/embed", json={"model": "tiny", "input": texts})).json()
     theirs = (await http.post("/v1/embeddings", json={"model": "tiny", "input": texts})).json()
     expected = [entry["embedding"] for entry in theirs["data"]]
-    assert [pytest.approx(vector, abs=1e-6) for vector in expected] == told["embeddings"]
-    assert told["prompt_eval_count"] == theirs["usage"]["prompt_tokens"]
-    assert told["total_duration"] >= told["load_duration"] >= 0
+    assert [pytest.approx(vector, abs=1e-6) for vector in expected] == response["embeddings"]
+    assert response["prompt_eval_count"] == theirs["usage"]["prompt_tokens"]
+    assert response["total_duration"] >= response["load_duration"] >= 0
     single = (await http.post("/api/embeddings", json={"model": "tiny", "prompt": "a cat"})).json()
     assert single["embedding"] == pytest.approx(expected[0], abs=1e-6)
     nothing = (await http.post("/api/embed", json={"model": "tiny", "input": []})).json()
@@ -288,15 +288,15 @@ async def test_a_model_tells_what_it_can_do(http: httpx2.AsyncClient):
     facts = {"format": "safetensors", "family": "llama", "families": ["llama"], "parameter_size": "1.97M"}
     assert listed["details"] == {"parent_model": "", **facts, "quantization_level": "BF16"}
     assert listed["size"] > 2 * 1967808
-    shown = (await http.post("/api/show", json={"model": "tiny:latest"})).json()
-    assert shown["capabilities"] == ["completion", "tools", "embedding", "thinking"]
-    assert shown["details"] == listed["details"]
-    architecture = shown["model_info"]["general.architecture"]
-    assert (architecture, shown["model_info"]["general.parameter_count"]) == ("llama", 1967808)
+    details = (await http.post("/api/show", json={"model": "tiny:latest"})).json()
+    assert details["capabilities"] == ["completion", "tools", "embedding", "thinking"]
+    assert details["details"] == listed["details"]
+    architecture = details["model_info"]["general.architecture"]
+    assert (architecture, details["model_info"]["general.parameter_count"]) == ("llama", 1967808)
     cards = (await http.get("/v1/models")).json()["data"]
-    assert shown["model_info"][f"{architecture}.context_length"] == cards[0]["max_model_len"]
-    assert shown["model_info"][f"{architecture}.embedding_length"] == 192
-    assert "{%" in shown["template"]
+    assert details["model_info"][f"{architecture}.context_length"] == cards[0]["max_model_len"]
+    assert details["model_info"][f"{architecture}.embedding_length"] == 192
+    assert "{%" in details["template"]
     (running,) = (await http.get("/api/ps")).json()["models"]
     assert (running["details"], running["size"]) == (listed["details"], listed["size"])
     assert (running["name"], running["context_length"]) == ("tiny:latest", cards[0]["max_model_len"])
@@ -353,7 +353,7 @@ async def test_a_body_needs_no_content_type_but_no_page_of_another_site_sends_on
     assert (await http.post("/api/chat", content=body, headers={"origin": "https://evil.example"})).status_code == 403
 
 
-async def test_only_ollamas_clients_are_told_that_ollama_is_running(http: httpx2.AsyncClient):
+async def test_only_ollama_clients_get_ollama_is_running(http: httpx2.AsyncClient):
     for agent in ("ollama-python/0.6.3 (x86_64 linux)", "ollama/0.12.0 (amd64 linux) Go/1.24", "ollama-js/0.6.3"):
         assert (await http.get("/", headers={"user-agent": agent})).text == "Ollama is running"
     assert (await http.get("/")).text.startswith("Dragoman")
@@ -362,10 +362,14 @@ async def test_only_ollamas_clients_are_told_that_ollama_is_running(http: httpx2
 
 
 async def test_a_request_without_a_prompt_loads_the_model(http: httpx2.AsyncClient):
-    told = (await http.post("/api/chat", json={"model": "tiny", "messages": []})).json()
-    assert (told["message"], told["done"], told["done_reason"]) == ({"role": "assistant", "content": ""}, True, "load")
-    told = (await http.post("/api/generate", json={"model": "tiny"})).json()
-    assert (told["response"], told["done"], told["done_reason"]) == ("", True, "load")
+    loaded = (await http.post("/api/chat", json={"model": "tiny", "messages": []})).json()
+    assert (loaded["message"], loaded["done"], loaded["done_reason"]) == (
+        {"role": "assistant", "content": ""},
+        True,
+        "load",
+    )
+    loaded = (await http.post("/api/generate", json={"model": "tiny"})).json()
+    assert (loaded["response"], loaded["done"], loaded["done_reason"]) == ("", True, "load")
     status, error = await refuse(http, "POST", "/api/generate", {"model": "tiny", "keep_alive": 0})
     assert (status, "not loaded on demand" in error) == (400, True)
     response = await http.post("/api/generate", json={"model": "tiny", "keep_alive": "5m"})
@@ -374,18 +378,18 @@ async def test_a_request_without_a_prompt_loads_the_model(http: httpx2.AsyncClie
 
 
 async def test_what_fails_in_the_middle_is_a_line_of_the_stream():
-    server = house(ScriptEntry((Say("So far"), Fail(503, "out of memory")), repeat=True))
-    asked = {"model": "m", "messages": HELLO}
-    lines = [json.loads(line) for line in (await server.post("/api/chat", asked)).content.splitlines()]
+    server = build_server(ScriptEntry((Say("So far"), Fail(503, "out of memory")), repeat=True))
+    body = {"model": "m", "messages": HELLO}
+    lines = [json.loads(line) for line in (await server.post("/api/chat", body)).content.splitlines()]
     assert (lines[-1], lines[0]["message"]["content"]) == ({"error": "out of memory"}, "S")
-    whole = await server.post("/api/chat", {**asked, "stream": False})
+    whole = await server.post("/api/chat", {**body, "stream": False})
     assert (whole.status_code, whole.json()) == (503, {"error": "out of memory"})
 
 
 async def test_an_engine_of_events_rejects_a_context_and_returns_none():
-    server = house(ScriptEntry((Say("Hi"),), repeat=True))
-    told = (await server.post("/api/generate", {"model": "m", "prompt": "a", "stream": False})).json()
-    assert ("context" in told, told["response"]) == (False, "Hi")
+    server = build_server(ScriptEntry((Say("Hi"),), repeat=True))
+    response = (await server.post("/api/generate", {"model": "m", "prompt": "a", "stream": False})).json()
+    assert ("context" in response, response["response"]) == (False, "Hi")
     refused = await server.post("/api/generate", {"model": "m", "prompt": "a", "context": [1]})
     assert (refused.status_code, "does not support context" in refused.json()["error"]) == (400, True)
 
@@ -404,7 +408,7 @@ class OnDemand:
         lent = tokenizer()
 
         def load() -> ServedModel:
-            return ServedModel("a", EventBackend(Mortal(lent)), 4096, 0)
+            return ServedModel("a", EventBackend(FailingEngine(lent)), 4096, 0)
 
         self.clock = Clock()
         spec = ModelSpec("a", load, 0, aliases=("b",), ttl=60.0, memory=10)
@@ -443,8 +447,8 @@ async def test_keep_alive_loads_and_unloads(path: str):
 
 async def test_a_model_is_unloaded_after_an_answer_that_asks_for_it():
     server = OnDemand()
-    told = await server.post("/api/chat", messages=HELLO, keep_alive=0)
-    assert told.json()["message"]["content"] == "One two three four."
+    response = await server.post("/api/chat", messages=HELLO, keep_alive=0)
+    assert response.json()["message"]["content"] == "One two three four."
     assert await server.poll_after(0) is ModelState.UNLOADED
 
 
@@ -461,8 +465,8 @@ async def test_only_administrators_control_how_long_a_model_stays():
 
 async def test_a_model_that_was_never_loaded_tells_no_capabilities():
     server = OnDemand()
-    shown = (await server.post("/api/show", model="b:latest")).json()
-    assert "capabilities" not in shown
+    details = (await server.post("/api/show", model="b:latest")).json()
+    assert "capabilities" not in details
     await server.post("/api/generate")
     assert (await server.post("/api/show")).json()["capabilities"][0] == "completion"
     names = [model["name"] for model in (await server.client.get("/api/tags")).json()["models"]]
@@ -527,5 +531,5 @@ async def test_the_settings_of_a_model_are_its_parameters():
     )
     app = create_app(models)
     async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app), base_url="http://localhost") as client:
-        shown = (await client.post("/api/show", json={"model": "tiny"})).json()
-    assert [line.split() for line in shown["parameters"].splitlines()][:2] == [["temperature", "0.5"], ["top_k", "7"]]
+        details = (await client.post("/api/show", json={"model": "tiny"})).json()
+    assert [line.split() for line in details["parameters"].splitlines()][:2] == [["temperature", "0.5"], ["top_k", "7"]]

@@ -1,4 +1,4 @@
-"""The description of the API says what the server does: each route, parameter, response and event, and nothing else."""
+"""The description of the API matches the server: each route, parameter, response and event, and nothing else."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from tests.serving.described import (
     resolve,
     routes,
 )
-from tests.serving.house import house
+from tests.serving.harness import build_server
 from tests.serving.test_tenancy import serving, tenant
 
 RUNS, EACH = 3, 300
@@ -298,7 +298,7 @@ KEYS = ServingOptions(api_key=("user",), admin_api_key=("root",))
 
 
 async def test_a_key_sees_the_routes_that_it_may_use() -> None:
-    served = house(options=KEYS)
+    served = build_server(options=KEYS)
     assert (await served.get("/openapi.json")).status_code == 401
     user, admin = [
         (await served.get("/openapi.json", {"authorization": f"Bearer {key}"})).json() for key in ("user", "root")
@@ -310,12 +310,12 @@ async def test_a_key_sees_the_routes_that_it_may_use() -> None:
     assert user["paths"]["/health"]["get"]["security"] == []
     # Nothing that only administrators' routes have is left behind.
     assert "WeightUpdate" not in user["components"]["schemas"]
-    assert (await house().get("/openapi.json")).json()["paths"].keys() == admin["paths"].keys()
+    assert (await build_server().get("/openapi.json")).json()["paths"].keys() == admin["paths"].keys()
 
 
 @pytest.mark.parametrize("path", ["/openapi.json", "/docs", "/docs/viewer.js", "/docs/viewer.css", "/docs/icon.svg"])
 async def test_it_is_sent_once_to_a_client_that_keeps_it(path: str) -> None:
-    served = house()
+    served = build_server()
     first = await served.get(path)
     assert (first.status_code, (await served.get(path)).content) == (200, first.content)
     tag = first.headers["etag"]
@@ -329,7 +329,7 @@ async def test_it_is_sent_once_to_a_client_that_keeps_it(path: str) -> None:
 
 
 async def test_the_page_uses_nothing_of_other_hosts_and_nothing_inline() -> None:
-    served = house(options=KEYS)
+    served = build_server(options=KEYS)
     page = await served.get("/docs")
     assert page.headers["content-security-policy"].startswith("default-src 'self';")
     assert not re.search(r"<style|<script(?![^>]* src=)| on\w+=| style=|https?://", page.text)
@@ -342,7 +342,7 @@ async def test_the_page_uses_nothing_of_other_hosts_and_nothing_inline() -> None
 
 
 async def test_a_mounted_application_describes_the_same() -> None:
-    served = house()
+    served = build_server()
     scope_path = "/llm/openapi.json"
     plain = (await served.get("/openapi.json")).content
     async with httpx2.AsyncClient(

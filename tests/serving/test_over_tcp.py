@@ -38,7 +38,7 @@ class Served:
         return next(iter(self.models)).backend.engine.health()
 
     async def until(self, *, running: int, waiting: int = 0) -> None:
-        """The engine's thread tells nobody, so this asks until it is so; the test's own limit ends it."""
+        """The engine's thread has no event for it, so this polls; the test's own limit ends it."""
         while (self.health.running, self.health.waiting) != (running, waiting):  # noqa: ASYNC110
             await asyncio.sleep(0)
 
@@ -71,9 +71,9 @@ async def served() -> AsyncGenerator[Served]:
 async def test_the_sdk_streams_over_tcp(served: Served) -> None:
     async with served.client() as client:
         stream = await client.chat.completions.create(model="tiny", messages=STORY, stream=True, temperature=0)
-        said = [chunk.choices[0].delta.content or "" async for chunk in stream]
+        texts = [chunk.choices[0].delta.content or "" async for chunk in stream]
         whole = await client.chat.completions.create(model="tiny", messages=STORY, temperature=0)
-    assert "".join(said) == whole.choices[0].message.content
+    assert "".join(texts) == whole.choices[0].message.content
 
 
 @pytest.mark.parametrize("streamed", [False, True])
@@ -119,8 +119,8 @@ async def test_a_second_turn_finds_its_first_in_the_prefix_cache(served: Served)
     async with served.client() as client:
         first = [{"role": "user", "content": "Once upon a time there was a fox. " * 4}]
         reply = await client.chat.completions.create(model="tiny", messages=first, temperature=0)  # pyright: ignore
-        said: Any = {"role": "assistant", "content": reply.choices[0].message.content}
-        second: Any = [*first, said, {"role": "user", "content": "Thanks!"}]
+        reply_message: Any = {"role": "assistant", "content": reply.choices[0].message.content}
+        second: Any = [*first, reply_message, {"role": "user", "content": "Thanks!"}]
         again = await client.chat.completions.create(model="tiny", messages=second, temperature=0)
     assert reply.usage is not None
     assert again.usage is not None
@@ -133,7 +133,7 @@ async def test_headers_have_a_limit(served: Served) -> None:
     """vLLM CVE-2025-48956."""
     reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
     writer.write(b"GET /v1/models HTTP/1.1\r\nhost: localhost\r\nx: " + b"y" * 33_000)
-    said = await reader.read(-1)
+    output = await reader.read(-1)
     writer.close()
-    assert said.startswith(b"HTTP/1.1 431 ")
-    assert said.endswith(b"larger than the 32768 bytes that are allowed.")
+    assert output.startswith(b"HTTP/1.1 431 ")
+    assert output.endswith(b"larger than the 32768 bytes that are allowed.")

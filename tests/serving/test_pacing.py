@@ -27,7 +27,7 @@ async def test_many_at_once_are_begun_a_few_a_turn_and_in_their_order() -> None:
     assert max(after - before for before, after in pairwise(counts)) == 3
 
 
-async def test_who_comes_alone_does_not_wait() -> None:
+async def test_a_single_request_does_not_wait() -> None:
     turns, begun = StartLimiter(starts_per_turn=1), list[int]()
     for number in range(3):
         with pytest.raises(StopIteration):
@@ -37,7 +37,7 @@ async def test_who_comes_alone_does_not_wait() -> None:
         await asyncio.sleep(0)
 
 
-async def test_one_who_leaves_while_waiting_takes_nobody_s_turn() -> None:
+async def test_a_cancelled_waiter_uses_no_start_slot() -> None:
     turns, begun = StartLimiter(starts_per_turn=1), list[int]()
     tasks = [asyncio.create_task(begin(turns, number, begun)) for number in range(4)]
     await asyncio.sleep(0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dragoman.engines.scripted import Say, ScriptEntry
-from tests.serving.responses.house import remembering
+from tests.serving.responses.harness import remembering
 
 HI = [{"role": "user", "content": "hi"}]
 

@@ -24,8 +24,8 @@ async def client() -> AsyncGenerator[httpx2.AsyncClient]:
     models = build_models(Settings(model="scripted"), SystemClock())
     await models.start()
     transport = httpx2.ASGITransport(create_app(models, store=MemoryStore()))
-    async with httpx2.AsyncClient(transport=transport, base_url="http://localhost") as made:
-        yield made
+    async with httpx2.AsyncClient(transport=transport, base_url="http://localhost") as http_client:
+        yield http_client
     await models.stop()
 
 
@@ -65,7 +65,7 @@ async def test_an_error_and_a_stored_response_have_no_false_warnings(client: htt
     refused = await client.get("/v1/chat/completions?limit=0&order=asc")
     assert (refused.status_code, WARNINGS in refused.headers) == (400, False)
     id = (await client.post("/v1/responses", json={"input": "Hi"})).json()["id"]
-    shown = await client.get(f"/v1/responses/{id}?include[]=reasoning.encrypted_content&stream=false")
-    assert (shown.status_code, WARNINGS in shown.headers) == (200, False)
+    response = await client.get(f"/v1/responses/{id}?include[]=reasoning.encrypted_content&stream=false")
+    assert (response.status_code, WARNINGS in response.headers) == (200, False)
     listed = await client.get(f"/v1/responses/{id}/input_items?after=&limit=1&foo=1")
     assert listed.headers[WARNINGS] == "'foo' is ignored: unknown query parameter"

@@ -23,7 +23,7 @@ from dragoman.serving.app import create_app
 from dragoman.serving.clock import SystemClock
 from dragoman.settings import Settings
 from tests.http import wire
-from tests.serving.responses.house import lifespan
+from tests.serving.responses.harness import lifespan
 
 SOURCE = str(Path(dragoman.__file__).parent)
 MESSAGES = [{"role": "user", "content": "Hello"}]

@@ -1,4 +1,4 @@
-"""The log of requests: what a line tells, that every way to end makes one, and that nobody waits for it."""
+"""The request log: the fields of a line, a line for every kind of end, and writing without blocking."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from dragoman.serving.request_log import RequestLog, RequestLogLine
 from dragoman.settings import SettingsError
 from dragoman.simulation.logs.table import read_json_lines
 
-from .house import house
+from .harness import build_server
 
 ASK: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "A secret question."}]}
 EVENTS: tuple[Event, ...] = (
@@ -40,9 +40,9 @@ def file(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def into(file: Path) -> Iterator[RequestLog]:
-    made = RequestLog(file)
-    yield made
-    made.close()
+    log = RequestLog(file)
+    yield log
+    log.close()
 
 
 def written(into: RequestLog, file: Path) -> list[dict[str, Any]]:
@@ -89,7 +89,7 @@ async def test_calibrate_reads_the_log(into: RequestLog, file: Path):
     assert (timing.input_tokens, timing.output_tokens, timing.ttft, timing.latency) == (7, 3, 2.0, 5.0)
 
 
-async def test_who_is_left_by_the_client_or_its_engine_has_a_line_too(into: RequestLog, file: Path):
+async def test_disconnected_and_failed_requests_are_logged_too(into: RequestLog, file: Path):
     left = watched(into, *EVENTS)
     await anext(left)
     await anext(left)
@@ -108,8 +108,8 @@ async def test_who_is_left_by_the_client_or_its_engine_has_a_line_too(into: Requ
 
 
 @pytest.mark.parametrize("streamed", [False, True])
-async def test_a_served_request_is_told_without_its_prompt(into: RequestLog, file: Path, streamed: bool):
-    it = house(ScriptEntry((Say("A secret answer."),)), request_log=into)
+async def test_a_served_request_is_logged_without_its_prompt(into: RequestLog, file: Path, streamed: bool):
+    it = build_server(ScriptEntry((Say("A secret answer."),)), request_log=into)
     headers = {"x-request-id": "mine", "authorization": "Bearer a-key"}
     await it.post("/v1/chat/completions", {**ASK, "stream": streamed}, headers)
     (line,) = written(into, file)
@@ -120,15 +120,15 @@ async def test_a_served_request_is_told_without_its_prompt(into: RequestLog, fil
     assert b"a-key" not in content(file)
 
 
-async def test_a_refused_request_is_told_with_its_status(into: RequestLog, file: Path):
-    it = house(ScriptEntry((Fail(429, "slowly"),)), request_log=into)
+async def test_a_refused_request_is_logged_with_its_status(into: RequestLog, file: Path):
+    it = build_server(ScriptEntry((Fail(429, "slowly"),)), request_log=into)
     assert (await it.post("/v1/chat/completions", ASK)).status_code == 429
     assert (await it.post("/v1/chat/completions", {**ASK, "max_tokens": 10**6})).status_code == 400
     assert [line["status"] for line in written(into, file)] == [429, 400]
 
 
-async def test_lines_without_room_are_dropped_and_nobody_waits(tmp_path: Path, caplog: pytest.LogCaptureFixture):
-    """The disk is a pipe that nobody reads yet."""
+async def test_lines_beyond_the_buffer_are_dropped_without_blocking(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    """The disk is a pipe without a reader yet."""
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
@@ -144,6 +144,6 @@ async def test_lines_without_room_are_dropped_and_nobody_waits(tmp_path: Path, c
     assert "lines were dropped" in caplog.text
 
 
-def test_a_file_that_cannot_be_written_is_told_before_anything_is_served(tmp_path: Path):
+def test_an_unwritable_file_is_a_startup_error(tmp_path: Path):
     with pytest.raises(SettingsError, match="request-log"):
         open_request_log(str(tmp_path))

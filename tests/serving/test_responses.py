@@ -14,7 +14,7 @@ from dragoman.launch import build_models
 from dragoman.serving.app import create_app
 from dragoman.serving.clock import SystemClock
 from dragoman.settings import Settings
-from tests.serving.house import house
+from tests.serving.harness import build_server
 
 ADD: Any = {"type": "function", "name": "add", "parameters": {"type": "object"}, "strict": False}
 ANSWER = ScriptEntry((Think("Hmm."), Say("I add."), CallTool("add", '{"a": 1}')), repeat=True)
@@ -22,14 +22,14 @@ ASK: dict[str, Any] = {"model": "m", "input": "hi", "tools": [ADD]}
 
 
 async def test_a_whole_response() -> None:
-    response = await house(ANSWER).openai().responses.create(model="m", input="hi", tools=[ADD])
+    response = await build_server(ANSWER).openai().responses.create(model="m", input="hi", tools=[ADD])
     assert [item.type for item in response.output] == ["reasoning", "message", "function_call"]
     assert response.output_text == "I add."
     assert response.status == "completed"
 
 
 async def test_the_streamed_response_ends_with_the_whole_one() -> None:
-    it = house(ANSWER)
+    it = build_server(ANSWER)
     async with it.openai().responses.stream(model="m", input="hi", tools=[ADD]) as stream:
         streamed = await stream.get_final_response()
     whole = await it.openai().responses.create(model="m", input="hi", tools=[ADD])
@@ -39,13 +39,13 @@ async def test_the_streamed_response_ends_with_the_whole_one() -> None:
 
 
 async def test_the_stream_keeps_the_grammar_of_the_wire() -> None:
-    answer = await house(ANSWER).post("/v1/responses", {**ASK, "stream": True})
+    answer = await build_server(ANSWER).post("/v1/responses", {**ASK, "stream": True})
     events = check_stream(answer.content)
     assert [event["sequence_number"] for event in events] == list(range(len(events)))
 
 
-async def test_nothing_is_said_to_be_stored_that_is_not() -> None:
-    it = house(ANSWER)
+async def test_an_unstored_response_has_store_false() -> None:
+    it = build_server(ANSWER)
     answer = await it.post("/v1/responses", {**ASK, "store": True})
     assert answer.json()["store"] is False
     assert "store" in answer.headers["x-dragoman-warnings"]
@@ -63,7 +63,7 @@ async def test_nothing_is_said_to_be_stored_that_is_not() -> None:
 )
 @pytest.mark.parametrize("streamed", [False, True])
 async def test_what_needs_a_store_is_refused_by_name(field: dict[str, Any], param: str, streamed: bool) -> None:
-    it = house(ANSWER)
+    it = build_server(ANSWER)
     answer = await it.post("/v1/responses", {**ASK, **field, "stream": streamed})
     assert answer.status_code == 400
     assert answer.json()["error"]["param"] == param
@@ -71,7 +71,7 @@ async def test_what_needs_a_store_is_refused_by_name(field: dict[str, Any], para
 
 
 async def test_a_failure_in_mid_stream_is_an_error_and_then_a_failed_response() -> None:
-    it = house(ScriptEntry((Say("Hello "), Fail(500, "the engine broke"))))
+    it = build_server(ScriptEntry((Say("Hello "), Fail(500, "the engine broke"))))
     answer = await it.post("/v1/responses", {**ASK, "stream": True})
     kinds = [line.removeprefix("event: ") for line in answer.text.splitlines() if line.startswith("event: ")]
     assert kinds[-2:] == ["error", "response.failed"]
@@ -79,7 +79,7 @@ async def test_a_failure_in_mid_stream_is_an_error_and_then_a_failed_response() 
 
 
 async def test_a_refusal_is_a_true_400() -> None:
-    it = house(ScriptEntry((Fail(400, "cannot"),)))
+    it = build_server(ScriptEntry((Fail(400, "cannot"),)))
     with pytest.raises(openai.BadRequestError, match="cannot"):
         await it.openai().responses.create(model="m", input="hi", stream=True)
 

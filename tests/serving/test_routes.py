@@ -1,4 +1,4 @@
-"""Every route declares who may use it and the format of its errors, and its errors have that format."""
+"""Every route declares its access and the format of its errors, and its errors have that format."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from dragoman.serving.http_metrics import HttpMetrics
 from dragoman.serving.routes.table import Features, build_routes
 from dragoman.serving.service import ServingOptions
 from dragoman.settings import Settings
-from tests.serving.house import House, house
+from tests.serving.harness import ServerHarness, build_server
 
 
 def build_table() -> dict[str, tuple[Route, ...]]:
@@ -34,11 +34,11 @@ ADMIN = {"authorization": "Bearer root"}
 
 
 @pytest.fixture(scope="module")
-def server() -> House:
-    return house(options=ServingOptions(api_key=("user",), admin_api_key=("root",)))
+def server() -> ServerHarness:
+    return build_server(options=ServingOptions(api_key=("user",), admin_api_key=("root",)))
 
 
-async def send(server: House, method: str, path: str, *headers: dict[str, str]) -> httpx2.Response:
+async def send(server: ServerHarness, method: str, path: str, *headers: dict[str, str]) -> httpx2.Response:
     async with server.http() as client:
         merged = {name: value for some in headers for name, value in some.items()}
         return await client.request(method, path, headers=merged)
@@ -109,7 +109,7 @@ def test_the_dialects_own_paths_have_the_dialects_envelope():
 
 
 @pytest.mark.parametrize("headers", [{}, FROM_ANTHROPIC], ids=["plain", "anthropic"])
-async def test_an_error_of_authentication_comes_in_the_routes_envelope(server: House, headers: dict[str, str]):
+async def test_an_error_of_authentication_comes_in_the_routes_envelope(server: ServerHarness, headers: dict[str, str]):
     for route in ROUTES:
         if route.access is Access.PUBLIC:
             continue
@@ -121,7 +121,9 @@ async def test_an_error_of_authentication_comes_in_the_routes_envelope(server: H
 
 
 @pytest.mark.parametrize("headers", [{}, FROM_ANTHROPIC], ids=["plain", "anthropic"])
-async def test_a_wrong_method_is_a_405_with_allow_in_the_routes_envelope(server: House, headers: dict[str, str]):
+async def test_a_wrong_method_is_a_405_with_allow_in_the_routes_envelope(
+    server: ServerHarness, headers: dict[str, str]
+):
     for route in ROUTES:
         assert "PATCH" not in route.handlers
         answer = await send(server, "PATCH", fill(route.path), headers, ADMIN)
@@ -131,7 +133,7 @@ async def test_a_wrong_method_is_a_405_with_allow_in_the_routes_envelope(server:
         assert find_format(answer) == FORMATS[route.envelope.resolve(headers).name], route.path
 
 
-async def test_a_users_key_on_a_route_for_administrators_is_a_403_in_its_envelope(server: House):
+async def test_a_users_key_on_a_route_for_administrators_is_a_403_in_its_envelope(server: ServerHarness):
     routes = [route for route in ROUTES if route.access is Access.ADMIN]
     assert routes
     for route in routes:
@@ -153,13 +155,15 @@ async def test_a_users_key_on_a_route_for_administrators_is_a_403_in_its_envelop
         ("/v1/unknown", "OpenAI"),
     ],
 )
-async def test_an_unknown_path_takes_the_envelope_of_the_nearest_route_above(server: House, path: str, format: str):
+async def test_an_unknown_path_takes_the_envelope_of_the_nearest_route_above(
+    server: ServerHarness, path: str, format: str
+):
     for headers, status in (({}, 401), (USER, 404)):
         answer = await send(server, "GET", path, headers)
         assert (answer.status_code, find_format(answer)) == (status, format), path
 
 
-async def test_an_unknown_path_without_a_route_above_takes_the_clients_envelope(server: House):
+async def test_an_unknown_path_without_a_route_above_takes_the_clients_envelope(server: ServerHarness):
     answer = await send(server, "POST", "/v1/unknown", USER, FROM_ANTHROPIC)
     assert (answer.status_code, find_format(answer)) == (404, "Anthropic")
     # A path of OpenAI's alone stays OpenAI's.

@@ -1,4 +1,4 @@
-"""What a request tells about its place among others reaches the engine: its session, its rank, the client's trace."""
+"""Routing headers of a request reach the engine: its session, its rank, the client's trace."""
 
 from __future__ import annotations
 
@@ -53,8 +53,8 @@ async def send(engine: Recorder, headers: dict[str, str], **body: Any) -> httpx2
     try:
         transport = httpx2.ASGITransport(create_app(models))
         async with httpx2.AsyncClient(transport=transport, base_url="http://localhost") as client:
-            asked = {"messages": [{"role": "user", "content": "x"}], "max_tokens": 1, **body}
-            return await client.post("/v1/chat/completions", json=asked, headers=headers)
+            payload = {"messages": [{"role": "user", "content": "x"}], "max_tokens": 1, **body}
+            return await client.post("/v1/chat/completions", json=payload, headers=headers)
     finally:
         await models.stop()
 

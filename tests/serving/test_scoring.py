@@ -1,4 +1,4 @@
-"""Rerank and score: cosines of vectors, or what a cross-encoder says of both texts together."""
+"""Rerank and score: cosines of vectors, or the output of a cross-encoder for both texts together."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ async def scores(http: httpx2.AsyncClient, **fields: object) -> list[float]:
 
 async def test_scores_of_an_encoder_are_cosines_of_its_embeddings(encoder: str):
     async with serving(encoder) as http:
-        made = await http.post("/embeddings", json={"input": ["the cat", *DOCUMENTS]})
-        vectors = np.array([each["embedding"] for each in made.json()["data"]])
-        told = await scores(http, text_1="the cat", text_2=DOCUMENTS)
+        embedded = await http.post("/embeddings", json={"input": ["the cat", *DOCUMENTS]})
+        vectors = np.array([each["embedding"] for each in embedded.json()["data"]])
+        scored = await scores(http, text_1="the cat", text_2=DOCUMENTS)
         paired = await scores(http, queries=DOCUMENTS, items=DOCUMENTS)
-    assert np.allclose(told, vectors[1:] @ vectors[0], atol=1e-6)
+    assert np.allclose(scored, vectors[1:] @ vectors[0], atol=1e-6)
     assert np.allclose(paired, 1, atol=1e-6)
 
 
@@ -45,19 +45,19 @@ async def test_reranking_orders_by_the_same_scores(encoder: str, scorer: str, pa
     for model in (encoder, scorer):
         async with serving(model) as http:
             http.base_url = httpx2.URL("http://localhost")
-            told = await scores(http, text_1="the cat", text_2=DOCUMENTS)
-            asked = {"query": "the cat", "documents": DOCUMENTS, "top_n": 2}
-            ranked = (await http.post(path, json=asked)).json()
+            scored = await scores(http, text_1="the cat", text_2=DOCUMENTS)
+            body = {"query": "the cat", "documents": DOCUMENTS, "top_n": 2}
+            ranked = (await http.post(path, json=body)).json()
             texts = {"query": "the cat", "texts": DOCUMENTS, "return_text": True}
             tei = (await http.post(path, json=texts)).json()
-        order = sorted(range(3), key=lambda index: -told[index])[:2]
+        order = sorted(range(3), key=lambda index: -scored[index])[:2]
         assert [each["index"] for each in ranked["results"]] == order
-        assert [each["relevance_score"] for each in ranked["results"]] == [told[index] for index in order]
+        assert [each["relevance_score"] for each in ranked["results"]] == [scored[index] for index in order]
         assert ranked["results"][0]["document"]["text"] == DOCUMENTS[order[0]]
         assert ranked["usage"]["prompt_tokens"] > 0
         assert tei == [
-            {"index": index, "score": told[index], "text": DOCUMENTS[index]}
-            for index in sorted(range(3), key=lambda index: -told[index])
+            {"index": index, "score": scored[index], "text": DOCUMENTS[index]}
+            for index in sorted(range(3), key=lambda index: -scored[index])
         ]
 
 
@@ -98,7 +98,7 @@ async def test_a_cosine_passes_no_function(encoder: str):
 
 
 @pytest.mark.parametrize("path", ["/moderations", "/classify", "/pooling"])
-async def test_what_nothing_here_can_judge_is_refused_and_not_made_up(path: str, encoder: str):
+async def test_scoring_without_a_suitable_model_is_refused(path: str, encoder: str):
     async with serving(encoder) as http:
         if path != "/moderations":
             http.base_url = httpx2.URL("http://localhost")

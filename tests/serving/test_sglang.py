@@ -27,17 +27,17 @@ async def http() -> AsyncGenerator[httpx2.AsyncClient]:
 
 async def test_ids_in_and_what_is_known_of_each_token_out(http: httpx2.AsyncClient):
     params = {"max_new_tokens": 6, "temperature": 0}
-    asked = {"return_logprob": True, "logprob_start_len": 0, "top_logprobs_num": 2}
-    made = await post(http, "/generate", input_ids=[5, 6, 7], sampling_params=params, **asked, rid="mine")
-    grammar.check_object(made)
-    meta = made["meta_info"]
+    fields = {"return_logprob": True, "logprob_start_len": 0, "top_logprobs_num": 2}
+    result = await post(http, "/generate", input_ids=[5, 6, 7], sampling_params=params, **fields, rid="mine")
+    grammar.check_object(result)
+    meta = result["meta_info"]
     assert (meta["id"], meta["prompt_tokens"], meta["weight_version"]) == ("mine", 3, "default")
     assert meta["finish_reason"] == {"type": "length", "length": 6}
     assert [id for _, id, _ in meta["input_token_logprobs"]] == [5, 6, 7]
     vllm = await post(
         http, "/inference/v1/generate", token_ids=[5, 6, 7], sampling_params={"max_tokens": 6, "temperature": 0}
     )
-    assert made["output_ids"] == vllm["choices"][0]["token_ids"]
+    assert result["output_ids"] == vllm["choices"][0]["token_ids"]
 
 
 @pytest.mark.parametrize(
@@ -48,14 +48,14 @@ async def test_ids_in_and_what_is_known_of_each_token_out(http: httpx2.AsyncClie
         ({"input_ids": [[5, 6], [7]]}, 1, [2, 1]),
     ],
 )
-async def test_what_is_streamed_is_what_is_said_whole(
+async def test_the_stream_equals_the_whole_response(
     http: httpx2.AsyncClient, prompt: dict[str, Any], n: int, lengths: list[int]
 ):
     params = {"max_new_tokens": 8, "temperature": 1.0, "sampling_seed": 4, "n": n}
-    asked = {**prompt, "sampling_params": params, "return_logprob": True, "rid": "r"}
-    made = await post(http, "/generate", **asked)
-    streamed = await http.post("/generate", json={**asked, "stream": True})
-    whole: list[Any] = made if len(lengths) > 1 else [made]
+    body = {**prompt, "sampling_params": params, "return_logprob": True, "rid": "r"}
+    result = await post(http, "/generate", **body)
+    streamed = await http.post("/generate", json={**body, "stream": True})
+    whole: list[Any] = result if len(lengths) > 1 else [result]
     last = grammar.check_stream(streamed.content, choices=len(lengths))
     for answer in (*last, *whole):
         answer["meta_info"].pop("cached_tokens")  # the second time a prompt may be cached
@@ -64,8 +64,8 @@ async def test_what_is_streamed_is_what_is_said_whole(
 
 
 async def test_a_trainer_pauses_updates_and_goes_on(http: httpx2.AsyncClient):
-    asked = {"input_ids": [5, 6, 7], "sampling_params": LONG, "stream": True}
-    running = asyncio.create_task(http.post("/generate", json=asked))
+    body = {"input_ids": [5, 6, 7], "sampling_params": LONG, "stream": True}
+    running = asyncio.create_task(http.post("/generate", json=body))
     while not read(await http.get("/metrics"), "vllm:generation_tokens_total"):  # noqa: ASYNC110
         await asyncio.sleep(0)
     assert (await post(http, "/pause_generation", mode="retract"))["status"] == "ok"
@@ -82,15 +82,15 @@ async def test_a_trainer_pauses_updates_and_goes_on(http: httpx2.AsyncClient):
     assert [span["version"] for span in meta["weight_versions"]] == ["default", "step-1"]
 
 
-async def test_abort_all_ends_what_runs_with_what_it_has_said(http: httpx2.AsyncClient):
+async def test_abort_all_ends_running_requests_with_their_partial_output(http: httpx2.AsyncClient):
     running = asyncio.create_task(post(http, "/generate", text="Once", sampling_params=LONG))
     while not read(await http.get("/metrics"), "vllm:generation_tokens_total"):  # noqa: ASYNC110
         await asyncio.sleep(0)
     assert (await http.post("/abort_request", json={"rid": "x"})).status_code == 400
     assert (await http.post("/abort_request", json={"abort_all": True})).status_code == 200
-    made = await running
-    assert made["meta_info"]["finish_reason"]["type"] == "abort"
-    assert 0 < made["meta_info"]["completion_tokens"] < 400
+    result = await running
+    assert result["meta_info"]["finish_reason"]["type"] == "abort"
+    assert 0 < result["meta_info"]["completion_tokens"] < 400
 
 
 async def test_paused_by_abort_requests_wait(http: httpx2.AsyncClient):
@@ -123,7 +123,7 @@ async def test_what_is_pickled_or_grouped_is_refused_with_what_there_is(http: ht
     assert "safetensors" in refused.json()["error"]["message"]
 
 
-async def test_what_else_is_asked(http: httpx2.AsyncClient):
+async def test_other_routes_answer(http: httpx2.AsyncClient):
     for path in ("/health_generate", "/flush_cache", "/get_model_info"):
         assert (await http.get(path)).status_code == 200
     wrong = {"model_path": str(tiny.find_bundled_model()), "load_format": "pt"}
@@ -162,5 +162,5 @@ async def test_the_parameters_that_slime_always_sends_are_taken(http: httpx2.Asy
         "no_stop_trim": True,
         "spaces_between_special_tokens": False,
     }
-    made = await post(http, "/generate", input_ids=[5, 6, 7], sampling_params=params, return_logprob=True)
-    assert [id for _, id, _ in made["meta_info"]["output_token_logprobs"]] == made["output_ids"]
+    result = await post(http, "/generate", input_ids=[5, 6, 7], sampling_params=params, return_logprob=True)
+    assert [id for _, id, _ in result["meta_info"]["output_token_logprobs"]] == result["output_ids"]

@@ -18,7 +18,7 @@ from dragoman.tenants import Tenant
 from dragoman.tenants.shared import Batch, BatchResult, LimitsStoreUnavailable, SharedCounters
 from dragoman.tenants.sqlite_limits import SqliteLimits
 from tests.hardening.test_fairness import SteppedEvents
-from tests.serving.responses.house import lifespan
+from tests.serving.responses.harness import lifespan
 
 from .test_tenancy import CHAT, Moved, Server, serving, tenant
 
@@ -195,7 +195,7 @@ async def test_while_the_store_fails_each_process_limits_alone(
         assert (refused.status_code, refused.headers["retry-after"]) == (429, "30")
 
 
-async def test_a_request_whose_prompt_is_invalid_costs_a_request_and_no_tokens(tmp_path: Path) -> None:
+async def test_an_invalid_prompt_costs_a_request_and_no_tokens(tmp_path: Path) -> None:
     keys = {"a": tenant("a", requests_per_minute=4, tokens_per_minute=100, concurrent_requests=1)}
     async with replicas(tmp_path, keys, Moved(), 1) as (replica,):
         for _ in range(2):

@@ -9,26 +9,26 @@ import pytest
 
 from dragoman.engines.scripted import Fail, Say, ScriptEntry
 from dragoman.serving.service import ServingOptions
-from tests.serving.house import House, house
-from tests.serving.responses.house import remembering
+from tests.serving.harness import ServerHarness, build_server
+from tests.serving.responses.harness import remembering
 
 ANSWER = ScriptEntry((Say("Yes."),), repeat=True)
 HI: Any = [{"role": "user", "content": "hi"}]
 
 
-async def stored(it: House, messages: Any = HI, **more: Any) -> str:
+async def stored(it: ServerHarness, messages: Any = HI, **more: Any) -> str:
     answer = await it.post("/v1/chat/completions", {"messages": messages, "store": True, **more})
     return answer.json()["id"]
 
 
-async def test_a_completion_is_stored_where_that_was_asked_for() -> None:
+async def test_a_completion_is_stored_where_requested() -> None:
     it = remembering(ANSWER)
     client = it.openai()
-    made = await client.chat.completions.create(model="m", messages=HI, store=True, metadata={"run": "1"})
-    again = await client.chat.completions.retrieve(made.id)
+    completion = await client.chat.completions.create(model="m", messages=HI, store=True, metadata={"run": "1"})
+    again = await client.chat.completions.retrieve(completion.id)
     assert again.metadata == {"run": "1"}  # type: ignore[attr-defined]
-    assert again.choices == made.choices
-    assert again.usage == made.usage
+    assert again.choices == completion.choices
+    assert again.usage == completion.usage
 
 
 async def test_a_streamed_one_is_stored_as_the_whole_one_would_be() -> None:
@@ -45,9 +45,9 @@ async def test_a_streamed_one_is_stored_as_the_whole_one_would_be() -> None:
 @pytest.mark.parametrize("store", [None, False])
 async def test_others_are_not_stored(store: bool | None) -> None:
     it = remembering(ANSWER)
-    made = await it.openai().chat.completions.create(model="m", messages=HI, store=store)
+    completion = await it.openai().chat.completions.create(model="m", messages=HI, store=store)
     with pytest.raises(openai.NotFoundError):
-        await it.openai().chat.completions.retrieve(made.id)
+        await it.openai().chat.completions.retrieve(completion.id)
 
 
 async def test_one_that_fails_in_mid_stream_is_not_stored() -> None:
@@ -94,20 +94,20 @@ async def test_its_messages_are_listed() -> None:
 
 async def test_what_is_anothers_looks_as_what_is_not_there() -> None:
     it = remembering(ANSWER, options=ServingOptions(api_key=("a", "b")))
-    made = await it.openai("a").chat.completions.create(model="m", messages=HI, store=True)
+    completion = await it.openai("a").chat.completions.create(model="m", messages=HI, store=True)
     other = it.openai("b").chat.completions
     uses: tuple[Any, ...] = (other.retrieve, other.delete, other.messages.list)
     for use in uses:
-        told: list[str] = []
-        for id in (made.id, "chatcmpl-1"):
+        messages: list[str] = []
+        for id in (completion.id, "chatcmpl-1"):
             with pytest.raises(openai.NotFoundError) as refused:
                 await use(id)
-            told.append(refused.value.message.replace(id, "ID"))
-        assert told[0] == told[1]
+            messages.append(refused.value.message.replace(id, "ID"))
+        assert messages[0] == messages[1]
     assert (await other.list()).data == []
 
 
-async def test_nobody_chooses_the_id_of_what_is_stored() -> None:
+async def test_clients_cannot_choose_the_id_of_a_stored_object() -> None:
     it = remembering(ANSWER)
     answer = await it.post("/v1/chat/completions", {"messages": HI, "store": True, "request_id": "mine"})
     assert "mine" not in answer.json()["id"]
@@ -115,7 +115,7 @@ async def test_nobody_chooses_the_id_of_what_is_stored() -> None:
 
 
 async def test_a_server_without_a_store_says_so() -> None:
-    it = house(ANSWER)
+    it = build_server(ANSWER)
     answer = await it.post("/v1/chat/completions", {"messages": HI, "store": True})
     assert "store" in answer.headers["x-dragoman-warnings"]
     assert (await it.get("/v1/chat/completions")).json()["data"] == []

@@ -28,8 +28,8 @@ from dragoman.settings import Settings
 from dragoman.store import Change, MemoryStore, SqliteStore, Store
 from dragoman.tenants import Counters, KeyHash, Tenant, hash_key
 from tests.hardening.test_fairness import SteppedEvents
-from tests.serving.house import tokenizer
-from tests.serving.responses.house import lifespan
+from tests.serving.harness import tokenizer
+from tests.serving.responses.harness import lifespan
 
 NOW = datetime(2026, 11, 23, 10, 30, tzinfo=UTC).timestamp()
 HELLO: list[dict[str, str]] = [{"role": "user", "content": "Hello"}]
@@ -348,20 +348,20 @@ class WaitingStore(MemoryStore):
 
     def __init__(self) -> None:
         super().__init__()
-        self.is_asked, self.go_on = asyncio.Event(), asyncio.Event()
+        self.is_waiting, self.go_on = asyncio.Event(), asyncio.Event()
 
     async def commit(self, *changes: Change) -> None:
-        self.is_asked.set()
+        self.is_waiting.set()
         await self.go_on.wait()
         await super().commit(*changes)
 
 
-async def test_usage_that_is_being_stored_outlives_the_client_who_asked_for_it() -> None:
+async def test_storing_usage_outlives_its_client() -> None:
     store, key = WaitingStore(), UsageKey("key_a", "a", "completions", "m", False)
     ledger = UsageLedger(store, lambda: NOW)
     ledger.record(key, UsageCounts(1, 2, 0, 3))
     reading = asyncio.create_task(ledger.read(0, int(NOW) + 1))
-    await store.is_asked.wait()
+    await store.is_waiting.wait()
     reading.cancel()
     await asyncio.wait([reading])
     store.go_on.set()

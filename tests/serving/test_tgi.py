@@ -21,14 +21,14 @@ from dragoman.serving.app import create_app
 from dragoman.serving.clock import SystemClock
 from dragoman.settings import Settings
 
-from .house import house
+from .harness import build_server
 from .test_vllm import post, serving
 
-ASKED: dict[str, Any] = {"max_new_tokens": 6, "details": True}
+PARAMETERS: dict[str, Any] = {"max_new_tokens": 6, "details": True}
 
 
 def hugging_face(url: str) -> Any:
-    """Its client; it tells the types of hardly anything."""
+    """Its client, which has hardly any types."""
     return AsyncInferenceClient(url, provider="hf-inference")
 
 
@@ -58,8 +58,8 @@ async def address() -> AsyncGenerator[str]:
 @pytest.mark.parametrize("path", ["", "/generate"])
 async def test_hugging_faces_client_gets_the_same_whole_and_streamed(address: str, path: str):
     async with hugging_face(address + path) as client:
-        whole = await client.text_generation("Once upon", **ASKED, decoder_input_details=True, seed=3)
-        stream = await client.text_generation("Once upon", **ASKED, top_n_tokens=2, stream=True)
+        whole = await client.text_generation("Once upon", **PARAMETERS, decoder_input_details=True, seed=3)
+        stream = await client.text_generation("Once upon", **PARAMETERS, top_n_tokens=2, stream=True)
         events = [event async for event in stream]
         texts = [text async for text in await client.text_generation("Once upon", max_new_tokens=6, stream=True)]
         plain = await client.text_generation("Once upon", max_new_tokens=6)
@@ -79,11 +79,11 @@ async def test_hugging_faces_client_constrains_and_stops(address: str):
     async with hugging_face(address) as client:
         schema = {"type": "object", "properties": {"a": {"type": "boolean"}}, "required": ["a"]}
         grammar: Any = {"type": "json", "value": schema}
-        said = await client.text_generation("A pet:", grammar=grammar, max_new_tokens=40)
+        text = await client.text_generation("A pet:", grammar=grammar, max_new_tokens=40)
         stopped = await client.text_generation("Once upon", stop=["there"], max_new_tokens=20, return_full_text=True)
         best = await client.text_generation("Once upon", best_of=2, do_sample=True, seed=1, max_new_tokens=4)
         nothing = await client.text_generation("Once upon", temperature=0.7, top_p=0.9, top_k=5, max_new_tokens=2)
-    assert isinstance(json.loads(said)["a"], bool)
+    assert isinstance(json.loads(text)["a"], bool)
     assert stopped == "Once upon a time there", "TGI leaves a stop string in"
     assert best
     assert nothing
@@ -100,17 +100,17 @@ async def test_hugging_faces_client_reads_our_errors(address: str):
 
 
 async def test_a_failure_in_the_midst_is_an_event_of_its_own_form():
-    it = house(ScriptEntry((Say("Hello"), Fail(500, "the engine broke")), repeat=True))
-    made = await it.post("/generate_stream", {"inputs": "hi"})
-    assert grammar.check_stream(made.content) == []
-    assert '"error_type":"generation"' in made.text
+    it = build_server(ScriptEntry((Say("Hello"), Fail(500, "the engine broke")), repeat=True))
+    stream = await it.post("/generate_stream", {"inputs": "hi"})
+    assert grammar.check_stream(stream.content) == []
+    assert '"error_type":"generation"' in stream.text
     whole = await it.post("/generate", {"inputs": "hi"})
     assert whole.status_code == 424
     grammar.check_error(whole.json())
 
 
 async def test_an_engine_that_tells_no_tokens_streams_its_text_all_the_same():
-    it = house(ScriptEntry((Say("Hello there"),), repeat=True))
+    it = build_server(ScriptEntry((Say("Hello there"),), repeat=True))
     events = grammar.check_stream((await it.post("/generate_stream", {"inputs": "hi"})).content)
     assert events[-1]["generated_text"] == "Hello there"
 
@@ -126,10 +126,10 @@ async def test_an_engine_that_tells_no_tokens_streams_its_text_all_the_same():
         {"max_new_tokens": 1},
     ],
 )
-async def test_what_is_streamed_is_what_is_said_whole(http: httpx2.AsyncClient, params: dict[str, Any]):
-    asked: dict[str, Any] = {"inputs": "Count to 3.", "parameters": {"max_new_tokens": 20, **params, "details": True}}
-    whole = await post(http, "/generate", **asked)
-    streamed = await http.post("/generate_stream", json=asked)
+async def test_the_stream_equals_the_whole_response(http: httpx2.AsyncClient, params: dict[str, Any]):
+    body: dict[str, Any] = {"inputs": "Count to 3.", "parameters": {"max_new_tokens": 20, **params, "details": True}}
+    whole = await post(http, "/generate", **body)
+    streamed = await http.post("/generate_stream", json=body)
     events = grammar.check_stream(streamed.content)
     grammar.check_object(whole)
     assert events[-1]["generated_text"] == whole["generated_text"]
@@ -154,7 +154,7 @@ async def test_a_trainer_of_lightllms_gets_its_form(http: httpx2.AsyncClient):
     assert "tokens" not in short
 
 
-async def test_errors_are_in_the_form_of_whose_body_it_is(http: httpx2.AsyncClient):
+async def test_errors_have_the_form_of_the_bodys_dialect(http: httpx2.AsyncClient):
     for path in ("/", "/generate", "/generate_stream"):
         refused = await http.post(path, json={"inputs": "a", "parameters": {"temperature": "hot"}})
         assert refused.status_code == 422

@@ -11,11 +11,11 @@ from anthropic import beta_async_tool
 from dragoman.core.request import Conversation
 from dragoman.serving.service import ServingOptions
 from dragoman.store import Delete, Key, MemoryStore
-from tests.serving.house import House, Still, house
+from tests.serving.background_server import working
+from tests.serving.harness import ServerHarness, Still, build_server
 from tests.serving.test_message_batches import sdk
-from tests.serving.working import working
 
-ASKED = '[[tool weather {"city": "Rome"}]][[then]][[tool weather {"city": "Oslo"}]][[then]][[say Both are mild.]]'
+PROMPT = '[[tool weather {"city": "Rome"}]][[then]][[tool weather {"city": "Oslo"}]][[then]][[say Both are mild.]]'
 
 
 @beta_async_tool
@@ -28,15 +28,15 @@ async def weather(city: str) -> str:
     return f"mild in {city}"
 
 
-def conversations(it: House) -> list[Conversation]:
+def conversations(it: ServerHarness) -> list[Conversation]:
     return [request.prompt for request in it.engine.requests if isinstance(request.prompt, Conversation)]
 
 
-async def run(it: House, **more: Any) -> str:
+async def run(it: ServerHarness, **more: Any) -> str:
     messages: Any = sdk(it).beta.messages
-    asked: list[Any] = [{"role": "user", "content": ASKED}]
+    conversation: list[Any] = [{"role": "user", "content": PROMPT}]
     runner: Any = messages.tool_runner(
-        model="m", max_tokens=100, system="Be brief.", tools=[weather], messages=asked, **more
+        model="m", max_tokens=100, system="Be brief.", tools=[weather], messages=conversation, **more
     )
     message = await runner.until_done()
     assert message.content[0].type == "text"
@@ -61,7 +61,7 @@ def shape(conversation: Conversation) -> list[Any]:
 async def test_a_streamed_thread_goes_on():
     async with working(engine={"directives": True}) as server:
         runner = sdk(server).beta.messages.tool_runner(
-            model="m", max_tokens=100, tools=[weather], messages=[{"role": "user", "content": ASKED}], stream=True
+            model="m", max_tokens=100, tools=[weather], messages=[{"role": "user", "content": PROMPT}], stream=True
         )
         texts: list[str] = []
         async for stream in runner:
@@ -79,7 +79,7 @@ def continuing(id: str, **more: Any) -> dict[str, Any]:
     return body(thread={"type": "continue", "previous_message_id": id}, **more)
 
 
-async def test_an_unknown_message_is_told_so_that_the_sdk_replays():
+async def test_an_unknown_message_has_the_error_at_which_the_sdk_replays():
     async with working() as server:
         answer = await server.post("/v1/messages", continuing("msg_gone"))
         assert answer.status_code == 404
@@ -121,7 +121,7 @@ async def test_a_thread_is_its_owners_own():
         assert (await server.post("/v1/messages", continuing(first), keys[0])).status_code == 200
 
 
-async def test_what_is_in_no_thread_is_not_kept():
+async def test_messages_outside_a_thread_are_not_stored():
     store = MemoryStore(now=Still().now)
     async with working(store=store) as server:
         for plain in (body(), body(thread=None), body(messages=[{"role": "user", "content": 'a "thread"'}])):
@@ -130,7 +130,7 @@ async def test_what_is_in_no_thread_is_not_kept():
 
 
 async def test_a_server_that_keeps_nothing_has_the_sdk_send_everything():
-    answer = await house().post("/v1/messages", body(thread={"type": "create"}))
+    answer = await build_server().post("/v1/messages", body(thread={"type": "create"}))
     assert answer.status_code == 400
     assert answer.json()["error"]["details"] == {"error_code": "thread_unsupported_request", "unsupported": ["thread"]}
 
@@ -154,7 +154,7 @@ async def test_a_wrong_thread_names_its_field(wrong: dict[str, Any], where: str)
         assert answer.json()["error"]["message"].startswith(where), json.dumps(answer.json())
 
 
-async def test_a_refused_turn_is_not_kept():
+async def test_a_refused_turn_is_not_stored():
     store = MemoryStore(now=Still().now)
     async with working(store=store, engine={"directives": True}) as server:
         failing = body(thread={"type": "create"}, messages=[{"role": "user", "content": "[[error 500 broken]]"}])

@@ -49,7 +49,7 @@ async def served(tools: str, reasoning: str = "none") -> AsyncGenerator[httpx2.A
     await models.stop()
 
 
-async def asked(client: httpx2.AsyncClient, **body: Any) -> httpx2.Response:
+async def ask_weather(client: httpx2.AsyncClient, **body: Any) -> httpx2.Response:
     given = {"messages": [{"role": "user", "content": "How is the weather in Rome?"}], "max_tokens": 200, "seed": 5}
     return await client.post("/v1/chat/completions", json={**given, **body})
 
@@ -58,19 +58,19 @@ async def asked(client: httpx2.AsyncClient, **body: Any) -> httpx2.Response:
 async def test_a_named_tool_is_called_in_the_form_of_the_family(name: str) -> None:
     choice = {"type": "function", "function": {"name": "get_weather"}}
     async with served(name, "openai_gptoss" if name == "openai" else "none") as client:
-        answer = await asked(client, tools=[WEATHER, CLOCK], tool_choice=choice)
+        answer = await ask_weather(client, tools=[WEATHER, CLOCK], tool_choice=choice)
     assert answer.status_code == 200, answer.text
-    (said,) = answer.json()["choices"]
-    (call,) = said["message"]["tool_calls"]
+    (only_choice,) = answer.json()["choices"]
+    (call,) = only_choice["message"]["tool_calls"]
     assert call["function"]["name"] == "get_weather"
     jsonschema_rs.validate(CITY, json.loads(call["function"]["arguments"]))
-    assert not said["message"]["content"]
+    assert not only_choice["message"]["content"]
 
 
 @pytest.mark.parametrize("name", ["qwen3_coder", "pythonic", "llama3_json", "openai"])
 async def test_tools_that_may_be_called_leave_room_for_words(name: str) -> None:
     async with served(name, "openai_gptoss" if name == "openai" else "none") as client:
-        answer = await asked(client, tools=[WEATHER, CLOCK], temperature=1.0)
+        answer = await ask_weather(client, tools=[WEATHER, CLOCK], temperature=1.0)
     assert answer.status_code == 200, answer.text
     message = answer.json()["choices"][0]["message"]
     assert message["content"] or message.get("tool_calls") or message.get("reasoning")
@@ -79,13 +79,13 @@ async def test_tools_that_may_be_called_leave_room_for_words(name: str) -> None:
 ANY_OF: dict[str, Any] = {"type": "object", "anyOf": [{"required": ["a"]}, {"required": ["b"]}]}
 
 
-async def test_what_the_form_cannot_enforce_is_refused_or_said() -> None:
-    """Arguments that are written by name cannot follow what a schema says of all of them."""
+async def test_constraints_that_the_syntax_cannot_enforce_are_refused_or_warned_of() -> None:
+    """Arguments that are written by name cannot follow rules of a schema about all of them together."""
     strict = {"type": "function", "function": {"name": "f", "parameters": ANY_OF, "strict": True}}
     loose = {"type": "function", "function": {"name": "f", "parameters": ANY_OF}}
     async with served("qwen3_coder") as client:
-        refused = await asked(client, tools=[strict], tool_choice="required")
-        warned = await asked(client, tools=[loose], tool_choice="required", max_tokens=20)
+        refused = await ask_weather(client, tools=[strict], tool_choice="required")
+        warned = await ask_weather(client, tools=[loose], tool_choice="required", max_tokens=20)
     assert refused.status_code == 400
     assert refused.json()["error"]["param"] == "tools[0].function.parameters"
     assert "anyOf" in refused.json()["error"]["message"]
@@ -130,7 +130,7 @@ async def test_a_call_that_is_demanded_is_enforced_without_a_known_format(path: 
 
 async def test_tools_without_a_known_format_are_reported() -> None:
     async with served("none") as client:
-        response = await asked(client, tools=[WEATHER], max_tokens=8)
+        response = await ask_weather(client, tools=[WEATHER], max_tokens=8)
     assert response.status_code == 200
     assert "--tool-call-parser" in response.headers["x-dragoman-warnings"]
 
@@ -149,7 +149,7 @@ async def test_a_tool_without_parameters_is_called_without_arguments(parser: str
     tool = {"type": "function", "function": {"name": "get_time", "parameters": parameters}}
     async with served(parser) as client:
         for seed in range(3):
-            answer = await asked(client, tools=[tool], tool_choice="required", temperature=1.5, seed=seed)
+            answer = await ask_weather(client, tools=[tool], tool_choice="required", temperature=1.5, seed=seed)
             assert answer.status_code == 200, answer.text
             for call in answer.json()["choices"][0]["message"]["tool_calls"]:
                 assert json.loads(call["function"]["arguments"]) == {}

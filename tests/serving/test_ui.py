@@ -1,4 +1,4 @@
-"""The page at /ui without a browser: its files, their headers, who gets it, and the routes that feed it.
+"""The page at /ui without a browser: its files, their headers, access, and the routes that it uses.
 
 tests/clients/test_ui.py uses it in a browser.
 """
@@ -21,7 +21,7 @@ from dragoman.serving.routes.ui import load_page_files
 from dragoman.serving.service import ServingOptions
 from dragoman.settings import Settings, load_settings
 
-from .house import House, house
+from .harness import ServerHarness, build_server
 
 UI = ServingOptions(ui=True)
 PROTECTED = ServingOptions(ui=True, api_key=("user",), admin_api_key=("root",))
@@ -66,7 +66,7 @@ def test_the_document_has_no_inline_script_or_style():
 
 
 async def test_the_page_is_served_with_a_strict_policy():
-    server = house(options=UI)
+    server = build_server(options=UI)
     for name, text in PAGE.items():
         answer = await server.get("/ui" if name == "index.html" else f"/ui/{name}")
         assert (answer.status_code, answer.text) == (200, text)
@@ -81,7 +81,7 @@ async def test_the_page_is_served_with_a_strict_policy():
 
 
 async def test_a_browser_keeps_the_files_and_asks_whether_they_have_changed():
-    server = house(options=UI)
+    server = build_server(options=UI)
     first = await server.get("/ui/app.js")
     assert first.headers["cache-control"] == "no-cache"
     for known in (first.headers["etag"], f'"other", W/{first.headers["etag"]}'):
@@ -94,7 +94,7 @@ async def test_a_browser_keeps_the_files_and_asks_whether_they_have_changed():
 
 @pytest.mark.parametrize("options", [UI, PROTECTED], ids=["open", "protected"])
 async def test_a_browser_gets_from_the_root_to_the_page_without_a_key(options: ServingOptions):
-    server = house(options=options)
+    server = build_server(options=options)
     async with server.http() as client:
         for method in ("GET", "HEAD"):
             answer = await client.request(method, "/", headers=BROWSER)
@@ -106,30 +106,30 @@ async def test_a_browser_gets_from_the_root_to_the_page_without_a_key(options: S
 
 @pytest.mark.parametrize("accept", ["*/*", "application/json", ""])
 async def test_others_get_the_index_as_before(accept: str):
-    answer = await house(options=UI).get("/", {"accept": accept})
+    answer = await build_server(options=UI).get("/", {"accept": accept})
     assert answer.status_code == 200
     assert answer.headers["content-type"].startswith("text/plain")
-    assert (await house(options=PROTECTED).get("/", {"accept": accept})).status_code == 401
+    assert (await build_server(options=PROTECTED).get("/", {"accept": accept})).status_code == 401
 
 
 async def test_a_browser_gets_a_post_of_the_root_only_with_a_key():
-    answer = await house(options=PROTECTED).post("/", {"inputs": "Hello"}, BROWSER)
+    answer = await build_server(options=PROTECTED).post("/", {"inputs": "Hello"}, BROWSER)
     assert answer.status_code == 401
 
 
 async def test_a_server_without_the_page_has_none_of_its_files():
     for path in ("/ui", "/ui/app.js"):
-        answer = await house().get(path, BROWSER)
+        answer = await build_server().get(path, BROWSER)
         assert answer.status_code == 404
         assert "--ui" in answer.json()["error"]["message"]
-        closed = house(options=ServingOptions(api_key=("user",)))
+        closed = build_server(options=ServingOptions(api_key=("user",)))
         assert (await closed.get(path, BROWSER)).status_code == 401
-    assert (await house().get("/", BROWSER)).status_code == 200
+    assert (await build_server().get("/", BROWSER)).status_code == 200
 
 
 @pytest.mark.parametrize("name", ["none.js", "__init__.py", "..%2f__init__.py", "%2e%2e"])
 async def test_there_is_no_other_file(name: str):
-    assert (await house(options=UI).get(f"/ui/{name}")).status_code == 404
+    assert (await build_server(options=UI).get(f"/ui/{name}")).status_code == 404
 
 
 @pytest.mark.parametrize(
@@ -143,22 +143,24 @@ async def test_there_is_no_other_file(name: str):
         ({"ui": False}, False),
     ],
 )
-def test_the_page_is_on_for_loopback_unless_said_otherwise(set_options: dict[str, object], is_served: bool):
+def test_the_page_is_on_for_loopback_by_default(set_options: dict[str, object], is_served: bool):
     assert build_serving_options(load_settings(set_options, {})).ui is is_served
 
 
-async def test_an_application_that_is_mounted_in_another_has_it_only_when_asked():
+async def test_a_mounted_application_has_the_page_only_if_enabled():
     async def fetch(**settings: Any) -> int:
         app = dragoman.create_app("tiny", store="none", **settings)
         async with app.lifespan():
-            return (await House(app, house().engine).get("/ui")).status_code
+            return (await ServerHarness(app, build_server().engine).get("/ui")).status_code
 
     assert await fetch() == 404
     assert await fetch(ui=True) == 200
 
 
 async def test_the_last_requests_are_listed_without_their_content():
-    server = house(ScriptEntry((Say("A secret answer."),)), ScriptEntry((Fail(429, "No secret."),)), options=PROTECTED)
+    server = build_server(
+        ScriptEntry((Say("A secret answer."),)), ScriptEntry((Fail(429, "No secret."),)), options=PROTECTED
+    )
     user = {"authorization": "Bearer user"}
     assert (await server.post("/v1/chat/completions", {**ASK, "temprature": 1}, user)).status_code == 200
     assert (await server.post("/v1/chat/completions", ASK, user)).status_code == 429
@@ -174,7 +176,7 @@ async def test_the_last_requests_are_listed_without_their_content():
 
 
 async def test_a_long_warning_is_cut_in_the_list():
-    server = house(ScriptEntry((Say("x"),)), options=UI)
+    server = build_server(ScriptEntry((Say("x"),)), options=UI)
     await server.post("/v1/chat/completions", {**ASK, **{f"{n}{'x' * 500}": 1 for n in range(20)}})
     (line,) = (await server.get("/dragoman/requests")).json()["data"]
     assert len(line["warnings"]) == 8
@@ -190,7 +192,7 @@ def test_only_a_bounded_number_of_requests_is_remembered():
 
 
 async def test_nothing_is_remembered_without_the_page():
-    server = house(ScriptEntry((Say("x"),)))
+    server = build_server(ScriptEntry((Say("x"),)))
     await server.post("/v1/chat/completions", ASK)
     assert (await server.get("/dragoman/requests")).status_code == 404
 
@@ -199,7 +201,7 @@ async def test_the_page_can_show_a_prompt_and_its_control_tokens():
     settings = Settings(model="tiny")
     models = build_models(settings, SystemClock())
     app = create_app(models, options=build_serving_options(settings))
-    server = House(app, house().engine)
+    server = ServerHarness(app, build_server().engine)
     async with app.lifespan():
         question = {"messages": [{"role": "user", "content": "Hello"}]}
         explained = (await server.post("/v1/chat/completions/explain", question)).json()

@@ -9,8 +9,8 @@ import pytest
 from dragoman.dialects.base import Profile
 from dragoman.engines.scripted import CallTool, Say, ScriptEntry
 from dragoman.serving.service import ServingOptions
-from tests.serving.house import House, house
-from tests.serving.working import working
+from tests.serving.background_server import working
+from tests.serving.harness import ServerHarness, build_server
 
 HI: dict[str, Any] = {"role": "user", "content": "hi"}
 CALL: dict[str, Any] = {"id": "call_1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
@@ -44,9 +44,9 @@ def messages(call_id: str) -> tuple[str, dict[str, Any]]:
 DIALECTS = [chat, responses, custom, messages]
 
 
-def served(profile: Profile = Profile.OPENAI, *, strict: bool = False) -> House:
+def served(profile: Profile = Profile.OPENAI, *, strict: bool = False) -> ServerHarness:
     options = ServingOptions(profile=profile, strict=strict)
-    return house(ScriptEntry((Say("Hello"),), repeat=True), options=options)
+    return build_server(ScriptEntry((Say("Hello"),), repeat=True), options=options)
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)

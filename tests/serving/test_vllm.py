@@ -52,11 +52,11 @@ async def post(http: httpx2.AsyncClient, path: str, **fields: object) -> Any:
 
 
 async def test_the_tokenizer_tells_what_evaluation_needs(http: httpx2.AsyncClient):
-    told = (await http.get("/tokenizer_info")).json()
-    assert told["eos_token"]
-    assert "messages" in told["chat_template"]
-    assert told["tokenizer_class"]
-    ids = (await post(http, "/tokenize", prompt=told["eos_token"], add_special_tokens=False))["tokens"]
+    info = (await http.get("/tokenizer_info")).json()
+    assert info["eos_token"]
+    assert "messages" in info["chat_template"]
+    assert info["tokenizer_class"]
+    ids = (await post(http, "/tokenize", prompt=info["eos_token"], add_special_tokens=False))["tokens"]
     assert len(ids) == 1
     assert (await http.get("/tokenizer_info?model=nobody")).status_code == 404
 
@@ -77,16 +77,16 @@ async def test_what_tells_of_the_whole_server_is_for_administrators_and_shows_no
     async with serving(api_key=("user-secret",), admin_api_key=("admin-secret",)) as http:
         for key, status in (("user-secret", 403), ("admin-secret", 200), ("none", 401)):
             headers = {"Authorization": f"Bearer {key}"}
-            told = await http.get("/server_info?config_format=json", headers=headers)
-            assert told.status_code == status
+            response = await http.get("/server_info?config_format=json", headers=headers)
+            assert response.status_code == status
             assert (await http.post("/reset_prefix_cache", headers=headers)).status_code == status
-            assert "secret" not in told.text
+            assert "secret" not in response.text
         headers = {"Authorization": "Bearer admin-secret"}
-        told = (await http.get("/server_info?config_format=json", headers=headers)).json()
-        assert told["vllm_config"]["weight_transfer_config"] is None
-        assert told["vllm_config"]["model_config"]["max_model_len"] > 1000
+        response = (await http.get("/server_info?config_format=json", headers=headers)).json()
+        assert response["vllm_config"]["weight_transfer_config"] is None
+        assert response["vllm_config"]["model_config"]["max_model_len"] > 1000
         # Before temperature: TRL's trainer reads this.
-        assert told["vllm_config"]["model_config"]["logprobs_mode"] == "raw_logprobs"
+        assert response["vllm_config"]["model_config"]["logprobs_mode"] == "raw_logprobs"
         assert isinstance((await http.get("/server_info", headers=headers)).json()["vllm_config"], str)
         assert (await http.get("/server_info?config_format=xml", headers=headers)).status_code == 400
 
@@ -95,8 +95,8 @@ async def test_a_prefix_is_cached_until_the_cache_is_reset(http: httpx2.AsyncCli
     long = " ".join(["Count to 12."] * 30)
 
     async def cached() -> int:
-        made = await post(http, "/v1/completions", model="tiny", prompt=long, max_tokens=1)
-        return made["usage"]["prompt_tokens_details"]["cached_tokens"]
+        completion = await post(http, "/v1/completions", model="tiny", prompt=long, max_tokens=1)
+        return completion["usage"]["prompt_tokens_details"]["cached_tokens"]
 
     assert await cached() == 0
     assert await cached() > 100
@@ -106,11 +106,11 @@ async def test_a_prefix_is_cached_until_the_cache_is_reset(http: httpx2.AsyncCli
 
 
 async def test_tokens_in_tokens_out_say_what_the_text_says(http: httpx2.AsyncClient):
-    asked = {"model": "tiny", "messages": CHAT, "temperature": 0, "max_tokens": 12, "return_token_ids": True}
-    chat = await post(http, "/v1/chat/completions", **asked)
+    body = {"model": "tiny", "messages": CHAT, "temperature": 0, "max_tokens": 12, "return_token_ids": True}
+    chat = await post(http, "/v1/chat/completions", **body)
     params = {"temperature": 0, "max_tokens": 12, "logprobs": 0}
-    made = await post(http, "/inference/v1/generate", token_ids=chat["prompt_token_ids"], sampling_params=params)
-    (choice,) = made["choices"]
+    result = await post(http, "/inference/v1/generate", token_ids=chat["prompt_token_ids"], sampling_params=params)
+    (choice,) = result["choices"]
     assert choice["token_ids"] == chat["choices"][0]["token_ids"]
     assert [entry["token_id"] for entry in choice["logprobs"]["content"]] == choice["token_ids"]
     assert {entry["token"] for entry in choice["logprobs"]["content"]} == {
@@ -121,14 +121,12 @@ async def test_tokens_in_tokens_out_say_what_the_text_says(http: httpx2.AsyncCli
 
 
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions"])
-async def test_ids_that_are_asked_for_pair_with_the_logprobs_to_the_end_of_the_text(
-    http: httpx2.AsyncClient, path: str
-):
+async def test_requested_ids_pair_with_the_logprobs_to_the_end_of_the_text(http: httpx2.AsyncClient, path: str):
     rendered = (await post(http, "/tokenize", messages=CHAT))["tokens"]
-    asked: dict[str, Any] = {"model": "tiny", "max_tokens": 100, "temperature": 0, "return_token_ids": True}
-    asked |= {"prompt": rendered, "logprobs": 0} if path == "/v1/completions" else {"messages": CHAT, "logprobs": True}
-    [whole] = (await post(http, path, **asked))["choices"]
-    streamed = await http.post(path, json={**asked, "stream": True})
+    fields: dict[str, Any] = {"model": "tiny", "max_tokens": 100, "temperature": 0, "return_token_ids": True}
+    fields |= {"prompt": rendered, "logprobs": 0} if path == "/v1/completions" else {"messages": CHAT, "logprobs": True}
+    [whole] = (await post(http, path, **fields))["choices"]
+    streamed = await http.post(path, json={**fields, "stream": True})
     chunks = [json.loads(line[6:]) for line in streamed.text.splitlines() if line.startswith("data: {")]
     parts = [choice for chunk in chunks for choice in chunk["choices"]]
 
@@ -143,27 +141,27 @@ async def test_ids_that_are_asked_for_pair_with_the_logprobs_to_the_end_of_the_t
 
 
 async def test_a_rendered_chat_is_a_body_that_generates_the_same(http: httpx2.AsyncClient):
-    asked = {"messages": CHAT, "temperature": 0.9, "seed": 5, "max_tokens": 10, "n": 2}
-    chat = await post(http, "/v1/chat/completions", **asked, return_token_ids=True)
-    body = await post(http, "/v1/chat/completions/render", **asked)
+    fields = {"messages": CHAT, "temperature": 0.9, "seed": 5, "max_tokens": 10, "n": 2}
+    chat = await post(http, "/v1/chat/completions", **fields, return_token_ids=True)
+    body = await post(http, "/v1/chat/completions/render", **fields)
     assert body["token_ids"] == chat["prompt_token_ids"]
     assert body["features"] is None
-    made = await post(http, "/inference/v1/generate", **body)
-    assert [each["token_ids"] for each in made["choices"]] == [each["token_ids"] for each in chat["choices"]]
+    result = await post(http, "/inference/v1/generate", **body)
+    assert [each["token_ids"] for each in result["choices"]] == [each["token_ids"] for each in chat["choices"]]
     several = await post(http, "/v1/completions/render", prompt=["a", "b"])
     assert len(several) == 2
 
 
 async def test_an_explained_prompt_is_the_prompt(http: httpx2.AsyncClient):
-    told = await post(http, "/v1/chat/completions/explain", messages=CHAT)
+    explained = await post(http, "/v1/chat/completions/explain", messages=CHAT)
     tokens = await post(http, "/tokenize", messages=CHAT)
-    assert told["tokens"] == tokens["tokens"]
-    assert told["prompt_tokens"] == len(told["tokens"])
-    assert "Count to 12." in told["prompt"]
-    assert "".join(told["token_strs"]) == told["prompt"]
-    assert told["previous"] is None, "nothing was generated yet"
+    assert explained["tokens"] == tokens["tokens"]
+    assert explained["prompt_tokens"] == len(explained["tokens"])
+    assert "Count to 12." in explained["prompt"]
+    assert "".join(explained["token_strs"]) == explained["prompt"]
+    assert explained["previous"] is None, "nothing was generated yet"
     messages = await post(http, "/v1/messages/explain", messages=CHAT, max_tokens=5)
-    assert messages["tokens"] == told["tokens"]
+    assert messages["tokens"] == explained["tokens"]
 
 
 @pytest.mark.parametrize(
@@ -181,34 +179,36 @@ async def test_an_explained_prompt_is_the_prompt(http: httpx2.AsyncClient):
 async def test_in_each_dialect_the_prompt_that_is_explained_is_the_one_that_is_answered(
     http: httpx2.AsyncClient, path: str, body: dict[str, object]
 ):
-    told = await post(http, f"{path}/explain", **body)
+    explained = await post(http, f"{path}/explain", **body)
     await post(http, path, **body)
     again = await post(http, f"{path}/explain", **body)
-    assert again["previous"]["common_tokens"] == again["previous"]["previous_tokens"] == told["prompt_tokens"] > 0
-    assert again["tokens"] == told["tokens"]
+    assert again["previous"]["common_tokens"] == again["previous"]["previous_tokens"] == explained["prompt_tokens"] > 0
+    assert again["tokens"] == explained["tokens"]
 
 
 async def test_a_response_is_explained_with_all_that_comes_before_it():
     async with serving(explain=True, store=MemoryStore()) as http:
         first = await post(http, "/v1/responses", model="tiny", input="Count to 12.", max_output_tokens=4)
         turn = {"model": "tiny", "input": "Go on.", "previous_response_id": first["id"], "max_output_tokens": 1}
-        told = await post(http, "/v1/responses/explain", **turn)
+        explained = await post(http, "/v1/responses/explain", **turn)
         second = await post(http, "/v1/responses", **turn)
         missing = await http.post("/v1/responses/explain", json={**turn, "previous_response_id": "resp_none"})
-    assert "Count to 12." in told["prompt"]
-    assert told["previous"]["at"] is None
-    assert told["prompt_tokens"] == second["usage"]["input_tokens"]
+    assert "Count to 12." in explained["prompt"]
+    assert explained["previous"]["at"] is None
+    assert explained["prompt_tokens"] == second["usage"]["input_tokens"]
     assert missing.json()["error"]["code"] == "previous_response_not_found"
 
 
 async def test_a_message_is_explained_with_the_thread_that_it_continues():
     async with serving(explain=True, store=MemoryStore()) as http:
-        asked = {"model": "tiny", "max_tokens": 4}
-        first = await post(http, "/v1/messages", **asked, messages=CHAT, thread={"type": "create"})
+        fields = {"model": "tiny", "max_tokens": 4}
+        first = await post(http, "/v1/messages", **fields, messages=CHAT, thread={"type": "create"})
         turn = {"type": "continue", "previous_message_id": first["id"]}
-        told = await post(http, "/v1/messages/explain", **asked, messages=[CHAT[0] | {"content": "On."}], thread=turn)
-    assert "Count to 12." in told["prompt"]
-    assert told["prompt"].count("On.") == 1
+        explained = await post(
+            http, "/v1/messages/explain", **fields, messages=[CHAT[0] | {"content": "On."}], thread=turn
+        )
+    assert "Count to 12." in explained["prompt"]
+    assert explained["prompt"].count("On.") == 1
 
 
 async def test_it_tells_where_the_prompt_parts_from_the_turn_before(http: httpx2.AsyncClient):
@@ -218,27 +218,27 @@ async def test_it_tells_where_the_prompt_parts_from_the_turn_before(http: httpx2
     same = (await post(http, "/v1/chat/completions/explain", messages=[*system, *turn]))["previous"]
     assert same["common_tokens"] > 10
     moved = [{"role": "system", "content": "It is 12:02. Be brief."}]
-    told = (await post(http, "/v1/chat/completions/explain", messages=[*moved, *turn]))["previous"]
-    assert told["at"] == told["common_tokens"] < same["common_tokens"]
-    assert told["before"].endswith("12:0")
-    assert told["previous"].startswith("1")
-    assert told["now"].startswith("2")
+    previous = (await post(http, "/v1/chat/completions/explain", messages=[*moved, *turn]))["previous"]
+    assert previous["at"] == previous["common_tokens"] < same["common_tokens"]
+    assert previous["before"].endswith("12:0")
+    assert previous["previous"].startswith("1")
+    assert previous["now"].startswith("2")
 
 
-async def test_nobody_sees_what_another_key_has_sent():
+async def test_explanations_reveal_nothing_across_keys():
     async with serving(explain=True, api_key=("one", "two")) as http:
         first, second = ({"Authorization": f"Bearer {key}"} for key in ("one", "two"))
-        asked = {"messages": CHAT, "max_tokens": 1}
-        await http.post("/v1/chat/completions", json=asked, headers=first)
-        own = await http.post("/v1/chat/completions/explain", json=asked, headers=first)
-        other = await http.post("/v1/chat/completions/explain", json=asked, headers=second)
+        body = {"messages": CHAT, "max_tokens": 1}
+        await http.post("/v1/chat/completions", json=body, headers=first)
+        own = await http.post("/v1/chat/completions/explain", json=body, headers=first)
+        other = await http.post("/v1/chat/completions/explain", json=body, headers=second)
     assert own.json()["previous"] is not None
     assert other.json()["previous"] is None
     assert other.json()["cached_tokens"] == 0
 
 
 @pytest.mark.parametrize("path", ["/v1/chat/completions/explain", "/v1/chat/completions/render"])
-async def test_nothing_is_explained_unless_the_server_was_told_to(path: str):
+async def test_explanations_are_off_by_default(path: str):
     async with serving() as http:
         assert (await http.post(path, json={"messages": CHAT})).status_code == 404
 

@@ -12,8 +12,8 @@ from dragoman.dialects.base import Profile
 from dragoman.engines.scripted import Say, ScriptEntry
 from dragoman.serving.service import ServingOptions
 from tests.serving import test_batches, test_message_batches
-from tests.serving.house import House, house
-from tests.serving.working import working
+from tests.serving.background_server import working
+from tests.serving.harness import ServerHarness, build_server
 
 HELLO = ScriptEntry((Say("Hello"),), repeat=True)
 HI = [{"role": "user", "content": "hi"}]
@@ -26,16 +26,16 @@ BODIES: list[tuple[str, dict[str, Any]]] = [
 ]
 
 
-def of_profile(profile: Profile) -> House:
-    return house(HELLO, options=ServingOptions(profile=profile))
+def of_profile(profile: Profile) -> ServerHarness:
+    return build_server(HELLO, options=ServingOptions(profile=profile))
 
 
 @pytest.mark.parametrize(("path", "body"), BODIES)
 async def test_a_whole_answer_has_its_warnings_on_request(path: str, body: dict[str, Any]) -> None:
     it = of_profile(Profile.OPENAI)
-    asked = await it.post(path, {**body, "foo": 1}, {"x-dragoman-warnings": "body"})
-    assert asked.json()["dragoman_warnings"] == [UNKNOWN]
-    assert asked.headers["x-dragoman-warnings"] == UNKNOWN
+    response = await it.post(path, {**body, "foo": 1}, {"x-dragoman-warnings": "body"})
+    assert response.json()["dragoman_warnings"] == [UNKNOWN]
+    assert response.headers["x-dragoman-warnings"] == UNKNOWN
     assert "dragoman_warnings" not in (await it.post(path, {**body, "foo": 1})).json()
     assert "dragoman_warnings" not in (await it.post(path, body, {"x-dragoman-warnings": "body"})).json()
 
@@ -49,8 +49,8 @@ async def test_vllms_profile_always_has_them(path: str, body: dict[str, Any]) ->
 @pytest.mark.parametrize(("path", "body"), BODIES)
 async def test_a_stream_ends_with_a_comment(path: str, body: dict[str, Any]) -> None:
     it = of_profile(Profile.OPENAI)
-    asked = (await it.post(path, {**body, "foo": 1, "stream": True}, {"x-dragoman-warnings": "body"})).text
-    comments = [line for line in asked.splitlines() if line.startswith(":")]
+    text = (await it.post(path, {**body, "foo": 1, "stream": True}, {"x-dragoman-warnings": "body"})).text
+    comments = [line for line in text.splitlines() if line.startswith(":")]
     assert comments == [f": dragoman_warnings {json.dumps([UNKNOWN])}"]
     assert ":" not in [line[:1] for line in (await it.post(path, {**body, "foo": 1, "stream": True})).text.splitlines()]
 
@@ -97,9 +97,9 @@ async def test_a_result_of_a_message_batch_has_its_warnings() -> None:
 
 async def test_alternatives_that_an_engine_does_not_know_are_not_left_out_in_silence() -> None:
     """A script is certain of each token."""
-    it = house(HELLO)
-    asked = {"model": "m", "messages": [{"role": "user", "content": "hi"}], "logprobs": True}
-    answer = await it.post("/v1/chat/completions", {**asked, "top_logprobs": 5})
+    it = build_server(HELLO)
+    body = {"model": "m", "messages": [{"role": "user", "content": "hi"}], "logprobs": True}
+    answer = await it.post("/v1/chat/completions", {**body, "top_logprobs": 5})
     assert answer.headers["x-dragoman-warnings"] == "top_logprobs: this engine returns at most 1 per token"
     assert [len(token["top_logprobs"]) for token in answer.json()["choices"][0]["logprobs"]["content"]] == [1]
-    assert "x-dragoman-warnings" not in (await it.post("/v1/chat/completions", {**asked, "top_logprobs": 1})).headers
+    assert "x-dragoman-warnings" not in (await it.post("/v1/chat/completions", {**body, "top_logprobs": 1})).headers

@@ -1,4 +1,4 @@
-"""A trainer's orders over HTTP: pause, other weights, resume; and which weights an answer says that it comes from."""
+"""A trainer's control requests over HTTP: pause, new weights, resume; and the weight versions of answers."""
 
 from __future__ import annotations
 
@@ -58,12 +58,12 @@ def other(tmp_path_factory: pytest.TempPathFactory) -> Path:
             }.items()
         }
     old, rng = Tensors(tiny.find_bundled_model()), np.random.default_rng(0)
-    made = {
+    tensors = {
         name: old.take(name, *shape) + rng.standard_normal(shape, np.float32) * 0.3 for name, shape in shapes.items()
     }
-    names = sorted(made)
-    write_tensors(folder / "a.safetensors", {name: made[name] for name in names[:5]})
-    write_tensors(folder / "b.safetensors", {name: made[name] for name in names[5:]})
+    names = sorted(tensors)
+    write_tensors(folder / "a.safetensors", {name: tensors[name] for name in names[:5]})
+    write_tensors(folder / "b.safetensors", {name: tensors[name] for name in names[5:]})
     return folder
 
 
@@ -73,7 +73,7 @@ async def http(other: Path) -> AsyncGenerator[httpx2.AsyncClient]:
         yield client
 
 
-async def said(http: httpx2.AsyncClient) -> tuple[list[int], list[str]]:
+async def generate(http: httpx2.AsyncClient) -> tuple[list[int], list[str]]:
     """Tokens, and the versions of the weights that sampled them."""
     (choice,) = (await post(http, "/inference/v1/generate", **ASK))["choices"]
     spans = choice["weight_versions"]
@@ -81,28 +81,28 @@ async def said(http: httpx2.AsyncClient) -> tuple[list[int], list[str]]:
     return choice["token_ids"], [span["version"] for span in spans]
 
 
-async def test_weights_from_disk_are_told_on_every_answer(http: httpx2.AsyncClient):
-    before, versions = await said(http)
+async def test_every_answer_has_the_version_of_weights_from_disk(http: httpx2.AsyncClient):
+    before, versions = await generate(http)
     assert versions == ["default"]
     update = {"update_info": {"path": "step-1"}, "weight_version": "one"}
     assert await post(http, "/update_weights", **update) == {"message": "Weights updated", "weight_version": "one"}
     assert (await http.get("/weight_info")).json() == {"weight_version": "one"}
-    after, versions = await said(http)
+    after, versions = await generate(http)
     assert (versions, after == before) == (["one"], False)
 
 
 async def test_pieces_are_used_when_all_are_there(http: httpx2.AsyncClient, other: Path):
     """As vLLM's own client does it: start, some updates, finish."""
-    before, _ = await said(http)
+    before, _ = await generate(http)
     await post(http, "/init_weight_transfer_engine", init_info={})
     assert (await http.post("/start_weight_update")).status_code == 200
     for name in ("a", "b"):
         data = (other / f"{name}.safetensors").read_bytes()
         assert (await http.post("/update_weights", content=data, headers=BINARY)).status_code == 200
-        assert (await said(http))[0] == before
+        assert (await generate(http))[0] == before
     done = await post(http, "/finish_weight_update", weight_version="two")
     assert done["weight_version"] == "two"
-    assert (await said(http))[1] == ["two"]
+    assert (await generate(http))[1] == ["two"]
     assert (await http.post("/finish_weight_update")).status_code == 409
     await http.post("/start_weight_update")
     assert (await http.post("/shutdown_weight_transfer_engine")).status_code == 200
@@ -110,12 +110,12 @@ async def test_pieces_are_used_when_all_are_there(http: httpx2.AsyncClient, othe
 
 
 async def test_an_update_that_lacks_a_tensor_names_it_and_changes_nothing(http: httpx2.AsyncClient, other: Path):
-    before = await said(http)
+    before = await generate(http)
     data = (other / "b.safetensors").read_bytes()
     refused = await http.post("/update_weights?weight_version=x", content=data, headers=BINARY)
     assert refused.status_code == 400
     assert "contains no tensor model.embed_tokens.weight" in refused.json()["error"]["message"]
-    assert await said(http) == before
+    assert await generate(http) == before
 
 
 @pytest.mark.parametrize(
@@ -169,16 +169,16 @@ async def test_an_answer_that_weights_change_under_says_which_sampled_what(
     http: httpx2.AsyncClient, path: str, stream: bool
 ):
     """Paused in mid-answer, given other weights, and resumed."""
-    asked: dict[str, Any] = {"stream": stream, "return_token_ids": True, "return_weight_versions": True}
+    body: dict[str, Any] = {"stream": stream, "return_token_ids": True, "return_weight_versions": True}
     limits = {"max_tokens": 400, "ignore_eos": True, "temperature": 0}
     match path:
         case "/v1/chat/completions":
-            asked |= {"messages": [{"role": "user", "content": "Hi"}], **limits}
+            body |= {"messages": [{"role": "user", "content": "Hi"}], **limits}
         case "/v1/completions":
-            asked |= {"prompt": "Once", **limits}
+            body |= {"prompt": "Once", **limits}
         case _:
-            asked = {"stream": stream, "token_ids": [5, 6, 7], "sampling_params": limits}
-    running = asyncio.create_task(http.post(path, json=asked))
+            body = {"stream": stream, "token_ids": [5, 6, 7], "sampling_params": limits}
+    running = asyncio.create_task(http.post(path, json=body))
     while not read(await http.get("/metrics"), "vllm:generation_tokens_total"):  # noqa: ASYNC110
         await asyncio.sleep(0)
     await http.post("/pause?mode=keep")
@@ -192,7 +192,7 @@ async def test_an_answer_that_weights_change_under_says_which_sampled_what(
 
 
 def ended(text: str, *, stream: bool) -> dict[str, Any]:
-    """The choice as it was told at its end."""
+    """The choice as reported at its end."""
     if not stream:
         return json.loads(text)["choices"][0]
     chunks = [json.loads(line[6:]) for line in text.splitlines() if line.startswith("data: {")]
@@ -200,20 +200,20 @@ def ended(text: str, *, stream: bool) -> dict[str, Any]:
     return last
 
 
-async def test_versions_are_told_where_they_are_asked_for(http: httpx2.AsyncClient):
-    asked = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 3}
-    plain = await post(http, "/v1/chat/completions", **asked)
+async def test_weight_versions_are_returned_where_requested(http: httpx2.AsyncClient):
+    body = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 3}
+    plain = await post(http, "/v1/chat/completions", **body)
     assert "weight_versions" not in plain["choices"][0]
     async with serving("scripted") as script:
-        told = await post(script, "/v1/chat/completions", **asked, model="scripted", return_weight_versions=True)
-        assert told["choices"][0]["weight_versions"] is None
+        response = await post(script, "/v1/chat/completions", **body, model="scripted", return_weight_versions=True)
+        assert response["choices"][0]["weight_versions"] is None
         assert (await script.post("/update_weights", content=b"", headers=BINARY)).status_code == 404
         assert (await script.post("/pause")).status_code == 404
 
 
 async def test_weights_can_be_given_another_name(http: httpx2.AsyncClient):
     assert (await post(http, "/update_weight_version", new_version="v7"))["new_version"] == "v7"
-    assert (await said(http))[1] == ["v7"]
+    assert (await generate(http))[1] == ["v7"]
     assert (await http.post("/update_weight_version", json={"new_version": ""})).status_code == 400
     assert (await http.post("/update_weight_version", json={})).status_code == 400
 
@@ -233,7 +233,7 @@ async def test_sleep_levels_and_tags(http: httpx2.AsyncClient):
     assert (await http.post("/wake_up?tags=kv_cache")).json()["status"] == "awake"
     assert (await http.get("/is_sleeping")).json() == {"is_sleeping": False}
     assert (await http.post("/wake_up?tags=hearts")).status_code == 400
-    assert (await said(http))[0]
+    assert (await generate(http))[0]
 
 
 async def test_only_administrators_change_weights():

@@ -68,11 +68,11 @@ def test_the_defaults_are_those_of_no_settings_at_all():
     assert Settings().host == "127.0.0.1"
 
 
-def test_keys_are_not_shown():
+def test_keys_are_not_printed():
     settings = load_settings({"api_key": ["sk-secret"], "admin_api_key": ["sk-admin"]}, {})
-    shown = io.StringIO()
-    Console(file=shown, width=200).print(settings)
-    for text in (repr(settings), str(settings), f"{settings}", repr(settings.api_key), shown.getvalue()):
+    output = io.StringIO()
+    Console(file=output, width=200).print(settings)
+    for text in (repr(settings), str(settings), f"{settings}", repr(settings.api_key), output.getvalue()):
         assert "sk-" not in text
         assert "'***'" in text
     assert settings.api_key == ("sk-secret",)
@@ -82,5 +82,5 @@ def test_keys_are_not_shown():
 def test_generation_defaults_are_laid_over_those_of_the_model():
     model = Sampling(temperature=0.6, top_k=20)
     assert GenerationConfig().merge_into(model) == model
-    said = GenerationConfig(temperature=0.0, top_k=-1, max_new_tokens=5).merge_into(model)
-    assert said == Sampling(temperature=0.0, top_k=0)
+    config = GenerationConfig(temperature=0.0, top_k=-1, max_new_tokens=5).merge_into(model)
+    assert config == Sampling(temperature=0.0, top_k=0)

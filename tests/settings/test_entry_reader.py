@@ -27,24 +27,24 @@ models:
 """
 
 
-def read(tmp_path: Path, text: str, **said: object) -> Settings:
+def read(tmp_path: Path, text: str, **fields: object) -> Settings:
     file = tmp_path / "settings.yaml"
     file.write_text(text)
-    return load_settings({"config": str(file), **said}, {})
+    return load_settings({"config": str(file), **fields}, {})
 
 
 def test_each_model_has_its_own_settings_and_the_servers_for_the_rest(tmp_path: Path) -> None:
     settings = read(tmp_path, FILE)
-    house, echo, far = settings.models.entries
-    assert (house.name, house.aliases, house.pinned, house.ttl) == ("house", ("claude-*", "gpt"), True, None)
-    own = settings.for_entry(house)
+    first, echo, far = settings.models.entries
+    assert (first.name, first.aliases, first.pinned, first.ttl) == ("house", ("claude-*", "gpt"), True, None)
+    own = settings.for_entry(first)
     assert (own.model, own.max_model_len, own.served_model_name) == ("tiny", 2000, ("house", "claude-*", "gpt"))
     assert own.override_generation_config == GenerationConfig(temperature=0.5)
     assert settings.for_entry(echo).max_model_len == 1024
     assert (far.ttl, far.memory, settings.model_memory_limit) == (60.0, 2**30, 2**31)
 
 
-def test_keys_of_upstreams_are_not_shown(tmp_path: Path) -> None:
+def test_keys_of_upstreams_are_not_printed(tmp_path: Path) -> None:
     assert "sk-up" not in repr(read(tmp_path, FILE))
 
 
@@ -68,7 +68,7 @@ def test_the_command_line_may_say_it_as_json() -> None:
         ("{a: tiny, b: {model: tiny, aliases: [a]}}", "two models have the name a"),
     ],
 )
-def test_what_is_wrong_is_said_with_its_place(tmp_path: Path, models: str, words: str) -> None:
+def test_an_error_names_its_place(tmp_path: Path, models: str, words: str) -> None:
     with pytest.raises(SettingsError) as found:
         read(tmp_path, f"models: {models}")
     assert words in str(found.value)
@@ -96,13 +96,13 @@ def test_each_instance_has_its_own_settings(tmp_path: Path) -> None:
     assert small == [Instance((("max_num_seqs", 8),))] * 2
 
 
-@pytest.mark.parametrize("said", ["3", '[{}, {"count": 2}]'])
-def test_the_command_line_may_say_how_many_instances_there_are(said: str) -> None:
-    assert load_settings({"model": "sim", "instances": said}, {}).instances.items == (Instance(),) * 3
+@pytest.mark.parametrize("count", ["3", '[{}, {"count": 2}]'])
+def test_the_command_line_may_say_how_many_instances_there_are(count: str) -> None:
+    assert load_settings({"model": "sim", "instances": count}, {}).instances.items == (Instance(),) * 3
 
 
 @pytest.mark.parametrize(
-    ("said", "words"),
+    ("fields", "words"),
     [
         ({"instances": "0"}, "1: count: must be from 1 to 1024"),
         ({"instances": "{}"}, "a number, or a list"),
@@ -118,9 +118,9 @@ def test_the_command_line_may_say_how_many_instances_there_are(said: str) -> Non
         ({"instances": "2", "store": "sqlite"}, "require the store"),
     ],
 )
-def test_what_is_wrong_with_instances_is_said(said: dict[str, object], words: str) -> None:
+def test_an_invalid_instance_is_an_error(fields: dict[str, object], words: str) -> None:
     with pytest.raises(SettingsError, match=words):
-        load_settings({"model": "sim", **said}, {})
+        load_settings({"model": "sim", **fields}, {})
 
 
 def test_a_model_may_use_a_former_name_with_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

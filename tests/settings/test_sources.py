@@ -1,4 +1,4 @@
-"""Where settings are said, which place counts, and how a fault is told."""
+"""Sources of settings, their precedence, and error messages."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ def test_what_kubernetes_says_of_a_service_of_our_name_is_no_setting(service: st
 
 
 def test_the_file_of_the_command_line_counts_before_that_of_the_environment(tmp_path: Path):
-    said, other = written(tmp_path, "port = 1"), written(tmp_path, "port = 2", "other.toml")
-    assert load_settings({"config": said}, {"DRAGOMAN_CONFIG": other}).port == 1
+    ours, other = written(tmp_path, "port = 1"), written(tmp_path, "port = 2", "other.toml")
+    assert load_settings({"config": ours}, {"DRAGOMAN_CONFIG": other}).port == 1
 
 
 TOML = """
@@ -119,7 +119,7 @@ def test_switches_know_the_usual_words(text: str):
 
 
 @pytest.mark.parametrize(
-    ("said", "environment", "why"),
+    ("fields", "environment", "why"),
     [
         ({"port": "70000"}, {}, "--port: must be from 0 to 65535, not 70000"),
         ({"port": "8k"}, {}, "--port: must be a whole number, not '8k'"),
@@ -149,9 +149,9 @@ def test_switches_know_the_usual_words(text: str):
         ({}, {"DRAGOMAN_HOST": "example.com"}, "environment DRAGOMAN_HOST: example.com is reachable"),
     ],
 )  # fmt: skip
-def test_a_fault_is_told_with_its_place(said: dict[str, object], environment: dict[str, str], why: str):
+def test_an_error_names_its_source(fields: dict[str, object], environment: dict[str, str], why: str):
     with pytest.raises(SettingsError, match=why):
-        load_settings(said, environment)
+        load_settings(fields, environment)
 
 
 @pytest.mark.parametrize(
@@ -180,17 +180,17 @@ def test_a_fault_is_told_with_its_place(said: dict[str, object], environment: di
         ("api_profile: [openai]", "c.yaml", "must be one of"),
     ],
 )
-def test_a_fault_in_a_file_is_told_with_its_key(tmp_path: Path, text: str, name: str, why: str):
-    with pytest.raises(SettingsError, match=why) as told:
+def test_an_error_in_a_file_names_its_key(tmp_path: Path, text: str, name: str, why: str):
+    with pytest.raises(SettingsError, match=why) as caught:
         load_settings({"config": written(tmp_path, text, name)}, {})
-    assert str(tmp_path / name) in str(told.value)
+    assert str(tmp_path / name) in str(caught.value)
 
 
 @pytest.mark.parametrize("key", ["", "sk secret", "sk-sécret", "sk\n"])
-def test_a_faulty_key_is_not_shown(key: str):
-    with pytest.raises(SettingsError, match="--api-key: a key must be") as told:
+def test_an_invalid_api_key_is_not_printed(key: str):
+    with pytest.raises(SettingsError, match="--api-key: a key must be") as caught:
         load_settings({"api_key": [key]}, {})
-    assert "sk" not in str(told.value)
+    assert "sk" not in str(caught.value)
 
 
 def test_other_addresses_need_a_key_or_a_word():
@@ -231,13 +231,13 @@ def test_a_former_name_sets_its_successor_and_warns(
     file = written(tmp_path, f"{former.replace('_', '-')} = {text!r}\n")
     flag, variable = f"--{name.replace('_', '-')}", f"DRAGOMAN_{name.upper()}"
     old_flag, old_variable = f"--{former.replace('_', '-')}", f"DRAGOMAN_{former.upper()}"
-    for said, environment, warning in (
+    for old, environment, warning in (
         ({former: text}, {}, f"{old_flag} is deprecated; use {flag}"),
         ({}, {old_variable: text}, f"{old_variable} is deprecated; use {variable}"),
         ({"config": file}, {}, f"{file}: {former} is deprecated; use {name}"),
     ):
         caplog.clear()
-        assert getattr(load_settings(said, environment), name) == value
+        assert getattr(load_settings(old, environment), name) == value
         assert caplog.messages == [warning]
 
 

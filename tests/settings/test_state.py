@@ -1,4 +1,4 @@
-"""The secret key is made once, kept for its owner alone, and the same for everybody who asks at the same time."""
+"""The secret key is created once, readable only by its owner, and the same for concurrent starts."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from dragoman.settings import load_or_create_key, state_directory
 
 
-def test_a_key_is_made_once_and_kept_for_its_owner_alone(tmp_path: Path):
+def test_a_key_is_created_once_and_readable_only_by_its_owner(tmp_path: Path):
     file = tmp_path / "new" / "secret.key"
     key = load_or_create_key(file)
     assert len(key) == 32
@@ -19,7 +19,7 @@ def test_a_key_is_made_once_and_kept_for_its_owner_alone(tmp_path: Path):
     assert [each.name for each in file.parent.iterdir()] == ["secret.key"]
 
 
-def test_all_who_start_at_the_same_time_get_the_same_key(tmp_path: Path):
+def test_concurrent_starts_get_the_same_key(tmp_path: Path):
     with ThreadPoolExecutor(16) as pool:
         assert len(set(pool.map(load_or_create_key, [tmp_path / "secret.key"] * 64))) == 1
 

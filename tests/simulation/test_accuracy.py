@@ -148,14 +148,14 @@ def test_the_spread_is_at_least_as_wide_as_the_error() -> None:
 
 
 @pytest.mark.parametrize("wrong", [{"num_gpu_blocks": 32000}, {"max_num_seqs": 32}, {"max_num_batched_tokens": 512}])
-def test_a_wrong_setting_is_told_by_the_error(wrong: dict[str, int]) -> None:
+def test_a_wrong_setting_increases_the_error(wrong: dict[str, int]) -> None:
     """Negative case: the figures above depend on the scheduler's rules, not on a lucky average."""
     profile = load(RUNS[0].name)
     engine = msgspec.structs.replace(profile.engine, **wrong)
     assert worst(held_out(RUNS[0], msgspec.structs.replace(profile, engine=engine)))[0] > 0.02
 
 
-def test_a_server_whose_ranks_share_experts_is_within_three_per_cent_and_its_p99_within_six() -> None:
+def test_expert_parallel_errors_are_within_three_per_cent_and_six_at_p99() -> None:
     name = "rtxpro6000x2-qwen3-30b-a3b-dp2-ep2"
     workload, measured = log(name)
     predicted = predict_profile(

@@ -70,7 +70,7 @@ def test_the_same_workload_gives_the_same_run() -> None:
     assert replay(workload, cores(2, 0.03)) == replay(workload, cores(2, 0.03))
 
 
-def test_replicas_take_turns_unless_told_otherwise() -> None:
+def test_requests_go_round_robin_by_default() -> None:
     workload = [WorkloadRequest(f"r{index}", 0.0, 1, 30 if index == 0 else 1) for index in range(4)]
     assert [timing.replica for timing in replay(workload, cores(2)).timings] == [0, 1, 0, 1]
     rotated = replay(workload, cores(3), router=ReplicaRouter()).timings
@@ -102,9 +102,9 @@ def test_a_report_adds_up() -> None:
     assert found.tpot.mean == 1.0, "an answer of one token has none"
     assert (found.preemptions, found.cache_hits) == (0, 0.0)
     assert 0 < found.kv_usage_mean <= found.kv_usage_max == 3 / 999
-    shown = render_report(found)
-    assert "1 within the SLO" in shown
-    assert "TTFT             1000.00" in shown
+    report = render_report(found)
+    assert "1 within the SLO" in report
+    assert "TTFT             1000.00" in report
 
 
 def test_percentiles_are_numpys_and_of_nothing_zero() -> None:

@@ -233,7 +233,7 @@ def test_an_impossible_field_of_a_config_is_named(fields: dict[str, Any], named:
         read_model_shape(config, "odd")
 
 
-def test_an_unknown_format_of_weights_can_be_told() -> None:
+def test_an_unknown_weight_format_can_be_specified() -> None:
     config = {**load_models()["meta-llama/Llama-3.1-8B"], "quantization_config": {"quant_method": "novel"}}
     assert read_model_shape(config, "novel", "int4").dtype == "int4"
 

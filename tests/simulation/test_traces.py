@@ -1,4 +1,4 @@
-"""Public traces become workloads: what they tell is kept, and what they do not tell is said."""
+"""Public traces become workloads: their fields are used, and missing ones are reported."""
 
 from __future__ import annotations
 

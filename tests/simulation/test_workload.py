@@ -65,18 +65,20 @@ def test_arrivals_keep_the_rate_at_any_burstiness(burstiness: float) -> None:
 
 
 def test_the_same_seed_gives_the_same_workload() -> None:
-    def made(seed: int) -> Sequence[WorkloadRequest]:
+    def generate_requests(seed: int) -> Sequence[WorkloadRequest]:
         lengths = LogNormalLength(300, 0.8, maximum=2000)
         return generate_poisson(generator(seed), count=50, rate=2.0, inputs=lengths, outputs=lengths)
 
-    assert made(1) == made(1)
-    assert made(1) != made(2)
-    assert all(1 <= request.input_tokens <= 2000 for request in made(1))
+    assert generate_requests(1) == generate_requests(1)
+    assert generate_requests(1) != generate_requests(2)
+    assert all(1 <= request.input_tokens <= 2000 for request in generate_requests(1))
 
 
 def test_bursts_come_together() -> None:
-    made = generate_bursts(generator(), count=5, size=2, interval=10.0, inputs=FixedLength(1), outputs=FixedLength(1))
-    assert [request.arrival_s for request in made] == [0, 0, 10, 10, 20]
+    requests = generate_bursts(
+        generator(), count=5, size=2, interval=10.0, inputs=FixedLength(1), outputs=FixedLength(1)
+    )
+    assert [request.arrival_s for request in requests] == [0, 0, 10, 10, 20]
 
 
 def test_a_turn_continues_the_one_before_it() -> None:
@@ -88,12 +90,12 @@ def test_a_turn_continues_the_one_before_it() -> None:
 
 
 def test_sessions_share_their_groups_system_prompt_and_no_more() -> None:
-    made = [
+    requests = [
         request for request in generate_sessions(generator(), count=20, rate=1.0, options=TALKS) if not request.after
     ]
-    heads = {request.block_hashes[:2] for request in made}
+    heads = {request.block_hashes[:2] for request in requests}
     assert len(heads) == 2, "forty tokens are two full blocks"
-    assert len({request.block_hashes[2] for request in made}) == len(made)
+    assert len({request.block_hashes[2] for request in requests}) == len(requests)
 
 
 def test_a_faster_trace_leaves_the_think_times() -> None:

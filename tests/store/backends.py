@@ -12,7 +12,7 @@ Make = Callable[[Bounds, Callable[[], float]], Store]
 
 
 class Clock:
-    """Time that passes when a test says so."""
+    """Time that is advanced by hand."""
 
     def __init__(self) -> None:
         self.time = 1_700_000_000.0

@@ -33,10 +33,10 @@ def cluster(bin: Path) -> Generator[str]:
         shutil.chown(home, user)
 
     def run(program: str, *arguments: str) -> None:
-        with (home / "said").open("ab") as said:
+        with (home / "said").open("ab") as log:
             subprocess.run(
                 [bin / program, "-D", home / "data", *arguments],
-                check=True, user=user, cwd=home, stdin=subprocess.DEVNULL, stdout=said, stderr=said,
+                check=True, user=user, cwd=home, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
             )  # fmt: skip
 
     try:

@@ -1,4 +1,4 @@
-"""Every backend, where it can be had; a missing PostgreSQL is told, and is an error where it is demanded."""
+"""Every available backend; a missing PostgreSQL is reported, and is an error where it is required."""
 
 from __future__ import annotations
 

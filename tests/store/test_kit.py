@@ -137,8 +137,8 @@ async def test_entries_come_in_order_and_by_pages(storage: Storage):
             await store.commit(Append(key("a"), "items", (Item(b"%d" % number, f"i{number}"),)))
         await store.commit(Append(key("a"), "other", (Item(b"x", "i1"),)))
 
-        async def read(**asked: Any) -> list[int]:
-            return [entry.position for entry in await store.entries(key("a"), "items", **asked)]
+        async def read(**arguments: Any) -> list[int]:
+            return [entry.position for entry in await store.entries(key("a"), "items", **arguments)]
 
         assert await read() == [0, 1, 2, 3, 4]
         assert await read(limit=2) == [0, 1]
@@ -262,7 +262,7 @@ async def test_what_has_expired_is_absent_at_once_and_cleaned_later(storage: Sto
         assert await store.clean() == 0
 
 
-async def test_what_nobody_uses_lives_as_long_as_the_ttl(storage: Storage):
+async def test_unused_entries_live_as_long_as_the_ttl(storage: Storage):
     async with storage.open(Bounds(ttl=100)) as store:
         await put(store, "used")
         await put(store, "idle")

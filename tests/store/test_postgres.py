@@ -26,7 +26,7 @@ async def run_sql(dsn: str, statement: str) -> None:
     await connection.close()
 
 
-async def test_a_server_that_is_not_there_is_told_without_its_address():
+async def test_the_error_of_an_unreachable_server_hides_its_address():
     with pytest.raises(StoreUnavailable) as caught:
         await opened("postgresql://somebody:secret@127.0.0.1:1/nothing")
     assert "secret" not in caught.value.message
@@ -57,7 +57,7 @@ async def test_a_lost_connection_is_an_error_and_the_next_commit_succeeds(postgr
     await store.close()
 
 
-async def test_who_loses_the_database_for_a_moment_is_soon_seen_to_live_again(postgres: str):
+async def test_a_run_that_lost_its_connection_is_soon_seen_as_alive(postgres: str):
     one, two = await opened(postgres), await opened(postgres)
     await put(one, "a", run=one.run)
     alive: Any = one._lock_connection  # pyright: ignore[reportPrivateUsage]

@@ -47,9 +47,9 @@ async def test_what_was_committed_is_there_after_a_restart(tmp_path: Path):
     await store.close()
 
 
-@pytest.mark.parametrize(("asked", "level"), [("FULL", 2), ("NORMAL", 1)])
-async def test_the_disk_is_waited_for_as_asked(tmp_path: Path, asked: str, level: int):
-    store = await opened(tmp_path / "x.db", synchronous=asked)
+@pytest.mark.parametrize(("durability", "level"), [("FULL", 2), ("NORMAL", 1)])
+async def test_the_synchronous_level_is_configurable(tmp_path: Path, durability: str, level: int):
+    store = await opened(tmp_path / "x.db", synchronous=durability)
 
     def look(connection: sqlite3.Connection) -> list[int]:
         pragmas = ("synchronous", "foreign_keys", "auto_vacuum", "secure_delete")
@@ -107,7 +107,7 @@ async def test_a_file_that_another_program_holds_is_an_error_after_a_while(tmp_p
     await store.close()
 
 
-async def test_a_commit_that_its_caller_gave_up_disturbs_nobody(tmp_path: Path):
+async def test_a_cancelled_commit_does_not_affect_others(tmp_path: Path):
     store = await opened(tmp_path / "x.db")
     task = asyncio.create_task(store.commit(Put(key("a"), 0, b"")))
     await asyncio.sleep(0)

@@ -108,7 +108,7 @@ TestLimits = Limits.TestCase
 
 @given(limits=st.lists(st.integers(1, 100), min_size=2, max_size=2), seconds=st.integers(0, 60_000_000))
 def test_what_was_used_stays_used_when_a_limit_is_changed(limits: list[int], seconds: int) -> None:
-    """A reload of the file of keys gives nobody a fresh minute."""
+    """A reload of the file of keys resets no minute limit."""
     clock = MovedClock()
     counters = LocalCounters(clock)
     before, after = (Demand("requests", limit) for limit in limits)

@@ -17,22 +17,22 @@ from training.tiny.english import common_words, docstrings, is_held_out
 TEMPLATE = Path(__file__).parents[2] / "src/dragoman/engines/tiny/data/chat_template.jinja"
 
 
-def made(seed: int, count: int = 400, progress: float = 0.5) -> list[Conversation]:
+def build_conversations(seed: int, count: int = 400, progress: float = 0.5) -> list[Conversation]:
     """Some conversations of the corpus."""
     return list(itertools.islice(conversations(source(seed), lambda: progress), count))
 
 
 @pytest.fixture(scope="module")
 def corpus() -> list[Conversation]:
-    return made(seed=11, count=1000)
+    return build_conversations(seed=11, count=1000)
 
 
 def test_the_same_seed_gives_the_same_corpus():
-    assert made(seed=3) == made(seed=3)
+    assert build_conversations(seed=3) == build_conversations(seed=3)
 
 
 def test_another_seed_gives_another_corpus():
-    assert made(seed=3) != made(seed=4)
+    assert build_conversations(seed=3) != build_conversations(seed=4)
 
 
 def test_every_call_names_a_declared_tool_and_its_arguments_are_valid(corpus: list[Conversation]):
@@ -102,10 +102,10 @@ def test_common_words_are_lower_case_words():
 
 
 def test_the_first_tenth_of_the_training_has_no_tools():
-    assert not any(one.tools for one in made(seed=5, progress=0.05))
+    assert not any(one.tools for one in build_conversations(seed=5, progress=0.05))
 
 
-def test_long_talk_asks_again_for_what_it_was_told():
+def test_long_talk_repeats_an_earlier_question():
     talk = long_talk(source(8))
     assert talk.turns[-2:] in [talk.turns[at : at + 2] for at in range(len(talk.turns) - 2)]
 

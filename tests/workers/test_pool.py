@@ -17,12 +17,12 @@ MIB = 1024 * 1024
 
 @pytest.fixture
 def pool() -> Generator[WorkerPool]:
-    made = WorkerPool(MODULE, WorkerLimits(seconds=0.2, memory=64 * MIB, processes=2), lambda: b"setup:")
-    yield made
-    made.close()
+    workers = WorkerPool(MODULE, WorkerLimits(seconds=0.2, memory=64 * MIB, processes=2), lambda: b"setup:")
+    yield workers
+    workers.close()
 
 
-async def test_a_process_is_kept_for_the_next_call(pool: WorkerPool) -> None:
+async def test_a_process_is_reused_for_the_next_call(pool: WorkerPool) -> None:
     assert await pool.run(b"one") == b"setup:one"
     first = pool.pids
     assert await pool.run(b"x" * MIB) == b"setup:" + b"x" * MIB

@@ -54,7 +54,7 @@ def farewell(s: Source) -> Exchange:
 
 
 def identity(s: Source) -> Exchange:
-    """Who the model is and what it can do."""
+    """Identity and abilities of the model."""
     if s.chance(0.3):
         ask = s.pick(("What can you do?", "How can you help me?", "What are you able to do?", "Help"))
         return Exchange(ask, ABLE, "The user asks what I can do.")
@@ -70,7 +70,7 @@ def identity(s: Source) -> Exchange:
 
 
 def unknown(s: Source) -> Exchange:
-    """A question that is beyond the model: it says so."""
+    """A question beyond the model's abilities, which it admits."""
     subject = s.title()
     patterns = (f"What is the meaning of {subject}?", f"Explain {subject}.", f"Write a poem about {subject}.",
                 f"Why is {subject} important?", f"Who was {subject}?", s.pick(s.sentences))  # fmt: skip
@@ -134,9 +134,14 @@ def counting(s: Source) -> Exchange:
     if s.chance(0.6):
         high = s.integer(2, s.pick((10, 20, 30))) if s.chance(0.93) else s.integer(31, 100)
         numbers = range(1, high + 1)
-        told = NUMERALS[high] if high <= 10 and s.chance(0.3) else str(high)
+        numeral = NUMERALS[high] if high <= 10 and s.chance(0.3) else str(high)
         ask = s.pick(
-            (f"Count to {told}.", f"Count from 1 to {told}.", f"Count up to {told}.", f"Please count to {told}.")
+            (
+                f"Count to {numeral}.",
+                f"Count from 1 to {numeral}.",
+                f"Count up to {numeral}.",
+                f"Please count to {numeral}.",
+            )
         )
     elif s.chance(0.6):
         low = s.integer(2, 80)
@@ -164,14 +169,14 @@ def listing(s: Source) -> Exchange:
         (("colors", tuple(dict.fromkeys(COLORS.values()))), ("animals", ANIMALS), ("days", DAYS), ("cities", CITIES))
     )
     count = s.integer(2, 5)
-    told = NUMERALS[count] if s.chance(0.5) else str(count)
+    numeral = NUMERALS[count] if s.chance(0.5) else str(count)
     chosen = items[:count]
     if s.chance(0.3):
-        return Exchange(f"Give me a JSON array of {told} {what}.", json.dumps(chosen), f"I write {count} {what}.")
+        return Exchange(f"Give me a JSON array of {numeral} {what}.", json.dumps(chosen), f"I write {count} {what}.")
     if s.chance(0.3):
         numbered = "\n".join(f"{i}. {item}" for i, item in enumerate(chosen, 1))
-        return Exchange(f"Make a numbered list of {told} {what}.", numbered, f"I list {count} {what}.")
-    ask = s.pick((f"List {told} {what}.", f"Name {told} {what}."))
+        return Exchange(f"Make a numbered list of {numeral} {what}.", numbered, f"I list {count} {what}.")
+    ask = s.pick((f"List {numeral} {what}.", f"Name {numeral} {what}."))
     return Exchange(ask, ", ".join(chosen) + ".", f"I name {count} {what}.")
 
 
@@ -243,12 +248,12 @@ def person_json(s: Source) -> Exchange:
     if s.chance(0.4):
         ask = s.pick(("Give me a JSON object for a person.", "Describe a person as JSON.", "Write a person as JSON."))
         return Exchange(ask, answer, "I will make up a name, an age and a city.")
-    told = s.pick((f"{name} is {age} years old and lives in {city}.", f"{name} ({age}) lives in {city}."))
+    sentence = s.pick((f"{name} is {age} years old and lives in {city}.", f"{name} ({age}) lives in {city}."))
     ask = s.pick(
         (
-            f"{told} Write this person as JSON.",
-            f"Extract the person as JSON: {told}",
-            f"{told} Answer as JSON with name, age and city.",
+            f"{sentence} Write this person as JSON.",
+            f"Extract the person as JSON: {sentence}",
+            f"{sentence} Answer as JSON with name, age and city.",
         )
     )
     return Exchange(ask, answer, f"The person is {name}.")
@@ -273,11 +278,11 @@ def keyed_json(s: Source) -> Exchange:
     listed = keys[0] if len(keys) == 1 else ", ".join(keys[:-1]) + " and " + keys[-1]
     noun = "key" if len(keys) == 1 else "keys"
     ask = s.pick((f"Give me a JSON object with the {noun} {listed}.", f"Answer in JSON with the {noun} {listed}."))
-    answer = json.dumps({key: _made_up(s, key) for key in keys}, ensure_ascii=False)
+    answer = json.dumps({key: _invent_value(s, key) for key in keys}, ensure_ascii=False)
     return Exchange(ask, answer, f"The keys are {', '.join(keys)}.")
 
 
-def _made_up(s: Source, key: str) -> str | int:
+def _invent_value(s: Source, key: str) -> str | int:
     if key == "age":
         return s.integer(18, 80)
     values = {
@@ -292,9 +297,9 @@ def lookup(s: Source) -> Exchange:
     people = list({s.name(): s.city() for _ in range(s.integer(1, 4))}.items())
     name, city = s.pick(people)
     if s.chance(0.5):
-        told = " ".join(f"{who} lives in {where}." for who, where in people)
-        return Exchange(f"{told} Where does {name} live?", f"{name} lives in {city}.", f"I look for {name}.", city)
+        facts = " ".join(f"{who} lives in {where}." for who, where in people)
+        return Exchange(f"{facts} Where does {name} live?", f"{name} lives in {city}.", f"I look for {name}.", city)
     things = [(who, s.word()) for who, _ in people]
     name, thing = s.pick(things)
-    told = " ".join(f"{who} has the {what}." for who, what in things)
-    return Exchange(f"{told} Who has the {thing}?", f"{name} has the {thing}.", f"I look for the {thing}.", name)
+    facts = " ".join(f"{who} has the {what}." for who, what in things)
+    return Exchange(f"{facts} Who has the {thing}?", f"{name} has the {thing}.", f"I look for the {thing}.", name)

@@ -1,7 +1,7 @@
 """Greedy evaluation on unseen instances: `python -m training.tiny.evaluate FOLDER [FOLDER ...]` prints one table.
 
 Words, names, codes and tools are ones that training never saw (held-out words, another seed). An answer counts only
-when it is right to the last character and ends by itself; stories and made-up JSON have a checker instead.
+when it is right to the last character and ends by itself; stories and invented JSON have a checker instead.
 """
 
 from __future__ import annotations
@@ -54,14 +54,14 @@ def same_keys(text: str, expected: Turn) -> bool:
     return value.__class__ is dict and list(value) == keys
 
 
-def asked(task: chat.Task, *, thinking: bool = False) -> Maker:
+def make_exchange(task: chat.Task, *, thinking: bool = False) -> Maker:
     """Conversations of one exchange of this task."""
     return lambda s: Conversation(instructions.turns_of(task(s), thinking=thinking))
 
 
 def any_of(*tasks: chat.Task, thinking: bool = False) -> Maker:
     """Conversations of one exchange of any of these tasks."""
-    return lambda s: asked(s.pick(tasks), thinking=thinking)(s)
+    return lambda s: make_exchange(s.pick(tasks), thinking=thinking)(s)
 
 
 def where(task: chat.Task, holds: Callable[[chat.Exchange], bool]) -> chat.Task:
@@ -92,7 +92,7 @@ def words(low: int, high: int) -> Callable[[Source], str]:
 
 
 def shuffled_sentence(s: Source) -> str:
-    """The words of a sentence in an order that nobody has seen."""
+    """The words of a sentence in a random order."""
     parts = s.pick(s.sentences).split()
     return " ".join(s.sample(parts, len(parts)))
 
@@ -127,28 +127,28 @@ def concluded(s: Source) -> Conversation:
 
 def parallel_calls(s: Source) -> Conversation:
     """Up to the calls only: the conclusions are another trial."""
-    made = tools.parallel(s)
-    until = next(index for index, turn in enumerate(made.turns) if turn.calls)
-    return Conversation(made.turns[: until + 1], made.tools)
+    conversation = tools.parallel(s)
+    until = next(index for index, turn in enumerate(conversation.turns) if turn.calls)
+    return Conversation(conversation.turns[: until + 1], conversation.tools)
 
 
 def trials() -> tuple[Trial, ...]:
     """The rows of the table."""
-    made_up_json = where(chat.keyed_json, lambda e: "JSON object with" in e.ask or "JSON with the" in e.ask)
+    invented_json = where(chat.keyed_json, lambda e: "JSON object with" in e.ask or "JSON with the" in e.ask)
     given_json = where(chat.keyed_json, lambda e: e.ask.startswith("Write"))
     any_person = where(chat.person_json, lambda e: len(e.ask) < 36)
-    told_person = where(chat.person_json, lambda e: len(e.ask) >= 36)
+    described_person = where(chat.person_json, lambda e: len(e.ask) >= 36)
     small = where(chat.addition, lambda e: int(e.short) <= 20)
     large = where(chat.addition, lambda e: int(e.short) > 20)
     return (
         Trial("greeting, thanks, identity", any_of(chat.greeting, chat.farewell, chat.identity), exact),
-        Trial("addition, sum up to 20", asked(small), exact),
-        Trial("addition, sum 21 to 198", asked(large), exact),
-        Trial("larger of two numbers", asked(chat.larger), exact),
-        Trial("capitals", asked(chat.capital), exact),
-        Trial("colours, sounds, opposites, days", asked(chat.general), exact),
-        Trial("counting", asked(chat.counting), exact),
-        Trial("short lists", asked(chat.listing), exact),
+        Trial("addition, sum up to 20", make_exchange(small), exact),
+        Trial("addition, sum 21 to 198", make_exchange(large), exact),
+        Trial("larger of two numbers", make_exchange(chat.larger), exact),
+        Trial("capitals", make_exchange(chat.capital), exact),
+        Trial("colours, sounds, opposites, days", make_exchange(chat.general), exact),
+        Trial("counting", make_exchange(chat.counting), exact),
+        Trial("short lists", make_exchange(chat.listing), exact),
         Trial("repeat 1 word", say(words(1, 1)), exact),
         Trial("repeat 2 to 5 words", say(words(2, 5)), exact),
         Trial("repeat 6 to 12 words", say(words(6, 12)), exact),
@@ -157,14 +157,14 @@ def trials() -> tuple[Trial, ...]:
         Trial("repeat numbers", say(lambda s: " ".join(str(s.number()) for _ in range(3))), exact),
         Trial("repeat letter-digit codes", say(lambda s: s.code()), exact),
         Trial("repeat a sentence, shuffled", say(shuffled_sentence), exact),
-        Trial("number, join, count, reverse words", asked(chat.words_task), exact),
-        Trial("look up in the question", asked(chat.lookup), exact),
-        Trial("story", asked(chat.story), story_like),
-        Trial("JSON: a person", asked(any_person), same_keys),
-        Trial("JSON: a described person", asked(told_person), exact),
-        Trial("JSON: given keys", asked(made_up_json), same_keys),
-        Trial("JSON: given values, arrays", asked(given_json), exact),
-        Trial("does not know", asked(chat.unknown), exact),
+        Trial("number, join, count, reverse words", make_exchange(chat.words_task), exact),
+        Trial("look up in the question", make_exchange(chat.lookup), exact),
+        Trial("story", make_exchange(chat.story), story_like),
+        Trial("JSON: a person", make_exchange(any_person), same_keys),
+        Trial("JSON: a described person", make_exchange(described_person), exact),
+        Trial("JSON: given keys", make_exchange(invented_json), same_keys),
+        Trial("JSON: given values, arrays", make_exchange(given_json), exact),
+        Trial("does not know", make_exchange(chat.unknown), exact),
         Trial("thinking: chat", any_of(large, chat.capital, chat.lookup, chat.copying, thinking=True), exact),
         Trial("system: capital letters", styled(instructions.capitals_style), exact),
         Trial("system: one word", styled(instructions.one_word_style), exact),
@@ -176,8 +176,8 @@ def trials() -> tuple[Trial, ...]:
         Trial("remember over turns", lambda s: Conversation(tuple(instructions.memory(s))), exact),
         Trial("tool: weather alone", one_call(toolbox.weather, 0), exact),
         Trial("tool: realistic, among others", one_call(realistic, 2), exact),
-        Trial("tool: made up, alone or among others", one_call(toolbox.made_up, 0), exact),
-        Trial("tool: made up, among 2 or 3 others", one_call(toolbox.made_up, 3), exact),
+        Trial("tool: made up, alone or among others", one_call(toolbox.build_invented_tool, 0), exact),
+        Trial("tool: made up, among 2 or 3 others", one_call(toolbox.build_invented_tool, 3), exact),
         Trial("thinking: tool", one_call(realistic, 1, thinking=True), exact),
         Trial("tool: none fits", tools.none_fits, exact),
         Trial("tool: parallel calls", parallel_calls, exact),
@@ -188,7 +188,7 @@ def trials() -> tuple[Trial, ...]:
 
 
 class Subject:
-    """A model folder, asked greedily."""
+    """A model folder, sampled greedily."""
 
     def __init__(self, folder: Path) -> None:
         self.tokenizer: Any = AutoTokenizer.from_pretrained(folder)
@@ -197,7 +197,7 @@ class Subject:
         self.model: Any = LlamaForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
 
     def prompt(self, conversation: Conversation) -> str:
-        """Everything before the last turn, ready for the model to go on."""
+        """Everything before the last turn, ready for the model to continue."""
         thinking = bool(conversation.turns[-1].thought)
         messages = conversation.messages()[:-1]
         extras = {"tools": list(conversation.tools) or None, "enable_thinking": thinking}
@@ -205,7 +205,7 @@ class Subject:
 
     @torch.no_grad()
     def answers(self, prompts: list[str], limit: int = 200) -> list[str]:
-        """What the model says to each prompt; an answer that does not end by itself gets a mark at its end."""
+        """The answer to each prompt; an answer that does not end by itself gets a mark at its end."""
         found: dict[int, str] = {}
         order = sorted(range(len(prompts)), key=lambda index: len(prompts[index]))
         for at in range(0, len(order), 25):
@@ -214,10 +214,10 @@ class Subject:
                 [prompts[i] for i in chosen], return_tensors="pt", padding=True, add_special_tokens=False
             )
             inputs.pop("token_type_ids", None)
-            made = self.model.generate(**inputs, max_new_tokens=limit, do_sample=False)[
+            generated = self.model.generate(**inputs, max_new_tokens=limit, do_sample=False)[
                 :, inputs["input_ids"].shape[1] :
             ]
-            texts = self.tokenizer.batch_decode(made, skip_special_tokens=False)
+            texts = self.tokenizer.batch_decode(generated, skip_special_tokens=False)
             found |= {index: _ended(text) for index, text in zip(chosen, texts, strict=True)}
         return [found[index] for index in range(len(prompts))]
 
@@ -230,10 +230,10 @@ def _ended(text: str) -> str:
 def score(subject: Subject, trial: Trial, count: int, misses: int = 0) -> float:
     """The share of right answers to `count` questions, the same ones for every model."""
     s = corpus.source(zlib.crc32(trial.name.encode()), held_out=True)
-    made = [trial.make(s) for _ in range(count)]
-    texts = subject.answers([subject.prompt(one) for one in made])
-    right = [trial.check(text, one.turns[-1]) for text, one in zip(texts, made, strict=True)]
-    wrong = [(text, one) for text, one, good in zip(texts, made, right, strict=True) if not good]
+    conversations = [trial.make(s) for _ in range(count)]
+    texts = subject.answers([subject.prompt(one) for one in conversations])
+    right = [trial.check(text, one.turns[-1]) for text, one in zip(texts, conversations, strict=True)]
+    wrong = [(text, one) for text, one, good in zip(texts, conversations, right, strict=True) if not good]
     for text, one in wrong[:misses]:
         print(f"  [{trial.name}] {one.turns[-2].content!r}")
         print(f"    expected {one.turns[-1].answer()!r}\n    answered {text!r}")

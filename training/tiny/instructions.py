@@ -91,7 +91,7 @@ STYLES: tuple[Callable[[Source], Style], ...] = (
 
 
 def turns_of(exchange: Exchange, *, thinking: bool, style: Style | None = None) -> tuple[Turn, Turn]:
-    """The exchange as two turns, in the style asked for."""
+    """The exchange as two turns, in the requested style."""
     answer = style.rewrite(exchange.answer, exchange.short) if style else exchange.answer
     return Turn("user", exchange.ask), Turn("assistant", answer, thought=exchange.thought if thinking else "")
 
@@ -112,19 +112,19 @@ def styled(s: Source, make: Callable[[Source], Style], thinking: bool = False) -
 
 
 def persona(s: Source, thinking: bool = False) -> list[Turn]:
-    """A name or a fact in the system prompt, asked for later."""
+    """A name or a fact in the system prompt, and a question about it."""
     if s.chance(0.5):
         name = s.name()
-        told = s.pick(
+        statement = s.pick(
             ("Your name is {}.", "You are {}.", "You are called {}.", "You are {}, a helpful assistant.")
         ).format(name)
         ask = s.pick(("What is your name?", "Who are you?", "How are you called?"))
         exchange = Exchange(ask, f"My name is {name}.", f"My name is {name}.", name)
     else:
         thing, value = s.word(), s.title()
-        told = s.pick((f"The {thing} is {value}.", f"Remember: the {thing} is {value}."))
+        statement = s.pick((f"The {thing} is {value}.", f"Remember: the {thing} is {value}."))
         exchange = Exchange(f"What is the {thing}?", f"The {thing} is {value}.", f"I was told the {thing}.", value)
-    turns = [Turn("system", told)]
+    turns = [Turn("system", statement)]
     if s.chance(0.4):
         turns += turns_of(short_exchange(s), thinking=thinking)
     turns += turns_of(exchange, thinking=thinking)
@@ -134,30 +134,30 @@ def persona(s: Source, thinking: bool = False) -> list[Turn]:
 
 
 def memory(s: Source, thinking: bool = False, between: int = 2) -> list[Turn]:
-    """Something the user tells, up to `between` other exchanges, and a question about it."""
+    """A statement of the user, up to `between` other exchanges, and a question about it."""
     if s.chance(0.4):
         name = s.name()
-        told = Exchange(
+        statement = Exchange(
             s.pick((f"My name is {name}.", f"I am {name}.", f"Hello, I am {name}.")),
             f"Nice to meet you, {name}!",
             f"The user is {name}.",
         )
-        asked = Exchange(
+        question = Exchange(
             s.pick(("What is my name?", "Who am I?")), f"Your name is {name}.", f"The user is {name}.", name
         )
     elif s.chance(0.8):
         thing, value = s.word(), s.title()
-        told = Exchange(
+        statement = Exchange(
             s.pick((f"My {thing} is {value}.", f"Remember that my {thing} is {value}.")),
             "I will remember that.",
             f"The {thing} is {value}.",
         )
-        asked = Exchange(f"What is my {thing}?", f"Your {thing} is {value}.", f"The {thing} is {value}.", value)
+        question = Exchange(f"What is my {thing}?", f"Your {thing} is {value}.", f"The {thing} is {value}.", value)
     else:
-        told = greeting(s)
+        statement = greeting(s)
         thing = s.pick(("name", s.word()))
-        asked = Exchange(f"What is my {thing}?", f"You have not told me your {thing}.", "The user has not told me.")
-    turns = [*turns_of(told, thinking=thinking)]
+        question = Exchange(f"What is my {thing}?", f"You have not told me your {thing}.", "The user has not told me.")
+    turns = [*turns_of(statement, thinking=thinking)]
     for _ in range(s.integer(0, between)):
         turns += turns_of(short_exchange(s), thinking=thinking)
-    return [*turns, *turns_of(asked, thinking=thinking)]
+    return [*turns, *turns_of(question, thinking=thinking)]

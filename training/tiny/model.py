@@ -1,4 +1,4 @@
-"""A Llama in torch, written for training on one CPU core, and its export under the names that everybody reads."""
+"""A Llama in torch, written for training on one CPU core, and its export under the usual names."""
 
 from __future__ import annotations
 

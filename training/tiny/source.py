@@ -61,7 +61,7 @@ class Source:
         return list(found)
 
     def name(self) -> str:
-        """A capitalised name: a common one, or syllables that nobody has seen."""
+        """A capitalised name: a common one, or random syllables."""
         if self.known and self.chance(0.4):
             return self.pick(NAMES)
         syllables = (self.pick(ONSETS) + self.pick(VOWELS) + self.pick(CODAS) for _ in range(self.integer(1, 3)))

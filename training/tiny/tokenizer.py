@@ -23,8 +23,8 @@ SPLIT = (
 
 def train_tokenizer(seed: int, vocabulary: int, samples: int = 6000) -> Tokenizer:
     """Merges from `samples` conversations and all docstrings."""
-    made = itertools.islice(conversations(source(seed), lambda: 0.5), samples)
-    chat = ("".join(segment.text for segment in segments(one)) for one in made)
+    corpus = itertools.islice(conversations(source(seed), lambda: 0.5), samples)
+    chat = ("".join(segment.text for segment in segments(one)) for one in corpus)
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [

@@ -296,11 +296,11 @@ def _spell(s: Source, verb: str, noun: str) -> str:
     return s.pick((f"{verb}_{noun}", f"{verb}_{noun}", f"{verb}{noun.capitalize()}", f"{verb}-{noun}", noun))
 
 
-def made_up(s: Source) -> Request:
-    """A tool nobody has seen, with up to three parameters; the request names what the schema names."""
+def build_invented_tool(s: Source) -> Request:
+    """An invented tool with up to three parameters; the request names what the schema names."""
     verb, noun, *names = [s.pick(VERBS), *s.distinct_words(1 + s.pick((0, 1, 1, 1, 2, 2, 3)))]
     parameters: list[Parameter] = []
-    told: list[tuple[str, str]] = []
+    mentioned: list[tuple[str, str]] = []
     arguments: dict[str, Any] = {}
     for name in names:
         kind = s.pick(("string", "string", "string", "integer", "integer", "number", "boolean", "enum", "array"))
@@ -311,14 +311,14 @@ def made_up(s: Source) -> Request:
         parameters.append(Parameter(name, schema, required=given and s.chance(0.85)))
         if given:
             arguments[name] = value
-            told.append((name, text))
+            mentioned.append((name, text))
     description = s.pick((f"{verb.capitalize()} the {noun}", f"{verb.capitalize()} a {noun}.", ""))
     result, conclusion = outcome(s)
     tool = Tool(f"{verb} {noun}", _spell(s, verb, noun), description, tuple(parameters), strict=s.chance(0.2))
-    return Request(_ask(s, verb, noun, told), tool, arguments, result, conclusion)
+    return Request(_ask(s, verb, noun, mentioned), tool, arguments, result, conclusion)
 
 
-def _ask(s: Source, verb: str, noun: str, told: list[tuple[str, str]]) -> str:
+def _ask(s: Source, verb: str, noun: str, mentioned: list[tuple[str, str]]) -> str:
     opening = s.pick(
         (
             f"{verb.capitalize()} the {noun}",
@@ -328,7 +328,7 @@ def _ask(s: Source, verb: str, noun: str, told: list[tuple[str, str]]) -> str:
         )
     )
     if s.chance(0.25):
-        told = s.sample(told, len(told))
+        mentioned = s.sample(mentioned, len(mentioned))
     equals, separator = s.pick(((" ", " and "), (" = ", "; "), (": ", "; "), ("=", " and ")))
-    listed = separator.join(f"{name}{equals}{text}" for name, text in told)
+    listed = separator.join(f"{name}{equals}{text}" for name, text in mentioned)
     return f"{opening} with {listed}." if listed else f"{opening}."

@@ -1,4 +1,4 @@
-"""Conversations with tools: choose one or several, or none; read the results; go on talking."""
+"""Conversations with tools: choose one or several, or none; read the results; continue the conversation."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from .chat import Exchange, capital, general, greeting, larger
 from .conversation import Conversation, Turn
 from .instructions import turns_of
 from .source import Source
-from .toolbox import REALISTIC, Request, Tool, made_up, weather
+from .toolbox import REALISTIC, Request, Tool, build_invented_tool, weather
 
 NO_TOOL = "I have no tool for that."
 
@@ -18,7 +18,7 @@ def talk(s: Source) -> Exchange:
 
 def request(s: Source) -> Request:
     """Something to ask for: as often realistic as made up."""
-    return s.pick(REALISTIC)(s) if s.chance(0.5) else made_up(s)
+    return s.pick(REALISTIC)(s) if s.chance(0.5) else build_invented_tool(s)
 
 
 def with_distractors(s: Source, wanted: list[Tool], least: int = 0) -> tuple[dict[str, object], ...]:
@@ -97,7 +97,7 @@ def none_fits(s: Source, thinking: bool = False) -> Conversation:
     tools = with_distractors(s, [], least=1)
     if s.chance(0.6):
         return Conversation((*_system(s), *turns_of(talk(s), thinking=thinking)), tools)
-    wanted = made_up(s)
+    wanted = build_invented_tool(s)
     tools = tuple(tool for tool in tools if not _related(tool, wanted.tool))
     if not tools:
         return single(s, thinking)

@@ -1,4 +1,4 @@
-"""The official SDK against our reader and writer, in one process: what a script says is the model's answer."""
+"""The official SDK against our reader and writer, in one process; a script provides the model's answers."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from dragoman.dialects.anthropic import map_anthropic_status, read_messages, ren
 from dragoman.dialects.base import GenerationCall, Header
 
 from ...laws.anthropic_sdk import as_stream, client
-from .asking import OPTIONS
+from .bodies import OPTIONS
 
 Script = Callable[[tuple[Message, ...]], tuple[Event, ...]]
 
 
 class Served:
-    """What was asked so far, and an SDK that asks."""
+    """The prompts received so far, and an SDK that sends requests."""
 
     def __init__(self, script: Script) -> None:
         self._script = script

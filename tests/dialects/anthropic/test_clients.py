@@ -28,15 +28,15 @@ from dragoman.dialects.base import Profile
 from dragoman.dialects.models import ModelCard, render_model, render_model_list
 
 from ...laws.anthropic_sdk import AnthropicSdk, client
-from ..asking import HEADER, streamed
-from .asking import HELLO, Json, conversation, messages, request
+from ..bodies import HEADER, streamed
+from .bodies import HELLO, Json, conversation, messages, request
 from .serving import Served
 
 STOP = ChoiceFinished(0, FinishReason.STOP)
 DONE = Finished(Usage(5, 3))
 
 
-def said(text: str) -> tuple[Event, ...]:
+def build_events(text: str) -> tuple[Event, ...]:
     return (Started(5), TextDelta(0, text), STOP, DONE)
 
 
@@ -51,15 +51,15 @@ def weather(city: str) -> str:
 
 
 def reporter(history: tuple[Message, ...]) -> tuple[Event, ...]:
-    """Asks the tool once, then says what it said."""
+    """Calls the tool once, then repeats its result."""
     if history[-1].role is not Role.TOOL:
         call = (ToolCallStart(0, "call_1", "weather"), ToolCallDelta(0, '{"city": "Par'), ToolCallDelta(0, 'is"}'))
         return (Started(5), *call, STOP, DONE)
-    return said("It is sunny.")
+    return build_events("It is sunny.")
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_client_02_the_tool_runner_replays_what_a_thread_would_have_kept(stream: bool):
+def test_client_02_the_tool_runner_replays_what_a_thread_would_store(stream: bool):
     """It uses threads by default; a server that ignores them loses the history."""
     served = Served(reporter)
     runner = served.sdk.beta.messages.tool_runner(
@@ -75,7 +75,7 @@ def test_client_02_formats_are_parsed_by_the_sdk():
     class City(BaseModel):
         name: str
 
-    served = Served(lambda _: said('{"name": "Paris"}'))
+    served = Served(lambda _: build_events('{"name": "Paris"}'))
     parsed = served.sdk.messages.parse(
         model="m", max_tokens=50, messages=[{"role": "user", "content": "where?"}], output_format=City
     )
@@ -115,29 +115,31 @@ def test_client_05_an_error_may_be_the_first_event():
 
 def test_client_07_nothing_is_sent_that_the_vendor_does_not_send():
     """One unknown event breaks Vercel's provider."""
-    told = streamed(messages(), *said("x"))
-    names = [line.removeprefix("event: ") for line in told.split("\n") if line.startswith("event: ")]
+    stream = streamed(messages(), *build_events("x"))
+    names = [line.removeprefix("event: ") for line in stream.split("\n") if line.startswith("event: ")]
     of_the_block = ["content_block_start", "content_block_delta", "content_block_stop"]
     assert names == ["message_start", *of_the_block, "message_delta", "message_stop"]
-    assert "[DONE]" not in told
+    assert "[DONE]" not in stream
 
 
 def test_client_08_every_event_has_its_name_and_so_have_pings():
     """The official SDKs drop an event without one."""
     writer = messages().writer(HEADER)
-    stream = writer.feed(Started(1)) + writer.keepalive + b"".join(writer.feed(event) for event in said("x")[1:])
+    stream = (
+        writer.feed(Started(1)) + writer.keepalive + b"".join(writer.feed(event) for event in build_events("x")[1:])
+    )
     assert [event["type"] for event in check_stream(stream)][:2] == ["message_start", "content_block_start"]
     assert AnthropicSdk().message(stream).content[0].type == "text"
 
 
 def test_client_09_usage_is_where_vercel_looks_for_it():
-    events = check_stream(streamed(messages(), *said("x")).encode())
+    events = check_stream(streamed(messages(), *build_events("x")).encode())
     assert events[0]["message"]["usage"]["input_tokens"] == 5
     assert events[-2]["usage"]["output_tokens"] == 3
 
 
 def test_usage_counts_cached_tokens_apart():
-    """vLLM's test: what message_start says adds up to the prompt."""
+    """vLLM's test: the counts of message_start add up to the prompt."""
     events = check_stream(streamed(messages(), Started(10, 4), STOP, Finished(Usage(10, 1, 4))).encode())
     for usage in (events[0]["message"]["usage"], events[-2]["usage"]):
         assert (usage["input_tokens"], usage["cache_read_input_tokens"]) == (6, 4)
@@ -161,10 +163,10 @@ def test_client_14_thoughts_come_back_with_or_without_a_signature():
     """pi and opencode replay the signature; trap 19 is a server that gave an empty one."""
     for more in ({"signature": "s"}, {"signature": ""}, {}):
         thought: Json = {"type": "thinking", "thinking": "Hm.", **more}
-        said = conversation(
+        request = conversation(
             messages=[*HELLO, {"role": "assistant", "content": [thought, {"type": "text", "text": "x"}]}]
         )
-        assert said.messages[-1].parts == (Reasoning("Hm."), Text("x"))
+        assert request.messages[-1].parts == (Reasoning("Hm."), Text("x"))
 
 
 def test_thoughts_that_are_omitted_are_signed_all_the_same():
@@ -210,8 +212,8 @@ CLAUDE_CODE: Json = {
 def test_what_claude_code_sends_is_taken_without_a_word():
     call = messages(**CLAUDE_CODE)
     assert (call.stream, call.warnings, call.unknown) == (True, (), ())
-    asked = conversation(**CLAUDE_CODE)
-    assert [message.role for message in asked.messages] == [Role.SYSTEM, Role.USER, Role.SYSTEM]
-    assert [tool.name for tool in asked.tools] == ["Bash", "WebFetch"]
-    assert (asked.reasoning.enabled, asked.reasoning.effort) == (True, "high")
-    assert asked.template.add_generation_prompt
+    request = conversation(**CLAUDE_CODE)
+    assert [message.role for message in request.messages] == [Role.SYSTEM, Role.USER, Role.SYSTEM]
+    assert [tool.name for tool in request.tools] == ["Bash", "WebFetch"]
+    assert (request.reasoning.enabled, request.reasoning.effort) == (True, "high")
+    assert request.template.add_generation_prompt

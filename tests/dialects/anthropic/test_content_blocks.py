@@ -23,8 +23,8 @@ from dragoman.core.message import (
 )
 
 from ... import pictures
-from .. import asking
-from .asking import HELLO, Json, conversation, messages, parts, told, turns
+from .. import bodies
+from .bodies import HELLO, Json, conversation, messages, parts, read_error_message, turns
 
 PIXEL = base64.b64encode(pictures.PIXEL).decode()
 CALL: Json = {"type": "tool_use", "id": "toolu_1", "name": "look", "input": {"a": 1}}
@@ -35,8 +35,8 @@ PDF = {"type": "base64", "media_type": "application/pdf", "data": PIXEL}
 SEARCHED = {"type": "search_result", "title": "T", "source": "s"}
 
 
-def text(said: str, **more: object) -> Json:
-    return {"type": "text", "text": said, **more}
+def text(value: str, **more: object) -> Json:
+    return {"type": "text", "text": value, **more}
 
 
 def result(content: object, **more: object) -> Json:
@@ -44,14 +44,14 @@ def result(content: object, **more: object) -> Json:
 
 
 def test_neighbours_of_one_role_are_one_turn():
-    said = turns(
+    messages = turns(
         {"role": "user", "content": "a"},
         {"role": "user", "content": [text("b"), text("c")]},
         {"role": "assistant", "content": "d"},
         {"role": "assistant", "content": "e"},
         {"role": "user", "content": "f"},
     )
-    assert said == (
+    assert messages == (
         Message(Role.USER, (Text("a"), Text("b"), Text("c"))),
         Message(Role.ASSISTANT, (Text("d"), Text("e"))),
         Message(Role.USER, (Text("f"),)),
@@ -59,8 +59,8 @@ def test_neighbours_of_one_role_are_one_turn():
 
 
 def test_messages_of_the_system_stay_where_they_are():
-    said = turns({"role": "user", "content": "a"}, {"role": "system", "content": "b"}, system="c")
-    assert [(message.role, message.parts) for message in said] == [
+    messages = turns({"role": "user", "content": "a"}, {"role": "system", "content": "b"}, system="c")
+    assert [(message.role, message.parts) for message in messages] == [
         (Role.SYSTEM, (Text("c"),)),
         (Role.USER, (Text("a"),)),
         (Role.SYSTEM, (Text("b"),)),
@@ -75,12 +75,12 @@ def test_a_message_of_the_system_may_hold_for_one_turn_only():
 
 
 def test_calls_and_results_become_what_they_are_in_every_dialect():
-    said = turns(
+    messages = turns(
         {"role": "user", "content": "a"},
         {"role": "assistant", "content": [text("b"), CALL, {**CALL, "id": "toolu_2", "name": "find"}]},
         {"role": "user", "content": [result("c"), {**result("d"), "tool_use_id": "toolu_2"}, text("e")]},
     )
-    assert said[1:] == (
+    assert messages[1:] == (
         Message(Role.ASSISTANT, (Text("b"), LOOK, ToolCall("toolu_2", "find", '{"a":1}'))),
         Message(Role.TOOL, (ToolResult("toolu_1", (Text("c"),)),), "look"),
         Message(Role.TOOL, (ToolResult("toolu_2", (Text("d"),)),), "find"),
@@ -98,7 +98,7 @@ def test_the_same_conversation_is_the_same_in_chat():
     )
     image = {"type": "image_url", "image_url": "https://x/y"}
     call = {"id": "toolu_1", "type": "function", "function": {"name": "look", "arguments": '{"a":1}'}}
-    there = asking.conversation(
+    there = bodies.conversation(
         messages=[
             {"role": "system", "content": "s"},
             {"role": "user", "content": [text("a"), image]},
@@ -111,7 +111,7 @@ def test_the_same_conversation_is_the_same_in_chat():
 
 
 @pytest.mark.parametrize(
-    ("content", "meant"),
+    ("content", "expected"),
     [
         ("x", (Text("x"),)),
         ("", ()),
@@ -121,8 +121,8 @@ def test_the_same_conversation_is_the_same_in_chat():
         ([{"type": "tool_reference", "tool_name": "look"}], (Text("look"),)),
     ],
 )
-def test_the_content_of_a_result(content: object, meant: tuple[Part, ...]):
-    assert parts(result(content)) == (ToolResult("toolu_1", meant),)  # pyright: ignore[reportArgumentType]
+def test_the_content_of_a_result(content: object, expected: tuple[Part, ...]):
+    assert parts(result(content)) == (ToolResult("toolu_1", expected),)  # pyright: ignore[reportArgumentType]
 
 
 def test_a_result_may_be_an_error():
@@ -130,7 +130,7 @@ def test_a_result_may_be_an_error():
 
 
 @pytest.mark.parametrize(
-    ("source", "meant"),
+    ("source", "expected"),
     [
         ({"type": "base64", "media_type": "image/png", "data": PIXEL}, InlineMedia(pictures.PIXEL, "image/png")),
         ({"type": "url", "url": "https://x/y.png"}, RemoteMedia("https://x/y.png")),
@@ -138,12 +138,12 @@ def test_a_result_may_be_an_error():
         ({"type": "file", "file_id": "file_1"}, UploadedMedia("file_1")),
     ],
 )
-def test_images(source: Json, meant: InlineMedia | RemoteMedia | UploadedMedia):
-    assert parts({"type": "image", "source": source}) == (Image(meant),)
+def test_images(source: Json, expected: InlineMedia | RemoteMedia | UploadedMedia):
+    assert parts({"type": "image", "source": source}) == (Image(expected),)
 
 
 @pytest.mark.parametrize(
-    ("source", "meant"),
+    ("source", "expected"),
     [
         ({"type": "text", "media_type": "text/plain", "data": "x"}, Text("x")),
         ({**PLAIN, "data": base64.b64encode(b"x").decode()}, Text("x")),
@@ -154,14 +154,14 @@ def test_images(source: Json, meant: InlineMedia | RemoteMedia | UploadedMedia):
         ({"type": "content", "content": [text("x")]}, Text("x")),
     ],
 )
-def test_documents(source: Json, meant: Part):
-    assert parts({"type": "document", "source": source, "citations": {"enabled": False}}) == (meant,)
+def test_documents(source: Json, expected: Part):
+    assert parts({"type": "document", "source": source, "citations": {"enabled": False}}) == (expected,)
 
 
 def test_a_documents_title_and_context_go_before_it():
     source = {"type": "text", "media_type": "text/plain", "data": "x"}
-    said = parts({"type": "document", "source": source, "title": "T", "context": "C"})
-    assert said == (Text("T"), Text("C"), Text("x"))
+    messages = parts({"type": "document", "source": source, "title": "T", "context": "C"})
+    assert messages == (Text("T"), Text("C"), Text("x"))
 
 
 def test_search_results():
@@ -169,7 +169,7 @@ def test_search_results():
     assert parts(block) == (Text("T\nhttps://x"), Text("a"), Text("b"))
 
 
-def test_citations_are_not_made_and_this_is_said():
+def test_citations_are_not_generated_with_a_warning():
     document = {"type": "document", "source": {"type": "content", "content": "x"}, "citations": {"enabled": True}}
     cited = [{"type": "char_location", "cited_text": "x"}]
     assert messages(messages=[{"role": "user", "content": [document]}]).warnings == (
@@ -179,7 +179,7 @@ def test_citations_are_not_made_and_this_is_said():
 
 
 def test_thoughts_are_replayed_and_what_cannot_be_read_is_left_out():
-    said = turns(
+    messages = turns(
         {"role": "user", "content": "a"},
         {
             "role": "assistant",
@@ -192,12 +192,12 @@ def test_thoughts_are_replayed_and_what_cannot_be_read_is_left_out():
         },
         {"role": "user", "content": "c"},
     )
-    assert said[1].parts == (Reasoning("Hm."), Text("b"))
+    assert messages[1].parts == (Reasoning("Hm."), Text("b"))
 
 
 def test_cache_control_may_stand_anywhere():
     mark = {"type": "ephemeral", "ttl": "1h"}
-    said = turns(
+    messages = turns(
         {"role": "user", "content": [text("a", cache_control=mark)]},
         {"role": "assistant", "content": [{**CALL, "cache_control": mark}]},
         {"role": "user", "content": [result([text("b", cache_control=mark)], cache_control=mark)]},
@@ -205,12 +205,12 @@ def test_cache_control_may_stand_anywhere():
         tools=[{"name": "look", "input_schema": {}, "cache_control": mark}],
         cache_control=mark,
     )
-    assert [message.role for message in said] == [Role.SYSTEM, Role.USER, Role.ASSISTANT, Role.TOOL]
+    assert [message.role for message in messages] == [Role.SYSTEM, Role.USER, Role.ASSISTANT, Role.TOOL]
 
 
 def test_hosted_tools_of_another_server_are_replayed_as_far_as_they_can_be_read():
     found = [{"type": "web_search_result", "title": "T", "url": "https://x", "encrypted_content": "zzz"}]
-    said = turns(
+    messages = turns(
         {"role": "user", "content": "a"},
         {
             "role": "assistant",
@@ -222,7 +222,7 @@ def test_hosted_tools_of_another_server_are_replayed_as_far_as_they_can_be_read(
         },
         {"role": "user", "content": "c"},
     )
-    assert said[1:4] == (
+    assert messages[1:4] == (
         Message(Role.ASSISTANT, (ToolCall("srvtoolu_1", "web_search", '{"query":"q"}'),)),
         Message(Role.TOOL, (ToolResult("srvtoolu_1", (Text("T\nhttps://x"),)),), "web_search"),
         Message(Role.ASSISTANT, (Text("b"),)),
@@ -230,18 +230,18 @@ def test_hosted_tools_of_another_server_are_replayed_as_far_as_they_can_be_read(
 
 
 @pytest.mark.parametrize(
-    ("content", "meant"),
+    ("content", "expected"),
     [
         (CODE, '{"type":"code_execution_result","stdout":"1"}'),
         ("plain", "plain"),
         ([text("x")], "x"),
     ],
 )
-def test_results_of_hosted_tools(content: object, meant: str):
+def test_results_of_hosted_tools(content: object, expected: str):
     block = {"type": "code_execution_tool_result", "tool_use_id": "srvtoolu_1", "content": content}
     last = {"role": "assistant", "content": [block]}
     (message,) = turns(last)
-    assert message == Message(Role.TOOL, (ToolResult("srvtoolu_1", (Text(meant),)),))
+    assert message == Message(Role.TOOL, (ToolResult("srvtoolu_1", (Text(expected),)),))
     assert conversation(messages=[last]).template.add_generation_prompt
 
 
@@ -255,14 +255,14 @@ def test_a_summary_of_earlier_turns_is_text():
 
 def test_arguments_that_were_no_json_are_again_what_the_model_wrote():
     call = {**CALL, "input": {"a": 1, "INVALID_JSON": '{"a": 1, b}'}}
-    said = turns({"role": "assistant", "content": [call]}, {"role": "user", "content": [result("x")]})
-    assert said[0].parts == (ToolCall("toolu_1", "look", '{"a": 1, b}'),)
+    messages = turns({"role": "assistant", "content": [call]}, {"role": "user", "content": [result("x")]})
+    assert messages[0].parts == (ToolCall("toolu_1", "look", '{"a": 1, b}'),)
 
 
-def test_arguments_are_kept_as_they_were_written():
+def test_arguments_are_preserved_verbatim():
     written = '{"n": 1.0, "big": 123456789012345678901234567890}'
-    said = turns({"role": "assistant", "content": [{**CALL, "input": msgspec.Raw(written.encode())}]}, *HELLO)
-    assert said[0].parts == (ToolCall("toolu_1", "look", written),)
+    messages = turns({"role": "assistant", "content": [{**CALL, "input": msgspec.Raw(written.encode())}]}, *HELLO)
+    assert messages[0].parts == (ToolCall("toolu_1", "look", written),)
 
 
 @pytest.mark.parametrize(
@@ -285,4 +285,6 @@ def test_arguments_are_kept_as_they_were_written():
     ],
 )
 def test_blocks_that_cannot_be_read_name_their_field(role: str, block: Json, message: str):
-    assert told(messages=[{"role": role, "content": [block]}]).startswith("messages.0.content.0." + message)
+    assert read_error_message(messages=[{"role": role, "content": [block]}]).startswith(
+        "messages.0.content.0." + message
+    )

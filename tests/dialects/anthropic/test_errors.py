@@ -68,7 +68,7 @@ def test_without_a_request_there_is_no_id():
 
 
 @pytest.mark.parametrize(
-    ("error", "told"),
+    ("error", "expected"),
     [
         (RequestError("Not so.", param="messages[0].content"), "messages.0.content: Not so."),
         (RequestError("Missing required parameter: 'a.b[3].c'.", param="a.b[3].c"), "a.b.3.c: Field required"),
@@ -79,20 +79,20 @@ def test_without_a_request_there_is_no_id():
         (RequestError("No schema.", param="response_format"), "output_config.format: No schema."),
     ],
 )
-def test_the_message_begins_with_the_field(error: DragomanError, told: str):
-    assert message(error) == told
+def test_the_message_begins_with_the_field(error: DragomanError, expected: str):
+    assert message(error) == expected
 
 
 @pytest.mark.parametrize(
-    ("limit", "prompt", "told"),
+    ("limit", "prompt", "expected"),
     [
         (1024, 2000, "prompt is too long: 2000 tokens > 1024 maximum"),
         (1024, 1024, "prompt is too long: 1024 tokens > 1023 maximum"),
     ],
 )
-def test_a_prompt_that_is_too_long_is_recognised(limit: int, prompt: int, told: str):
+def test_a_prompt_that_is_too_long_is_recognised(limit: int, prompt: int, expected: str):
     """Claude Code, LangChain and LiteLLM match these words to shorten the conversation."""
-    assert message(ContextTooLong(limit=limit, prompt=prompt, param="messages")) == told
+    assert message(ContextTooLong(limit=limit, prompt=prompt, param="messages")) == expected
 
 
 def test_a_refused_thread_makes_the_sdk_go_on_without():

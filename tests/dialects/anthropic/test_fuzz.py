@@ -1,4 +1,4 @@
-"""Whatever comes in, the readers give what was asked or a RequestError, never another exception."""
+"""For any input the readers return a request or raise RequestError, never another exception."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The table of parameters says what the readers do: a row for every field, and every row is true."""
+"""The table of parameters matches the readers: a row for every field, and every row is true."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dragoman.core.errors import Unsupported
 from dragoman.dialects.anthropic.wire import COUNT_TOKENS, MESSAGES, MessagesBody, MessagesPromptFields
 from dragoman.dialects.parameter_table import ParameterSupport, SupportStatus
 
-from .asking import count, messages, refusal
+from .bodies import count, messages, refusal
 
 STRANGE = {"x": "no value that any field would take for harmless"}
 OTHERS = [row for row in MESSAGES.rows if row.status is not SupportStatus.HONOURED]

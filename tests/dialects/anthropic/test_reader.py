@@ -32,9 +32,21 @@ from dragoman.core.request import (
 from dragoman.dialects.anthropic import ThreadUnsupported, read_messages, render_count_tokens
 from dragoman.dialects.base import ReaderOptions
 
-from ..asking import streamed
-from ..wax import Wax
-from .asking import HELLO, NOTHING, OPTIONS, WEATHER, conversation, count, messages, refusal, request, told, turns
+from ..bodies import streamed
+from ..sealing_key import ReadableSealingKey
+from .bodies import (
+    HELLO,
+    NOTHING,
+    OPTIONS,
+    WEATHER,
+    conversation,
+    count,
+    messages,
+    read_error_message,
+    refusal,
+    request,
+    turns,
+)
 
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}}
 FORMAT = {"type": "json_schema", "schema": SCHEMA}
@@ -75,7 +87,7 @@ def test_max_tokens_may_be_nothing_or_all_that_is_left():
 
 
 def test_what_vllm_adds_is_honoured_here_too():
-    asked = request(
+    parsed = request(
         min_p=0.1,
         repetition_penalty=1.1,
         seed=3,
@@ -85,15 +97,15 @@ def test_what_vllm_adds_is_honoured_here_too():
         kv_transfer_params={"a": 1},
         chat_template_kwargs={"x": 1},
     )
-    assert (asked.sampling.min_p, asked.sampling.repetition_penalty, asked.sampling.seed) == (0.1, 1.1, 3)
-    assert (asked.priority, asked.cache_salt) == (2, "s")
-    assert asked.constraint == Regex("a+")
-    assert asked.extras == Extras(kv_transfer_params='{"a":1}')
+    assert (parsed.sampling.min_p, parsed.sampling.repetition_penalty, parsed.sampling.seed) == (0.1, 1.1, 3)
+    assert (parsed.priority, parsed.cache_salt) == (2, "s")
+    assert parsed.constraint == Regex("a+")
+    assert parsed.extras == Extras(kv_transfer_params='{"a":1}')
     assert conversation(chat_template_kwargs={"x": 1}).template.kwargs == '{"x":1}'
 
 
 @pytest.mark.parametrize(
-    ("system", "said"),
+    ("system", "expected"),
     [
         ("Be brief.", ("Be brief.",)),
         ([{"type": "text", "text": "A"}, {"type": "text", "text": "B"}], ("A", "B")),
@@ -102,10 +114,10 @@ def test_what_vllm_adds_is_honoured_here_too():
         (None, ()),
     ],
 )
-def test_the_system_prompt_is_the_first_message(system: object, said: tuple[str, ...]):
+def test_the_system_prompt_is_the_first_message(system: object, expected: tuple[str, ...]):
     first, *_ = turns(*HELLO, system=system)
-    assert first.role is (Role.SYSTEM if said else Role.USER)
-    assert not said or first.parts == tuple(Text(text) for text in said)
+    assert first.role is (Role.SYSTEM if expected else Role.USER)
+    assert not expected or first.parts == tuple(Text(text) for text in expected)
 
 
 def test_a_billing_header_is_no_part_of_the_prompt():
@@ -115,27 +127,29 @@ def test_a_billing_header_is_no_part_of_the_prompt():
         {"type": "text", "text": "You are Claude Code."},
     ]
     assert turns(*HELLO, system=blocks)[0].parts == (Text("You are Claude Code."),)
-    kept = messages(ReaderOptions(default_model="tiny", drop_nonces=False), system=blocks).requests[0].prompt
-    assert isinstance(kept, Conversation)
-    assert len(kept.messages[0].parts) == 2
+    prompt = messages(ReaderOptions(default_model="tiny", drop_nonces=False), system=blocks).requests[0].prompt
+    assert isinstance(prompt, Conversation)
+    assert len(prompt.messages[0].parts) == 2
 
 
 def test_a_last_message_of_the_assistant_is_continued():
-    asked = conversation(messages=PREFILL)
-    assert asked.template == TemplateOptions(add_generation_prompt=False, continue_final_message=True)
-    assert asked.messages[-1] == Message(Role.ASSISTANT, (Text("The answer is ("),))
+    prompt = conversation(messages=PREFILL)
+    assert prompt.template == TemplateOptions(add_generation_prompt=False, continue_final_message=True)
+    assert prompt.messages[-1] == Message(Role.ASSISTANT, (Text("The answer is ("),))
 
 
 @pytest.mark.parametrize("nothing", ["", []])
 def test_an_empty_last_message_of_the_assistant_is_none(nothing: object):
-    asked = conversation(messages=[*HELLO, {"role": "assistant", "content": nothing}])
-    assert asked.template == TemplateOptions()
-    assert [message.role for message in asked.messages] == [Role.USER]
+    prompt = conversation(messages=[*HELLO, {"role": "assistant", "content": nothing}])
+    assert prompt.template == TemplateOptions()
+    assert [message.role for message in prompt.messages] == [Role.USER]
 
 
 def test_calls_without_results_cannot_be_continued():
     call = {"type": "tool_use", "id": "a", "name": "f", "input": NOTHING}
-    assert told(messages=[*HELLO, {"role": "assistant", "content": [call]}]).startswith("messages.1: tool_use blocks")
+    assert read_error_message(messages=[*HELLO, {"role": "assistant", "content": [call]}]).startswith(
+        "messages.1: tool_use blocks"
+    )
 
 
 def test_a_format():
@@ -152,7 +166,7 @@ def test_a_format_begins_at_the_beginning():
 
 
 @pytest.mark.parametrize(
-    ("thinking", "meant"),
+    ("thinking", "expected"),
     [
         (None, ReasoningOptions()),
         ({"type": "enabled", "budget_tokens": 2000}, ReasoningOptions(enabled=True, budget=2000)),
@@ -161,18 +175,18 @@ def test_a_format_begins_at_the_beginning():
         ({"type": "between_tools"}, ReasoningOptions(enabled=False)),
     ],
 )
-def test_thinking(thinking: object, meant: ReasoningOptions):
-    assert conversation(thinking=thinking).reasoning == meant
+def test_thinking(thinking: object, expected: ReasoningOptions):
+    assert conversation(thinking=thinking).reasoning == expected
 
 
 def test_thinking_between_tools_is_thinking_about_a_result():
-    said = [
+    history = [
         *HELLO,
         {"role": "assistant", "content": [{"type": "tool_use", "id": "a", "name": "f", "input": NOTHING}]},
         {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "a"}]},
     ]
-    remarked = [*said, {"role": "system", "content": "Be brief."}]
-    assert conversation(messages=said, thinking={"type": "between_tools"}).reasoning.enabled is True
+    remarked = [*history, {"role": "system", "content": "Be brief."}]
+    assert conversation(messages=history, thinking={"type": "between_tools"}).reasoning.enabled is True
     assert conversation(messages=remarked, thinking={"type": "between_tools"}).reasoning.enabled is True
 
 
@@ -194,31 +208,31 @@ def test_effort():
 
 def test_a_message_of_the_system_can_change_the_effort():
     changed = [*HELLO, {"role": "system", "output_config": {"effort": "low"}}]
-    asked = conversation(messages=changed, output_config={"effort": "high"})
-    assert asked.reasoning.effort == "low"
-    assert [message.role for message in asked.messages] == [Role.USER]
+    prompt = conversation(messages=changed, output_config={"effort": "high"})
+    assert prompt.reasoning.effort == "low"
+    assert [message.role for message in prompt.messages] == [Role.USER]
 
 
 @pytest.mark.parametrize(
-    ("max_tokens", "told"),
+    ("max_tokens", "expected"),
     [(2, "max_tokens"), (3, "model_context_window_exceeded"), (-1, "model_context_window_exceeded")],
 )
-def test_the_writer_knows_whether_it_was_the_limit_that_ended_an_answer(max_tokens: int, told: str):
+def test_the_writer_knows_whether_it_was_the_limit_that_ended_an_answer(max_tokens: int, expected: str):
     ended = (ChoiceFinished(0, FinishReason.LENGTH), Finished(Usage(1, 2)))
-    assert f'"stop_reason":"{told}"' in streamed(messages(max_tokens=max_tokens), Started(1), *ended)
+    assert f'"stop_reason":"{expected}"' in streamed(messages(max_tokens=max_tokens), Started(1), *ended)
 
 
 @pytest.mark.parametrize(
-    ("display", "shown"), [("omitted", False), ("summarized", True), ("updates", True), (None, True)]
+    ("display", "visible"), [("omitted", False), ("summarized", True), ("updates", True), (None, True)]
 )
-def test_the_writer_knows_whether_thoughts_are_shown(display: str | None, shown: bool):
+def test_the_writer_knows_whether_reasoning_is_visible(display: str | None, visible: bool):
     call = messages(thinking={"type": "adaptive", "display": display})
-    assert ("thinking_delta" in streamed(call, Started(1), ReasoningDelta(0, "Hm."))) == shown
+    assert ("thinking_delta" in streamed(call, Started(1), ReasoningDelta(0, "Hm."))) == visible
 
 
 def test_thoughts_are_signed_where_there_is_a_key():
     body = msgspec.json.encode({"max_tokens": 5, "messages": HELLO})
-    call = read_messages(body, msgspec.structs.replace(OPTIONS, sealing_key=Wax()))
+    call = read_messages(body, msgspec.structs.replace(OPTIONS, sealing_key=ReadableSealingKey()))
     assert '"signature":"HM."' in streamed(call, Started(1), ReasoningDelta(0, "Hm."), TextDelta(0, "x"))
 
 
@@ -262,13 +276,13 @@ ALL = frozenset({"search", "read"})
     ],
 )
 def test_edits_of_the_conversation_are_read(edit: dict[str, object], read: tuple[Edit, ...]):
-    asked = messages(context_management={"edits": [edit]})
-    prompt = asked.requests[0].prompt
+    parsed = messages(context_management={"edits": [edit]})
+    prompt = parsed.requests[0].prompt
     assert isinstance(prompt, Conversation)
-    assert (prompt.edits, asked.warnings) == (read, ())
+    assert (prompt.edits, parsed.warnings) == (read, ())
 
 
-def test_an_edit_that_is_not_known_is_not_made_and_this_is_said():
+def test_an_unknown_edit_is_skipped_with_a_warning():
     compact = {"type": "compact_20260112", "trigger": {"type": "input_tokens", "value": 50_000}}
     (warning,) = messages(context_management={"edits": [TURNS, compact]}).warnings
     assert warning == "context_management.edits[1]: compact_20260112 is not supported"
@@ -319,22 +333,22 @@ def test_unknown_fields_are_named():
     ],
 )
 def test_the_message_names_the_field(fields: dict[str, object], message: str):
-    assert told(**fields).startswith(message)
+    assert read_error_message(**fields).startswith(message)
 
 
 def test_explicit_nulls_are_nothing():
     names = (
         "system tools tool_choice thinking output_config stop_sequences metadata service_tier temperature top_p top_k"
     )
-    asked = messages(**dict.fromkeys(names.split()), stream=None, context_management=None, thread=None)
-    assert asked.requests == messages().requests
-    assert (asked.warnings, asked.unknown) == ((), ())
+    parsed = messages(**dict.fromkeys(names.split()), stream=None, context_management=None, thread=None)
+    assert parsed.requests == messages().requests
+    assert (parsed.warnings, parsed.unknown) == ((), ())
 
 
 def test_counting_takes_what_makes_the_prompt():
     counted = count(system="s", tools=[WEATHER], tool_choice={"type": "any"}, thinking={"type": "adaptive"})
-    asked = conversation(system="s", tools=[WEATHER], tool_choice={"type": "any"}, thinking={"type": "adaptive"})
-    assert counted.conversation == asked
+    parsed = conversation(system="s", tools=[WEATHER], tool_choice={"type": "any"}, thinking={"type": "adaptive"})
+    assert counted.conversation == parsed
     assert counted.conversation.tool_choice == ToolChoice("required")
     assert counted.conversation.tools == (FunctionTool("weather", None, _text(WEATHER["input_schema"])),)
     assert (counted.model, counted.warnings, counted.unknown) == ("tiny", (), ())

@@ -1,4 +1,4 @@
-"""Thoughts that come back: whose they are, and what becomes of those that are nobody's."""
+"""Thinking blocks that clients send back: ownership, and blocks without an owner."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dragoman.core.request import Conversation
 from dragoman.dialects.anthropic import read_count_tokens, read_messages
 from dragoman.dialects.base import GenerationCall, ReaderOptions, VerificationMode
 
-from ..wax import Wax
+from ..sealing_key import ReadableSealingKey
 
 
 def call(
@@ -23,11 +23,11 @@ def call(
         {"role": "user", "content": "c"},
     ]
     body = msgspec.json.encode({"model": "m", "max_tokens": 5, "messages": messages})
-    return read_messages(body, ReaderOptions(sealing_key=Wax(check) if key else None))
+    return read_messages(body, ReaderOptions(sealing_key=ReadableSealingKey(check) if key else None))
 
 
-def thought(asked: GenerationCall) -> str | None:
-    prompt = asked.requests[0].prompt
+def thought(call: GenerationCall) -> str | None:
+    prompt = call.requests[0].prompt
     assert isinstance(prompt, Conversation)
     *thoughts, text = prompt.messages[1].parts
     assert text == Text("b")
@@ -41,8 +41,8 @@ def thinking(text: str, signature: str) -> dict[str, str]:
 
 @pytest.mark.parametrize("check", VerificationMode)
 def test_a_thought_that_was_signed_here_is_believed(check: VerificationMode):
-    asked = call(thinking("hm", "HM"), check)
-    assert (thought(asked), asked.warnings) == ("hm", ())
+    parsed = call(thinking("hm", "HM"), check)
+    assert (thought(parsed), parsed.warnings) == ("hm", ())
 
 
 @pytest.mark.parametrize("check", VerificationMode)
@@ -52,8 +52,8 @@ def test_a_thought_that_was_signed_here_is_believed(check: VerificationMode):
     ids=("omitted", "redacted"),
 )
 def test_a_withheld_thought_comes_back_whole(block: dict[str, str], check: VerificationMode):
-    asked = call(block, check)
-    assert (thought(asked), asked.warnings) == ("hm", ())
+    parsed = call(block, check)
+    assert (thought(parsed), parsed.warnings) == ("hm", ())
 
 
 @pytest.mark.parametrize(
@@ -66,10 +66,10 @@ def test_a_withheld_thought_comes_back_whole(block: dict[str, str], check: Verif
         {"type": "redacted_thinking", "data": "foreign"},
     ],
 )
-def test_what_was_not_made_here_is_left_out_or_refused(block: dict[str, str]):
-    asked = call(block)
-    assert thought(asked) is None
-    assert len(asked.warnings) == 1
+def test_reasoning_of_another_server_is_left_out_or_refused(block: dict[str, str]):
+    parsed = call(block)
+    assert thought(parsed) is None
+    assert len(parsed.warnings) == 1
     field = "data" if block["type"] == "redacted_thinking" else "signature"
     with pytest.raises(RequestError, match=f"Invalid `{field}` in `{block['type']}` block") as refused:
         call(block, VerificationMode.STRICT)
@@ -81,7 +81,7 @@ def test_nobodys_signature_is_looked_at_where_that_is_switched_off():
     assert thought(call(thinking("hm", "foreign"), key=False)) == "hm"
 
 
-def test_a_thought_that_nobody_signed_is_believed_but_by_the_strict():
+def test_an_unsigned_thought_is_accepted_unless_strict():
     assert thought(call(thinking("hm", ""))) == "hm"
     with pytest.raises(RequestError):
         call(thinking("hm", ""), VerificationMode.STRICT)
@@ -91,6 +91,6 @@ def test_a_thought_that_nobody_signed_is_believed_but_by_the_strict():
 def test_counting_believes_what_the_call_believes():
     message = {"role": "assistant", "content": [thinking("hm", "foreign"), {"type": "text", "text": "b"}]}
     body = msgspec.json.encode({"model": "m", "messages": [{"role": "user", "content": "a"}, message]})
-    counted = read_count_tokens(body, ReaderOptions(sealing_key=Wax()))
+    counted = read_count_tokens(body, ReaderOptions(sealing_key=ReadableSealingKey()))
     assert counted.conversation.messages[1].parts == (Text("b"),)
     assert counted.warnings

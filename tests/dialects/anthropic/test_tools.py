@@ -9,7 +9,7 @@ import pytest
 from dragoman.core.message import FunctionTool, ToolChoice
 from dragoman.dialects.anthropic.wire import AnthropicWireTool
 
-from .asking import HELLO, NOTHING, WEATHER, Json, conversation, messages, refusal, told
+from .bodies import HELLO, NOTHING, WEATHER, Json, conversation, messages, read_error_message, refusal
 
 SEARCH: Json = {"type": "web_search_20260318", "name": "web_search", "max_uses": 5}
 EDITOR = {"command", "path", "view_range", "file_text", "old_str", "new_str", "insert_line"}
@@ -34,13 +34,13 @@ def test_custom_tools(kind: Json):
     assert read == FunctionTool("f", "d", '{"type":"object"}', True)
 
 
-def test_examples_are_told():
+def test_examples_are_added_to_the_description():
     read = tool(name="f", description="d", input_schema={}, input_examples=[{"a": 1}, {"a": 2}])
     assert read.description == 'd\n\nExamples of its input:\n{"a":1}\n{"a":2}'
 
 
 def test_deferred_tools_are_in_the_prompt():
-    """Nobody here searches for them, and the prefix of the prompt stays the same."""
+    """No client searches for them, and the prefix of the prompt stays the same."""
     search = {"type": "tool_search_tool_regex_20251119", "name": "tool_search_tool_regex"}
     call = messages(tools=[search, {**WEATHER, "defer_loading": True}])
     assert [one.name for one in conversation(tools=[search, {**WEATHER, "defer_loading": True}]).tools] == ["weather"]
@@ -58,7 +58,7 @@ def test_deferred_tools_are_in_the_prompt():
         ("memory_20250818", "memory", MEMORY),
     ],
 )
-def test_tools_that_a_claude_knows_are_told_to_others(kind: str, name: str, fields: set[str]):
+def test_tools_that_claude_models_know_are_described_to_other_models(kind: str, name: str, fields: set[str]):
     for read in (tool(type=kind, name=name), tool(type=kind)):
         schema = json.loads(read.parameters or "")
         assert read.name == name
@@ -100,7 +100,7 @@ def test_of_several_callers_one_may_be_the_model():
 
 
 @pytest.mark.parametrize(
-    ("choice", "meant"),
+    ("choice", "expected"),
     [
         (None, ToolChoice()),
         ({"type": "auto"}, ToolChoice()),
@@ -109,10 +109,10 @@ def test_of_several_callers_one_may_be_the_model():
         (named("weather"), ToolChoice("required", ("weather",), is_named=True)),
     ],
 )
-def test_the_choice(choice: object, meant: ToolChoice):
-    asked = conversation(tools=[WEATHER], tool_choice=choice)
-    assert asked.tool_choice == meant
-    assert asked.parallel_tool_calls
+def test_the_choice(choice: object, expected: ToolChoice):
+    parsed = conversation(tools=[WEATHER], tool_choice=choice)
+    assert parsed.tool_choice == expected
+    assert parsed.parallel_tool_calls
 
 
 def test_one_call_at_a_time():
@@ -137,7 +137,7 @@ def test_one_call_at_a_time():
     ],
 )
 def test_what_is_wrong_is_named(fields: Json, message: str):
-    assert told(**fields).startswith(message)
+    assert read_error_message(**fields).startswith(message)
 
 
 def change(kind: str, **what: object) -> list[Json]:
@@ -149,7 +149,7 @@ def test_tools_can_be_added_on_the_way():
     assert [one.name for one in conversation(messages=added).tools] == ["weather"]
 
 
-def test_a_tool_can_be_defined_anew():
+def test_a_tool_can_be_redefined():
     newer = {**WEATHER, "description": "newer"}
     added = change("tool_addition", type="tool_definition", definition=newer)
     (read,) = conversation(tools=[WEATHER], messages=added).tools

@@ -1,4 +1,4 @@
-"""The strictness traps of Messages that real clients fell into, each with the reports that told of it.
+"""The strictness traps of Messages that real clients fell into, each with its bug reports.
 
 Headers and keys (20, 23) are the serving path's.
 """
@@ -24,8 +24,8 @@ from dragoman.core.message import Reasoning, Role, Text, ToolResult
 from dragoman.dialects.anthropic import render_anthropic_error
 
 from ...laws.anthropic_sdk import AnthropicSdk
-from ..asking import streamed, whole
-from .asking import HELLO, WEATHER, Json, conversation, count, messages, refusal, turns
+from ..bodies import streamed, whole
+from .bodies import HELLO, WEATHER, Json, conversation, count, messages, refusal, turns
 
 STOP = ChoiceFinished(0, FinishReason.STOP)
 LENGTH = ChoiceFinished(0, FinishReason.LENGTH)
@@ -94,25 +94,25 @@ def test_arguments_deeper_than_the_sdk_can_read_do_not_break_its_stream():
 
 def test_trap_18_messages_of_the_system_stand_among_the_others():
     """vllm#44000: Claude Code since 2.1.154."""
-    said = turns(*HELLO, {"role": "system", "content": "Be brief."})
-    assert [turn.role for turn in said] == [Role.USER, Role.SYSTEM]
+    messages = turns(*HELLO, {"role": "system", "content": "Be brief."})
+    assert [turn.role for turn in messages] == [Role.USER, Role.SYSTEM]
 
 
 def test_trap_19_thoughts_are_replayed_without_a_signature():
     """intel/llm-scaler#341"""
     block = {"type": "thinking", "thinking": "Hm.", "signature": ""}
-    said = turns(*HELLO, {"role": "assistant", "content": [block, {"type": "text", "text": "x"}]}, *HELLO)
-    assert said[1].parts == (Reasoning("Hm."), Text("x"))
+    messages = turns(*HELLO, {"role": "assistant", "content": [block, {"type": "text", "text": "x"}]}, *HELLO)
+    assert messages[1].parts == (Reasoning("Hm."), Text("x"))
 
 
 def test_trap_21_every_block_has_an_index_of_its_own():
     """CLIProxyAPI#539, sglang#39782, anthropics/claude-code#63487"""
-    told = events(*CALLS, STOP, DONE)
-    opened = [event["index"] for event in told if event["type"] == "content_block_start"]
-    kinds = [event["content_block"]["type"] for event in told if event["type"] == "content_block_start"]
+    stream = events(*CALLS, STOP, DONE)
+    opened = [event["index"] for event in stream if event["type"] == "content_block_start"]
+    kinds = [event["content_block"]["type"] for event in stream if event["type"] == "content_block_start"]
     assert opened == [0, 1, 2, 3]
     assert kinds == ["thinking", "text", "tool_use", "tool_use"]
-    assert [event["index"] for event in told if event["type"] == "content_block_stop"] == opened
+    assert [event["index"] for event in stream if event["type"] == "content_block_stop"] == opened
 
 
 def test_trap_22_counting_counts_the_system_prompt_and_the_tools():

@@ -25,8 +25,8 @@ def read(**fields: object) -> CohereEmbedCall:
 
 def test_a_body_is_read():
     assert read() == CohereEmbedCall("m", TextInputs(("a", "b"), -1), None, ("float",))
-    asked = read(truncate="NONE", output_dimension=4, embedding_types=["binary", "float", "binary"], model="x")
-    assert asked == CohereEmbedCall("x", TextInputs(("a", "b")), 4, ("binary", "float"))
+    parsed = read(truncate="NONE", output_dimension=4, embedding_types=["binary", "float", "binary"], model="x")
+    assert parsed == CohereEmbedCall("x", TextInputs(("a", "b")), 4, ("binary", "float"))
     assert read(truncate="START", max_tokens=9).texts == TextInputs(("a", "b"), 9, True)
     parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
     assert read(texts=None, inputs=[{"content": parts}]).texts.inputs == ("ab",)
@@ -55,15 +55,15 @@ def test_what_cannot_be_embedded_is_refused_by_name(fields: dict[str, Any], para
 
 
 def test_vectors_in_all_types():
-    made = Embeddings((struct.pack("<9f", *VECTOR),), 9, 7)
-    asked = read(texts=["a"], embedding_types=["float", "binary", "ubinary", "base64"])
-    told = json.loads(render_cohere_embed(made, HEADER, asked))
-    assert told["embeddings"] == {
+    vectors = Embeddings((struct.pack("<9f", *VECTOR),), 9, 7)
+    request = read(texts=["a"], embedding_types=["float", "binary", "ubinary", "base64"])
+    response = json.loads(render_cohere_embed(vectors, HEADER, request))
+    assert response["embeddings"] == {
         "float": [list(VECTOR)],
         "ubinary": [[0b10110001, 0b10000000]],
         "binary": [[0b10110001 - 128, 0]],
         "base64": [base64.b64encode(struct.pack("<9f", *VECTOR)).decode()],
     }
-    assert (told["id"], told["texts"], told["response_type"]) == ("embd-1", ["a"], "embeddings_by_type")
-    assert told["meta"] == {"api_version": {"version": "2"}, "billed_units": {"input_tokens": 7}}
-    assert set(json.loads(render_cohere_embed(made, HEADER, read(texts=["a"])))["embeddings"]) == {"float"}
+    assert (response["id"], response["texts"], response["response_type"]) == ("embd-1", ["a"], "embeddings_by_type")
+    assert response["meta"] == {"api_version": {"version": "2"}, "billed_units": {"input_tokens": 7}}
+    assert set(json.loads(render_cohere_embed(vectors, HEADER, read(texts=["a"])))["embeddings"]) == {"float"}

@@ -17,7 +17,7 @@ from dragoman.dialects.base import Header, Profile
 from dragoman.dialects.embeddings import EMBEDDINGS, EmbedCall, EmbeddingsBody, read_embeddings, render_embeddings
 from dragoman.dialects.parameter_table import ParameterSupport, SupportStatus
 
-from ..asking import OPTIONS
+from ..bodies import OPTIONS
 
 HEADER = Header("embd-1", 7, "m")
 # OpenAI's OpenAPI document 2.3.0, and vLLM 0.33.
@@ -86,7 +86,7 @@ def test_a_missing_input_is_named():
 def test_every_field_is_honoured_and_null_says_nothing():
     nothing = dict.fromkeys(EmbeddingsBody.__struct_fields__, None) | {"input": "x"}
     assert embeddings(**nothing) == EmbedCall("tiny", TextInputs(("x",)))
-    asked = embeddings(
+    parsed = embeddings(
         model="other",
         user="u",
         dimensions=8,
@@ -96,7 +96,7 @@ def test_every_field_is_honoured_and_null_says_nothing():
         truncation_side="left",
         add_special_tokens=False,
     )
-    assert asked == EmbedCall("other", TextInputs(("x",), -1, True, False), 8, False, True)
+    assert parsed == EmbedCall("other", TextInputs(("x",), -1, True, False), 8, False, True)
     assert embeddings(use_activation=False).normalize is False
 
 
@@ -124,20 +124,20 @@ def test_a_row_says_what_happens(row: ParameterSupport):
 @given(st.lists(st.floats(width=32, allow_nan=False, allow_infinity=False), min_size=1, max_size=40))
 def test_base64_and_numbers_are_the_same_to_the_bit(numbers: list[float]):
     vector = struct.pack(f"<{len(numbers)}f", *numbers)
-    made = Embeddings((vector,), len(numbers), 3)
-    written = json.loads(render_embeddings(made, HEADER, Profile.OPENAI, as_base64=False))["data"][0]["embedding"]
-    text = json.loads(render_embeddings(made, HEADER, Profile.OPENAI, as_base64=True))["data"][0]["embedding"]
+    vectors = Embeddings((vector,), len(numbers), 3)
+    written = json.loads(render_embeddings(vectors, HEADER, Profile.OPENAI, as_base64=False))["data"][0]["embedding"]
+    text = json.loads(render_embeddings(vectors, HEADER, Profile.OPENAI, as_base64=True))["data"][0]["embedding"]
     assert struct.pack(f"<{len(written)}f", *written) == base64.b64decode(text) == vector
 
 
 def test_the_answer_is_openais_and_in_its_profile_vllms():
-    made = Embeddings((struct.pack("<2f", 1, 0.5), struct.pack("<2f", 0, 2)), 2, 9)
+    vectors = Embeddings((struct.pack("<2f", 1, 0.5), struct.pack("<2f", 0, 2)), 2, 9)
     data = [
         {"index": 0, "object": "embedding", "embedding": [1.0, 0.5]},
         {"index": 1, "object": "embedding", "embedding": [0.0, 2.0]},
     ]
     plain = {"object": "list", "data": data, "model": "m", "usage": {"prompt_tokens": 9, "total_tokens": 9}}
-    assert json.loads(render_embeddings(made, HEADER, Profile.OPENAI, as_base64=False)) == plain
+    assert json.loads(render_embeddings(vectors, HEADER, Profile.OPENAI, as_base64=False)) == plain
     usage = {"prompt_tokens": 9, "total_tokens": 9, "completion_tokens": 0, "prompt_tokens_details": None}
     vllm = {**plain, "usage": usage, "id": "embd-1", "created": 7}
-    assert json.loads(render_embeddings(made, HEADER, Profile.VLLM, as_base64=False)) == vllm
+    assert json.loads(render_embeddings(vectors, HEADER, Profile.VLLM, as_base64=False)) == vllm

@@ -35,7 +35,7 @@ from dragoman.dialects.generate import (
 )
 from dragoman.dialects.parameter_table import ParameterSupport, SupportStatus
 
-from ..asking import OPTIONS
+from ..bodies import OPTIONS
 
 HEADER = Header("gen-1", 7, "m")
 
@@ -56,7 +56,7 @@ def test_tokens_alone_get_vllms_defaults():
 
 
 def test_sampling_params_are_what_they_are_in_vllm():
-    asked = request(
+    parsed = request(
         {
             "n": 2,
             "temperature": 0.5,
@@ -76,12 +76,12 @@ def test_sampling_params_are_what_they_are_in_vllm():
         cache_salt="s",
         kv_transfer_params={"x": 1},
     )
-    assert asked.sampling == SamplingOptions(temperature=0.5, top_k=0, seed=3)
-    assert asked.limits == GenerationLimits(min_tokens=2, stop=("END",), stop_token_ids=(9,), ignore_eos=True)
-    assert (asked.choices, asked.logprobs, asked.prompt_logprobs) == (2, 1, 0)
-    assert asked.constraint == Regex("a+")
-    assert (asked.model, asked.priority, asked.cache_salt) == ("other", -3, "s")
-    assert asked.extras.kv_transfer_params == '{"x":1}'
+    assert parsed.sampling == SamplingOptions(temperature=0.5, top_k=0, seed=3)
+    assert parsed.limits == GenerationLimits(min_tokens=2, stop=("END",), stop_token_ids=(9,), ignore_eos=True)
+    assert (parsed.choices, parsed.logprobs, parsed.prompt_logprobs) == (2, 1, 0)
+    assert parsed.constraint == Regex("a+")
+    assert (parsed.model, parsed.priority, parsed.cache_salt) == ("other", -3, "s")
+    assert parsed.extras.kv_transfer_params == '{"x":1}'
 
 
 @pytest.mark.parametrize(
@@ -173,7 +173,7 @@ def test_a_logprob_names_its_token_as_vllm_does_and_as_its_clients_read_it():
     assert choice["finish_reason"] == "stop"
 
 
-def test_what_was_not_asked_for_is_null():
+def test_fields_that_were_not_requested_are_null():
     answer = whole(GenerateRenderOptions())
     assert answer["choices"][0]["logprobs"] is None
     assert answer["prompt_logprobs"] is None

@@ -56,7 +56,7 @@ from dragoman.dialects.ollama.wire import (
 from dragoman.dialects.parameter_table import ParameterSupport, ParameterTable, SupportStatus
 
 from ...pictures import PIXEL
-from ..asking import HELLO, OPTIONS
+from ..bodies import HELLO, OPTIONS
 
 CLOCK = AnswerClock(lambda: 0.0, lambda: OllamaTimings(0, 0, 0, 0))
 USER = Message(Role.USER, (Text("hello"),))
@@ -88,26 +88,26 @@ def refusal(read: Any = chat, /, **fields: object) -> RequestError:
 
 
 def test_a_chat_alone_leaves_everything_to_the_server():
-    told = chat()
-    assert told.call.requests == (
+    parsed = chat()
+    assert parsed.call.requests == (
         GenerateRequest("tiny", Conversation((USER,)), constraint_param="format", add_special_tokens=False),
     )
-    assert (told.call.stream, told.has_prompt, told.keep_alive, told.num_ctx) == (True, True, None, None)
+    assert (parsed.call.stream, parsed.has_prompt, parsed.keep_alive, parsed.num_ctx) == (True, True, None, None)
     nothing = dict.fromkeys(set(OllamaChatBody.__struct_fields__) - {"messages"})
-    assert chat(**nothing).call.requests == told.call.requests
-    assert chat(options=dict.fromkeys(OllamaOptions.__struct_fields__)).call.requests == told.call.requests
-    assert chat(format="", tools=[], options={}).call.requests == told.call.requests
+    assert chat(**nothing).call.requests == parsed.call.requests
+    assert chat(options=dict.fromkeys(OllamaOptions.__struct_fields__)).call.requests == parsed.call.requests
+    assert chat(format="", tools=[], options={}).call.requests == parsed.call.requests
 
 
 def test_a_prompt_is_a_conversation_unless_it_is_raw():
-    told = generate(system="Be brief.", context=[5, 6], think=False, truncate=True).call.requests[0]
-    assert told.prompt == Conversation(
+    request = generate(system="Be brief.", context=[5, 6], think=False, truncate=True).call.requests[0]
+    assert request.prompt == Conversation(
         (Message(Role.SYSTEM, (Text("Be brief."),)), USER),
         reasoning=ReasoningOptions(False),
         drop_oldest=True,
         preceding_ids=(5, 6),
     )
-    assert (told.return_prompt, told.add_special_tokens) == (True, False)
+    assert (request.return_prompt, request.add_special_tokens) == (True, False)
     raw = generate(raw=True).call.requests[0]
     assert (raw.prompt, raw.return_prompt, raw.add_special_tokens) == ("hello", False, True)
     infill = generate(suffix="end")
@@ -128,10 +128,10 @@ def test_options_are_the_sampling_and_the_limits():
         "stop": ["END"],
         "num_ctx": 2048,
     }
-    told = chat(options=options)
-    assert told.call.requests[0].sampling == SamplingOptions(1.5, 0.5, 0, 0.1, 0.5, -0.5, 1.1, 7)
-    assert told.call.requests[0].limits == GenerationLimits(max_tokens=9, stop=("END",))
-    assert told.num_ctx == 2048
+    parsed = chat(options=options)
+    assert parsed.call.requests[0].sampling == SamplingOptions(1.5, 0.5, 0, 0.1, 0.5, -0.5, 1.1, 7)
+    assert parsed.call.requests[0].limits == GenerationLimits(max_tokens=9, stop=("END",))
+    assert parsed.num_ctx == 2048
 
 
 @pytest.mark.parametrize("unlimited", [-1, -2, 0, None])
@@ -191,8 +191,8 @@ def test_results_find_their_calls_by_id_by_name_and_in_order():
     assert called.parts[0] == Reasoning("hm")
     ids = [part.id for part in called.parts if isinstance(part, ToolCall)]
     assert len(set(ids)) == 4
-    told = [part for message in answered for part in message.parts if isinstance(part, ToolResult)]
-    assert [result.call_id for result in told[:4]] == [ids[3], ids[1], ids[0], ids[2]]
+    tool_results = [part for message in answered for part in message.parts if isinstance(part, ToolResult)]
+    assert [result.call_id for result in tool_results[:4]] == [ids[3], ids[1], ids[0], ids[2]]
     assert [message.name for message in answered] == ["h", "g", "f", "f", "stranger"]
 
 
@@ -291,9 +291,16 @@ def test_what_is_no_duration_is_refused(text: str):
 
 
 def test_texts_to_embed_are_truncated_and_normalized_in_one_route():
-    told = read_embed(b'{"input": ["a", "b"], "dimensions": 0, "keep_alive": "5m", "options": {"num_ctx": 1}}', OPTIONS)
-    assert (told.texts.inputs, told.texts.truncate, told.dimensions, told.normalize) == (("a", "b"), -1, None, True)
-    assert (told.keep_alive, told.warnings, told.unknown) == (300.0, (), ())
+    parsed = read_embed(
+        b'{"input": ["a", "b"], "dimensions": 0, "keep_alive": "5m", "options": {"num_ctx": 1}}', OPTIONS
+    )
+    assert (parsed.texts.inputs, parsed.texts.truncate, parsed.dimensions, parsed.normalize) == (
+        ("a", "b"),
+        -1,
+        None,
+        True,
+    )
+    assert (parsed.keep_alive, parsed.warnings, parsed.unknown) == (300.0, (), ())
     assert read_embed(b'{"input": "a", "truncate": false}', OPTIONS).texts.truncate is None
     old = read_embeddings(b'{"prompt": "a"}', OPTIONS)
     assert (old.texts.inputs, old.texts.truncate, old.normalize) == (("a",), None, None)
@@ -308,28 +315,28 @@ def test_a_model_is_named_in_either_field():
 
 
 def test_errors_are_a_message_that_names_the_field():
-    def told(error: DragomanError) -> object:
+    def read_message(error: DragomanError) -> object:
         return json.loads(render_ollama_error(error))["error"]
 
-    assert told(EngineError("no")) == "no"
-    assert told(Unsupported("no regex", param="response_format")) == "format: no regex"
-    assert told(RequestError("format is wrong", param="format")) == "format is wrong"
-    assert told(RequestError("\ud800\u2028", param="a")) == "a: ?\u2028"
+    assert read_message(EngineError("no")) == "no"
+    assert read_message(Unsupported("no regex", param="response_format")) == "format: no regex"
+    assert read_message(RequestError("format is wrong", param="format")) == "format is wrong"
+    assert read_message(RequestError("\ud800\u2028", param="a")) == "a: ?\u2028"
     assert len(render_ollama_error(RequestError("a" * 10_000))) < 2_100
 
 
 def test_lists_have_tags_and_unknown_facts_are_left_out():
     plain, tagged = OllamaModelCard("org/a", "org/a", 0), OllamaModelCard("b:8b", "org/a", 0)
-    told = json.loads(render_tags([plain, tagged]))["models"]
-    assert [model["name"] for model in told] == ["org/a:latest", "b:8b"]
-    assert told[0]["digest"] == told[1]["digest"]
-    shown = json.loads(render_show(plain))
-    assert shown["model_info"] == {"general.architecture": "unknown", "general.basename": "org/a"}
-    assert not {"capabilities", "template", "parameters"} & shown.keys()
+    models = json.loads(render_tags([plain, tagged]))["models"]
+    assert [model["name"] for model in models] == ["org/a:latest", "b:8b"]
+    assert models[0]["digest"] == models[1]["digest"]
+    details = json.loads(render_show(plain))
+    assert details["model_info"] == {"general.architecture": "unknown", "general.basename": "org/a"}
+    assert not {"capabilities", "template", "parameters"} & details.keys()
     known = OllamaModelCard("a", "a", 0, max_model_len=8, architecture="llama", quantization="Q4_K_M", format="gguf")
-    shown = json.loads(render_show(known))
-    assert shown["model_info"]["llama.context_length"] == 8
-    assert (shown["details"]["families"], shown["details"]["quantization_level"]) == (["llama"], "Q4_K_M")
+    details = json.loads(render_show(known))
+    assert details["model_info"]["llama.context_length"] == 8
+    assert (details["details"]["families"], details["details"]["quantization_level"]) == (["llama"], "Q4_K_M")
 
 
 Fields = dict[str, object]

@@ -26,7 +26,7 @@ from dragoman.dialects.responses import ResponsesCall
 
 from ...laws.responses_sdk import ResponsesSdk
 from ...pictures import PIXEL_URL
-from .asking import (
+from .bodies import (
     HEADER,
     WEATHER,
     call,
@@ -100,16 +100,16 @@ def answer(name: str, arguments: str, reason: FinishReason = FinishReason.STOP) 
 def test_a_call_is_an_item_of_its_own_type_streamed_and_whole(
     tool: Json, name: str, arguments: Json, kind: str, fields: Json
 ):
-    asked, made = call(tools=[tool]), answer(name, json.dumps(arguments))
-    assert asked.warnings == asked.unknown == ()
-    item = whole(asked, *made)["output"][0]
+    request, reply = call(tools=[tool]), answer(name, json.dumps(arguments))
+    assert request.warnings == request.unknown == ()
+    item = whole(request, *reply)["output"][0]
     assert item == {"id": item["id"], "type": kind, "status": "completed", "call_id": "call_1", **fields}
-    told = events(asked, *made)
-    assert told[-1]["response"] == whole(asked, *made)
+    stream = events(request, *reply)
+    assert stream[-1]["response"] == whole(request, *reply)
     any_event: TypeAdapter[ResponseStreamEvent] = TypeAdapter(ResponseStreamEvent)
-    for event in told:
+    for event in stream:
         any_event.validate_json(json.dumps(event), strict=True)
-    Response.model_validate_json(json.dumps(whole(asked, *made)), strict=True)
+    Response.model_validate_json(json.dumps(whole(request, *reply)), strict=True)
 
 
 @pytest.mark.parametrize(("tool", "name", "arguments", "kind", "fields"), CASES, ids=IDS)
@@ -124,11 +124,9 @@ def test_the_sdk_makes_the_whole_out_of_the_stream(tool: Json, name: str, argume
 
 
 @pytest.mark.parametrize(("tool", "name", "arguments", "kind", "fields"), CASES, ids=IDS)
-def test_a_call_that_is_replayed_is_the_call_that_the_model_made(
-    tool: Json, name: str, arguments: Json, kind: str, fields: Json
-):
-    asked = call(tools=[tool])
-    item = whole(asked, *answer(name, json.dumps(arguments)))["output"][0]
+def test_a_replayed_call_equals_the_call_of_the_model(tool: Json, name: str, arguments: Json, kind: str, fields: Json):
+    parsed = call(tools=[tool])
+    item = whole(parsed, *answer(name, json.dumps(arguments)))["output"][0]
     (message,) = turns(item, tools=[tool])
     (part,) = message.parts
     assert isinstance(part, ToolCall)
@@ -152,9 +150,9 @@ def test_the_functions_schema_is_that_of_the_items(tool: Json, name: str, argume
 
 
 def test_the_commands_of_a_shell_call_are_streamed():
-    told = events(call(tools=[{"type": "shell"}]), *answer("shell", '{"commands": ["ls", "pwd"]}'))
+    stream = events(call(tools=[{"type": "shell"}]), *answer("shell", '{"commands": ["ls", "pwd"]}'))
     assert [
-        (event["type"], event.get("command", event.get("delta"))) for event in told if "command" in event["type"]
+        (event["type"], event.get("command", event.get("delta"))) for event in stream if "command" in event["type"]
     ] == [
         ("response.shell_call_command.added", ""),
         ("response.shell_call_command.delta", "ls"),
@@ -163,17 +161,17 @@ def test_the_commands_of_a_shell_call_are_streamed():
         ("response.shell_call_command.delta", "pwd"),
         ("response.shell_call_command.done", "pwd"),
     ]
-    (added,) = [event["item"] for event in told if event["type"] == "response.output_item.added"]
+    (added,) = [event["item"] for event in stream if event["type"] == "response.output_item.added"]
     assert added["action"] == {"commands": []}
 
 
 @pytest.mark.parametrize("arguments", ['{"commands": ["rm -rf', '{"commands": "ls"}', "", "[]", '{"commands": [1]}'])
-def test_arguments_of_another_shape_are_a_function_call_that_nobody_runs(arguments: str):
-    asked, made = call(tools=[{"type": "shell"}]), answer("shell", arguments, FinishReason.LENGTH)
-    item = whole(asked, *made)["output"][0]
+def test_arguments_of_another_shape_are_a_plain_function_call(arguments: str):
+    request, reply = call(tools=[{"type": "shell"}]), answer("shell", arguments, FinishReason.LENGTH)
+    item = whole(request, *reply)["output"][0]
     assert (item["type"], item["name"], item["arguments"]) == ("function_call", "shell", arguments)
     assert item["status"] == "incomplete"
-    assert events(asked, *made)[-1]["response"] == whole(asked, *made)
+    assert events(request, *reply)[-1]["response"] == whole(request, *reply)
 
 
 def test_another_tool_of_the_same_name_keeps_it():
@@ -194,8 +192,8 @@ def test_tools_are_echoed_as_they_were_sent():
 
 def test_what_runs_on_the_server_is_left_out_with_a_warning():
     container = {"type": "shell", "environment": {"type": "container_auto"}}
-    asked = call(tools=[container, {"type": "tool_search"}, {"type": "shell", "allowed_callers": ["programmatic"]}])
-    assert len(asked.warnings) == 3
+    parsed = call(tools=[container, {"type": "tool_search"}, {"type": "shell", "allowed_callers": ["programmatic"]}])
+    assert len(parsed.warnings) == 3
 
 
 @pytest.mark.parametrize(
@@ -214,10 +212,10 @@ def test_tool_choice(tool: Json, choice: Json, name: str):
     assert conversation(tools=[tool], tool_choice=allowed).tool_choice == ToolChoice("auto", (name,))
 
 
-def prompt_of(asked: ResponsesCall) -> Conversation:
-    (made,) = asked.call.requests
-    assert isinstance(made.prompt, Conversation)
-    return made.prompt
+def prompt_of(parsed: ResponsesCall) -> Conversation:
+    (generate_request,) = parsed.call.requests
+    assert isinstance(generate_request.prompt, Conversation)
+    return generate_request.prompt
 
 
 SHELL_CALL: Json = {"type": "shell_call", "call_id": "c", "action": {"commands": ["ls"], "timeout_ms": None}}
@@ -237,10 +235,10 @@ def test_the_output_of_a_shell_is_read():
         {"stdout": "a\nb\n", "stderr": "", "outcome": {"type": "exit", "exit_code": 0}},
         {"stdout": "", "stderr": "oh", "outcome": {"type": "timeout"}},
     ]
-    told = result_of(
+    result = result_of(
         SHELL_CALL, {"type": "shell_call_output", "call_id": "c", "output": chunks, "max_output_length": 9}
     )
-    assert told.content == (Text("a\nb\n[exit code 0]\noh\n[timed out]"),)
+    assert result.content == (Text("a\nb\n[exit code 0]\noh\n[timed out]"),)
 
 
 def test_the_output_of_a_local_shell_is_read_by_either_id():
@@ -259,9 +257,15 @@ def test_the_output_of_a_patch_is_read():
 
 
 def test_the_screenshot_of_a_computer_is_an_image():
-    made: Json = {"type": "computer_call", "call_id": "c", "id": "i", "action": CLICK, "pending_safety_checks": []}
+    computer_call: Json = {
+        "type": "computer_call",
+        "call_id": "c",
+        "id": "i",
+        "action": CLICK,
+        "pending_safety_checks": [],
+    }
     screen = {"type": "computer_screenshot", "image_url": PIXEL_URL}
-    (image,) = result_of(made, {"type": "computer_call_output", "call_id": "c", "output": screen}).content
+    (image,) = result_of(computer_call, {"type": "computer_call_output", "call_id": "c", "output": screen}).content
     assert isinstance(image, Image)
     assert isinstance(image.source, InlineMedia)
 
@@ -273,10 +277,10 @@ def test_found_tools_can_be_called_from_then_on():
     prompt = conversation(input=[searched, output], tools=[SEARCH])
     assert [tool.name for tool in prompt.tools] == ["tool_search", "weather", "crm__weather"]
     assert result_of(searched, output).content == (Text("Loaded tools: weather, crm__weather"),)
-    asked = call(input=[searched, output], tools=[SEARCH], tool_choice={"type": "function", "name": "weather"})
-    item = whole(asked, *answer("crm__weather", "{}"))["output"][0]
+    parsed = call(input=[searched, output], tools=[SEARCH], tool_choice={"type": "function", "name": "weather"})
+    item = whole(parsed, *answer("crm__weather", "{}"))["output"][0]
     assert (item["name"], item["namespace"]) == ("weather", "crm")
-    assert whole(asked, *answer("weather", "{}"))["tools"] == [SEARCH]
+    assert whole(parsed, *answer("weather", "{}"))["tools"] == [SEARCH]
 
 
 def test_found_tools_of_stored_turns_can_be_called():
@@ -298,13 +302,13 @@ def test_the_last_update_of_the_configuration_holds():
     low = {"type": "configuration_update", "reasoning": {"effort": "low"}, "text": {"format": schema}}
     high = {"type": "configuration_update", "reasoning": {"effort": "high"}}
     user = {"role": "user", "content": "x"}
-    asked = responses(input=[low, user, high], reasoning={"effort": "medium", "summary": "auto"})
-    (made,) = asked.call.requests
-    assert prompt_of(asked).reasoning.effort == "high"
-    assert isinstance(made.constraint, JsonSchema)
-    shown = whole(asked.call, *answer("x", "{}"))
-    assert shown["reasoning"] == {"effort": "high", "summary": "auto"}
-    assert shown["text"]["format"]["name"] == "n"
+    parsed = responses(input=[low, user, high], reasoning={"effort": "medium", "summary": "auto"})
+    (generate_request,) = parsed.call.requests
+    assert prompt_of(parsed).reasoning.effort == "high"
+    assert isinstance(generate_request.constraint, JsonSchema)
+    response = whole(parsed.call, *answer("x", "{}"))
+    assert response["reasoning"] == {"effort": "high", "summary": "auto"}
+    assert response["text"]["format"]["name"] == "n"
     plain = {"type": "configuration_update", "text": {"format": {"type": "text"}}}
     assert request(input=[low, user, plain]).constraint is None
     stored = [json.dumps({"id": str(i), **item}).encode() for i, item in enumerate((high, user))]
@@ -336,7 +340,7 @@ def test_a_refusal_names_the_field(fields: Json, param: str):
 
 
 def test_unknown_fields_of_these_items_are_reported():
-    asked = call(
+    parsed = call(
         input=[{**SHELL_CALL, "foo": 1}, {"role": "user", "content": "x"}], tools=[{"type": "computer", "bar": 1}]
     )
-    assert set(asked.unknown) == {"input[0].foo", "tools[0].bar"}
+    assert set(parsed.unknown) == {"input[0].foo", "tools[0].bar"}

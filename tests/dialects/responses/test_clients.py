@@ -31,7 +31,7 @@ from dragoman.dialects.base import Profile
 from dragoman.dialects.errors import render_openai_error
 from dragoman.dialects.responses import read_responses
 
-from .asking import AGENTS, HEADER, OPTIONS, WEATHER, call, conversation, request, turns
+from .bodies import AGENTS, HEADER, OPTIONS, WEATHER, call, conversation, request, turns
 
 Json = dict[str, Any]
 STOP = ChoiceFinished(0, FinishReason.STOP)
@@ -71,7 +71,7 @@ class Served:
 
     def __init__(self, answer: Callable[[Conversation], tuple[Event, ...]]) -> None:
         self._answer = answer
-        self.asked: list[Conversation] = []
+        self.conversations: list[Conversation] = []
         self.client = openai.OpenAI(
             api_key="x",
             base_url="http://test/v1",
@@ -86,7 +86,7 @@ class Served:
             return httpx2.Response(error.status, content=render_openai_error(error, Profile.OPENAI))
         prompt = call.requests[0].prompt
         assert isinstance(prompt, Conversation)
-        self.asked.append(prompt)
+        self.conversations.append(prompt)
         events = self._answer(prompt)
         writer = call.writer(HEADER)
         if call.stream:
@@ -101,18 +101,18 @@ class Served:
 
 
 def reporter(prompt: Conversation) -> tuple[Event, ...]:
-    """Thinks and asks the tool once, then says what it said."""
+    """Thinks and calls the tool once, then repeats its result."""
     if prompt.messages[-1].role is Role.TOOL:
         return (Started(5), TextDelta(0, "It is sunny."), STOP, DONE)
-    made = (ToolCallStart(0, "call_1", "weather"), ToolCallDelta(0, '{"city": "Par'), ToolCallDelta(0, 'is"}'))
-    return (Started(5), ReasoningDelta(0, "Ask."), *made, STOP, DONE)
+    tool_call = (ToolCallStart(0, "call_1", "weather"), ToolCallDelta(0, '{"city": "Par'), ToolCallDelta(0, 'is"}'))
+    return (Started(5), ReasoningDelta(0, "Ask."), *tool_call, STOP, DONE)
 
 
 def test_03_codex_is_understood():
-    asked = call(**CODEX)
-    assert asked.unknown == ()
-    assert len(asked.warnings) == 2  # the hosted tool, and that there is no key
-    assert asked.requests[0].limits.max_tokens is None
+    parsed = call(**CODEX)
+    assert parsed.unknown == ()
+    assert len(parsed.warnings) == 2  # the hosted tool, and that there is no key
+    assert parsed.requests[0].limits.max_tokens is None
     developer, env, ask, turn, result = conversation(**CODEX).messages
     assert (developer.role, env.role, ask.role) == (Role.DEVELOPER, Role.USER, Role.USER)
     assert turn.parts == (Reasoning("hm"), ToolCall("call_1", "multi_agent_v1__close_agent", "{}"))
@@ -145,7 +145,7 @@ def test_a_tool_loop_by_full_replay_with_the_official_sdk():
     history.append({"type": "function_call_output", "call_id": "call_1", "output": "sunny"})
     second = served.client.responses.create(model="tiny", input=history, tools=tools)
     assert second.output_text == "It is sunny."
-    _, turn, result = served.asked[1].messages
+    _, turn, result = served.conversations[1].messages
     assert turn == Message(Role.ASSISTANT, (Reasoning("Ask."), ToolCall("call_1", "weather", '{"city": "Paris"}')))
     assert result.name == "weather"
 
@@ -177,8 +177,8 @@ def test_a_refusal_reaches_the_official_sdk_with_its_field():
 
 
 def test_11_load_generators_send_ignore_eos_and_min_tokens_here_too():
-    asked = request(ignore_eos=True, min_tokens=8, max_output_tokens=8, stream_options={"include_usage": True})
-    assert (asked.limits.ignore_eos, asked.limits.min_tokens, asked.limits.max_tokens) == (True, 8, 8)
+    parsed = request(ignore_eos=True, min_tokens=8, max_output_tokens=8, stream_options={"include_usage": True})
+    assert (parsed.limits.ignore_eos, parsed.limits.min_tokens, parsed.limits.max_tokens) == (True, 8, 8)
 
 
 def test_13_items_come_without_type_id_or_status_and_with_nulls():
@@ -186,9 +186,16 @@ def test_13_items_come_without_type_id_or_status_and_with_nulls():
     full = {"type": "message", "id": None, "status": None, "role": "user", "phase": None,
             "content": [{"type": "input_text", "text": "hi", "image_url": None}]}  # fmt: skip
     assert turns(bare) == turns(full) == (Message(Role.USER, (Text("hi"),)),)
-    made = {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}", "id": None, "status": None}
-    assert turns(made)[0].parts == (ToolCall("c", "f", "{}"),)
+    function_call = {
+        "type": "function_call",
+        "call_id": "c",
+        "name": "f",
+        "arguments": "{}",
+        "id": None,
+        "status": None,
+    }
+    assert turns(function_call)[0].parts == (ToolCall("c", "f", "{}"),)
 
 
-def test_fields_that_nobody_knows_are_only_told():
+def test_unknown_fields_are_only_warned_of():
     assert call(x_session="1").unknown == ("x_session",)

@@ -1,4 +1,4 @@
-"""Compaction: what is asked, what its item is, and what it stands for when it comes back."""
+"""Compaction: its request to the model, its item, and what replaces it when a client sends it back."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from dragoman.core.request import Conversation
 from dragoman.dialects.responses import ResponsesCall, assign_ids, read_responses
 from dragoman.dialects.responses.items import SUMMARY_PREFIX, SUMMARY_REQUEST
 
-from .asking import HEADER, SEALED, events, refusal, responses, whole, with_rows
+from .bodies import HEADER, SEALED, events, refusal, responses, whole, with_rows
 
 USER: Any = {"role": "user", "content": "Do it."}
 CALL: Any = {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"}
 RESULT: Any = {"type": "function_call_output", "call_id": "c", "output": "done"}
 TOOLS: Any = [{"type": "function", "name": "f"}]
 TRIGGER: Any = {"type": "compaction_trigger"}
-SAID: tuple[Event, ...] = (
+SUMMARY: tuple[Event, ...] = (
     Started(5),
     ReasoningDelta(0, "hm"),
     TextDelta(0, "It was "),
@@ -43,8 +43,8 @@ SAID: tuple[Event, ...] = (
 SILENT: tuple[Event, ...] = (Started(5), ChoiceFinished(0, FinishReason.STOP), Finished(Usage(5, 0)))
 
 
-def prompt(asked: ResponsesCall) -> Conversation:
-    found = asked.call.requests[0].prompt
+def prompt(parsed: ResponsesCall) -> Conversation:
+    found = parsed.call.requests[0].prompt
     assert isinstance(found, Conversation)
     return found
 
@@ -53,15 +53,15 @@ def compact(**fields: Any) -> ResponsesCall:
     return read_responses(json.dumps({"model": "m", **fields}).encode(), SEALED, compact=True)
 
 
-def asked_by_trigger() -> ResponsesCall:
+def read_trigger() -> ResponsesCall:
     return responses(SEALED, input=[USER, CALL, RESULT, TRIGGER], tools=TOOLS, tool_choice="required")
 
 
 @pytest.mark.parametrize(
-    "asked", [asked_by_trigger(), compact(input=[USER, CALL, RESULT], tools=TOOLS)], ids=("trigger", "endpoint")
+    "parsed", [read_trigger(), compact(input=[USER, CALL, RESULT], tools=TOOLS)], ids=("trigger", "endpoint")
 )
-def test_the_model_is_asked_for_a_summary_in_free_text(asked: ResponsesCall):
-    conversation, request = prompt(asked), asked.call.requests[0]
+def test_the_model_writes_the_summary_in_free_text(parsed: ResponsesCall):
+    conversation, request = prompt(parsed), parsed.call.requests[0]
     assert conversation.messages[-1] == SUMMARY_REQUEST
     assert [message.role for message in conversation.messages] == ["user", "assistant", "tool", "user"]
     assert (conversation.tool_choice.mode, conversation.drop_oldest, request.constraint) == ("none", True, None)
@@ -69,35 +69,35 @@ def test_the_model_is_asked_for_a_summary_in_free_text(asked: ResponsesCall):
 
 
 def test_what_a_store_adds_comes_before_the_wish():
-    asked = asked_by_trigger()
-    items = [row for _, row in assign_ids(asked.input, "resp_1")]
-    assert with_rows(asked, *items).call.requests == asked.call.requests
-    assert asked.with_history([], asked.input).call.requests == asked.call.requests
-    assert prompt(with_rows(asked, b'{"role":"user","content":"before"}', *items)).messages[-1] == SUMMARY_REQUEST
+    request = read_trigger()
+    items = [row for _, row in assign_ids(request.input, "resp_1")]
+    assert with_rows(request, *items).call.requests == request.call.requests
+    assert request.with_history([], request.input).call.requests == request.call.requests
+    assert prompt(with_rows(request, b'{"role":"user","content":"before"}', *items)).messages[-1] == SUMMARY_REQUEST
 
 
-@pytest.mark.parametrize("said", [SAID, SILENT], ids=("said", "silent"))
-def test_a_trigger_answers_with_one_compaction_streamed_and_whole(said: tuple[Event, ...]):
-    call = asked_by_trigger().call
-    told = events(call, *said)
-    assert [event["type"].removeprefix("response.") for event in told] == [
+@pytest.mark.parametrize("summary", [SUMMARY, SILENT], ids=("summary", "silent"))
+def test_a_trigger_answers_with_one_compaction_streamed_and_whole(summary: tuple[Event, ...]):
+    call = read_trigger().call
+    stream = events(call, *summary)
+    assert [event["type"].removeprefix("response.") for event in stream] == [
         "created", "in_progress", "output_item.added", "compaction.compacting", "output_item.done", "completed",
     ]  # fmt: skip
-    (item,) = told[-1]["response"]["output"]
-    assert item == whole(call, *said)["output"][0] == told[-2]["item"]
+    (item,) = stream[-1]["response"]["output"]
+    assert item == whole(call, *summary)["output"][0] == stream[-2]["item"]
     assert (item["type"], item["encrypted_content"]) == (
         "compaction",
-        "compaction:It was done." if said is SAID else "compaction:",
+        "compaction:It was done." if summary is SUMMARY else "compaction:",
     )
 
 
-def test_the_endpoint_answers_with_what_users_said_and_the_compaction():
-    asked = compact(input=[USER, CALL, RESULT, {"role": "assistant", "content": "Yes."}, USER])
+def test_the_endpoint_returns_the_user_messages_and_the_compaction():
+    parsed = compact(input=[USER, CALL, RESULT, {"role": "assistant", "content": "Yes."}, USER])
     fold = ReplyBuilder()
-    for event in SAID:
+    for event in SUMMARY:
         fold.feed(event)
     found = json.loads(
-        asked.create_compacted_writer(HEADER, [row for _, row in assign_ids(asked.input, "resp_1")]).render_full(
+        parsed.create_compacted_writer(HEADER, [row for _, row in assign_ids(parsed.input, "resp_1")]).render_full(
             fold.build()
         )
     )
@@ -108,13 +108,13 @@ def test_the_endpoint_answers_with_what_users_said_and_the_compaction():
     ]  # fmt: skip
 
 
-def test_a_compaction_stands_for_what_the_assistant_and_its_tools_said_before_it():
+def test_a_compaction_replaces_the_earlier_assistant_and_tool_items():
     item = {"type": "compaction", "encrypted_content": "compaction:It was done."}
     system = {"role": "system", "content": "Be brief."}
-    asked = responses(
+    parsed = responses(
         SEALED, input=[system, USER, CALL, RESULT, item, {"role": "user", "content": "And?"}], tools=TOOLS
     )
-    assert prompt(asked).messages == (
+    assert prompt(parsed).messages == (
         Message(Role.SYSTEM, (Text("Be brief."),)),
         Message(Role.USER, (Text("Do it."),)),
         Message(Role.ASSISTANT, (Text(SUMMARY_PREFIX + "It was done."),)),

@@ -12,7 +12,7 @@ from dragoman.dialects.responses import render_responses_error
 
 
 @pytest.mark.parametrize(
-    ("param", "shown"),
+    ("param", "expected"),
     [
         ("messages", "input"),
         ("messages[0].content", "input[0].content"),
@@ -26,14 +26,14 @@ from dragoman.dialects.responses import render_responses_error
         (None, None),
     ],
 )
-def test_fields_have_their_names_here(param: str | None, shown: str | None):
-    told = json.loads(render_responses_error(RequestError(f"Invalid value for '{param}': no.", param=param)))["error"]
-    assert (told["param"], told["message"]) == (shown, f"Invalid value for '{shown}': no.")
+def test_fields_have_their_names_here(param: str | None, expected: str | None):
+    error = json.loads(render_responses_error(RequestError(f"Invalid value for '{param}': no.", param=param)))["error"]
+    assert (error["param"], error["message"]) == (expected, f"Invalid value for '{expected}': no.")
 
 
 def test_the_rest_of_an_error_stays():
-    told = json.loads(render_responses_error(Unsupported("x", param="messages")))["error"]
-    assert (told["code"], told["type"]) == ("unsupported_parameter", "invalid_request_error")
+    error = json.loads(render_responses_error(Unsupported("x", param="messages")))["error"]
+    assert (error["code"], error["type"]) == ("unsupported_parameter", "invalid_request_error")
     full = ContextTooLong(limit=4, prompt=5, param="messages")
     assert json.loads(render_responses_error(full))["error"]["code"] == "context_length_exceeded"
     assert json.loads(render_responses_error(full, Profile.VLLM))["error"]["code"] == 400

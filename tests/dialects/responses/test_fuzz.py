@@ -23,11 +23,11 @@ from dragoman.dialects.responses.wire import (
 )
 
 from ...pictures import PIXEL_URL
-from ..wax import Wax
-from .asking import with_rows
+from ..sealing_key import ReadableSealingKey
+from .bodies import with_rows
 
 Json = dict[str, Any]
-SEALED = ReaderOptions(default_model="m", sealing_key=Wax())
+SEALED = ReaderOptions(default_model="m", sealing_key=ReadableSealingKey())
 KINDS = (*READ_TYPES, *REFERENCE_TYPES, *HOSTED_TYPES[:6])
 TOOLS = ("function", "custom", "namespace", "web_search", "allowed_tools")
 WORDS = (
@@ -127,7 +127,7 @@ MUST: dict[str, Json] = {
     "tool_search_output": {"tools": FOUND},
 }
 # Items and tools as they should be: what comes of them, rather than what is refused.
-said = st.text('ab é😀"\\\n\x85\u2028', max_size=4)
+phrases = st.text('ab é😀"\\\n\x85\u2028', max_size=4)
 good_parts: st.SearchStrategy[Any] = st.sampled_from(
     (
         {"type": "input_image", "image_url": PIXEL_URL},
@@ -135,26 +135,26 @@ good_parts: st.SearchStrategy[Any] = st.sampled_from(
         {"type": "input_file", "file_data": "AA==", "filename": "a.pdf"},
         {"type": "input_audio", "input_audio": {"data": "AA==", "format": "wav"}},
     )
-) | st.fixed_dictionaries({"type": st.sampled_from(PART_TYPES[:6]), "text": said, "refusal": said})
+) | st.fixed_dictionaries({"type": st.sampled_from(PART_TYPES[:6]), "text": phrases, "refusal": phrases})
 good_items: st.SearchStrategy[Any] = st.fixed_dictionaries(
     {
         "type": st.sampled_from([kind for kind in KINDS if kind != COMPACTION_TRIGGER]),
         "role": st.sampled_from(("user", "assistant", "assistant", "system", "developer")),
-        "content": said | st.lists(good_parts, max_size=2),
-        "output": said | st.lists(good_parts, max_size=2),
+        "content": phrases | st.lists(good_parts, max_size=2),
+        "output": phrases | st.lists(good_parts, max_size=2),
         "call_id": st.sampled_from(("c1", "c2")),
         "name": st.sampled_from(("h", "f")),
-        "arguments": said,
-        "input": said,
+        "arguments": phrases,
+        "input": phrases,
         "encrypted_content": st.text("ab", min_size=1, max_size=3),
     },
-    optional={"id": st.sampled_from(("i1", "i2", "")), "namespace": st.sampled_from(("g", "k")), "status": said,
+    optional={"id": st.sampled_from(("i1", "i2", "")), "namespace": st.sampled_from(("g", "k")), "status": phrases,
               "summary": st.lists(good_parts, max_size=2), "phase": st.just("commentary")},
 ).map(lambda item: item | MUST.get(str(item["type"]), {}))  # fmt: skip
 good_bodies: st.SearchStrategy[Any] = st.fixed_dictionaries(
     {"input": st.lists(good_items, min_size=1, max_size=5)},
     optional={
-        "instructions": said,
+        "instructions": phrases,
         "tools": st.just([{"type": "namespace", "name": "g", "tools": [{"type": "function", "name": "h"}]}]),
     },
 )
@@ -162,27 +162,27 @@ good_bodies: st.SearchStrategy[Any] = st.fixed_dictionaries(
 
 @given(good_bodies)
 def test_what_a_store_keeps_of_the_input_is_the_same_conversation(body: Json):
-    asked = read_responses(json.dumps(body).encode(), SEALED)
-    kept = assign_ids(asked.input, "resp_1")
-    again = read_responses(b'{"input":[%s]}' % b",".join(row for _, row in kept), SEALED)
-    assert len(kept) == len(asked.input) == len(body["input"])
-    assert with_rows(asked, *(row for _, row in kept)).call.requests == asked.call.requests
-    assert asked.with_history([], asked.input).call.requests == asked.call.requests
-    assert tuple((item.id, item.render(item.id or "")) for item in again.input) == kept
+    parsed = read_responses(json.dumps(body).encode(), SEALED)
+    stored = assign_ids(parsed.input, "resp_1")
+    again = read_responses(b'{"input":[%s]}' % b",".join(row for _, row in stored), SEALED)
+    assert len(stored) == len(parsed.input) == len(body["input"])
+    assert with_rows(parsed, *(row for _, row in stored)).call.requests == parsed.call.requests
+    assert parsed.with_history([], parsed.input).call.requests == parsed.call.requests
+    assert tuple((item.id, item.render(item.id or "")) for item in again.input) == stored
 
 
 def read(body: bytes) -> None:
     """Raises whatever is not a bounded, printable 400."""
     try:
-        asked = read_responses(body, SEALED)
+        parsed = read_responses(body, SEALED)
     except RequestError as error:
         _check(error)
         return
-    for id, row in assign_ids(asked.input, "resp_1"):
+    for id, row in assign_ids(parsed.input, "resp_1"):
         assert json.loads(row)["id"] == id
-    kept = [row for _, row in assign_ids(asked.input, "resp_1")]
-    assert with_rows(asked, *kept).call.requests == asked.call.requests
-    begun = asked.call.writer(Header("resp_1", 1, "m")).keepalive.decode()
+    rows = [row for _, row in assign_ids(parsed.input, "resp_1")]
+    assert with_rows(parsed, *rows).call.requests == parsed.call.requests
+    begun = parsed.call.writer(Header("resp_1", 1, "m")).keepalive.decode()
     for event in begun.split("\n\n")[:-1]:
         assert len(event.splitlines()) == 2
         json.loads(event.split("data: ", 1)[1])

@@ -30,8 +30,8 @@ from dragoman.core.request import Conversation
 from dragoman.dialects.base import VerificationMode
 
 from ...pictures import PIXEL, PIXEL_URL
-from ..wax import Wax
-from .asking import AGENTS, OPTIONS, SEALED, call, input_rows, read_responses, refusal, responses, turns, with_rows
+from ..sealing_key import ReadableSealingKey
+from .bodies import AGENTS, OPTIONS, SEALED, call, input_rows, read_responses, refusal, responses, turns, with_rows
 
 USER: dict[str, Any] = {"role": "user", "content": "hi"}
 CALL: dict[str, Any] = {"type": "function_call", "call_id": "c1", "name": "weather", "arguments": '{"city":1.0}'}
@@ -86,16 +86,16 @@ def test_instructions_are_a_system_message_before_everything_else():
 
 def test_what_one_answer_left_is_one_turn_again():
     thought = {**THOUGHT, "content": [{"type": "reasoning_text", "text": "hm"}]}
-    said = {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "Let me see."}]}
-    turn, result, after = turns(thought, said, CALL, RESULT, USER)
+    message = {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "Let me see."}]}
+    turn, result, after = turns(thought, message, CALL, RESULT, USER)
     assert turn.parts == (Reasoning("hm"), Text("Let me see."), ToolCall("c1", "weather", '{"city":1.0}'))
     assert result == Message(Role.TOOL, (ToolResult("c1", (Text("sunny"),)),), "weather")
     assert after.role is Role.USER
 
 
 def test_two_texts_in_a_row_were_two_turns():
-    said = {"role": "assistant", "content": "a"}
-    assert [len(turn.parts) for turn in turns(said, said, CALL)] == [1, 2]
+    message = {"role": "assistant", "content": "a"}
+    assert [len(turn.parts) for turn in turns(message, message, CALL)] == [1, 2]
 
 
 def test_parts_of_every_kind():
@@ -133,8 +133,8 @@ def test_a_refusal_of_the_assistant_stays_one():
 
 
 def test_custom_calls_and_their_outputs():
-    made = {"type": "custom_tool_call", "call_id": "c1", "name": "run", "input": 'print("hi")', "id": None}
-    turn, result = turns(made, {"type": "custom_tool_call_output", "call_id": "c1", "output": "hi"})
+    custom_call = {"type": "custom_tool_call", "call_id": "c1", "name": "run", "input": 'print("hi")', "id": None}
+    turn, result = turns(custom_call, {"type": "custom_tool_call_output", "call_id": "c1", "output": "hi"})
     assert turn.parts == (ToolCall("c1", "run", 'print("hi")', custom=True),)
     assert result.parts == (ToolResult("c1", (Text("hi"),)),)
 
@@ -161,16 +161,19 @@ def test_a_replayed_call_of_a_group_has_its_joined_name_again():
 
 
 def test_reasoning_is_its_content_or_else_its_summary():
-    told = {"content": [{"type": "reasoning_text", "text": "c"}], "summary": [{"type": "summary_text", "text": "s"}]}
-    assert turns({**THOUGHT, **told})[0].parts == (Reasoning("c"),)
-    assert turns({**THOUGHT, **told, "content": None, "encrypted_content": "x"})[0].parts == (Reasoning("s"),)
+    reasoning = {
+        "content": [{"type": "reasoning_text", "text": "c"}],
+        "summary": [{"type": "summary_text", "text": "s"}],
+    }
+    assert turns({**THOUGHT, **reasoning})[0].parts == (Reasoning("c"),)
+    assert turns({**THOUGHT, **reasoning, "content": None, "encrypted_content": "x"})[0].parts == (Reasoning("s"),)
     two = [{"type": "summary_text", "text": text} for text in "ab"]
     assert turns({**THOUGHT, "summary": two})[0].parts == (Reasoning("a\n\nb"),)
 
 
-def test_reasoning_that_nobody_can_read_is_left_out_with_a_warning():
-    asked = call(input=[{**THOUGHT, "encrypted_content": "x"}, USER])
-    assert asked.warnings == ("input[0]: its encrypted reasoning cannot be read here; it was left out",)
+def test_unreadable_reasoning_is_left_out_with_a_warning():
+    parsed = call(input=[{**THOUGHT, "encrypted_content": "x"}, USER])
+    assert parsed.warnings == ("input[0]: its encrypted reasoning cannot be read here; it was left out",)
     assert turns({**THOUGHT, "encrypted_content": "x"}, USER) == turns(USER)
     assert call(input=[THOUGHT, USER]).warnings == ()
 
@@ -178,28 +181,28 @@ def test_reasoning_that_nobody_can_read_is_left_out_with_a_warning():
 def test_a_key_reads_reasoning_before_everything_else():
     body = b'{"input":[{"type":"reasoning","summary":[{"type":"summary_text","text":"s"}],"encrypted_content":"%s"}]}'
     for sealed, thought in ((b"reasoning:mine", "mine"), (b"foreign", "s"), (b"compaction:mine", "s")):
-        asked = read_responses(body % sealed, msgspec.structs.replace(OPTIONS, sealing_key=Wax()))
-        continued = with_rows(asked, asked.input[0].render("1")).call.requests[0].prompt
+        parsed = read_responses(body % sealed, msgspec.structs.replace(OPTIONS, sealing_key=ReadableSealingKey()))
+        continued = with_rows(parsed, parsed.input[0].render("1")).call.requests[0].prompt
         assert isinstance(continued, Conversation)
         (message,) = continued.messages
         assert message.parts == (Reasoning(thought),)
 
 
-@pytest.mark.parametrize("shown", [[], [{"type": "summary_text", "text": "s"}]])
-def test_a_strict_server_names_the_item_whose_reasoning_is_foreign(shown: list[object]):
-    item = {"type": "reasoning", "summary": shown, "encrypted_content": "foreign"}
+@pytest.mark.parametrize("visible", [[], [{"type": "summary_text", "text": "s"}]])
+def test_a_strict_server_names_the_item_with_foreign_reasoning(visible: list[object]):
+    item = {"type": "reasoning", "summary": visible, "encrypted_content": "foreign"}
     body = json.dumps({"input": [USER, item]}).encode()
     with pytest.raises(RequestError, match="not created by this server") as refused:
-        read_responses(body, msgspec.structs.replace(OPTIONS, sealing_key=Wax(VerificationMode.STRICT)))
+        read_responses(body, msgspec.structs.replace(OPTIONS, sealing_key=ReadableSealingKey(VerificationMode.STRICT)))
     assert refused.value.param == "input[1].encrypted_content"
-    (warning,) = read_responses(body, msgspec.structs.replace(OPTIONS, sealing_key=Wax())).call.warnings
-    assert warning.endswith("replaced by its visible content" if shown else "left out")
+    (warning,) = read_responses(body, msgspec.structs.replace(OPTIONS, sealing_key=ReadableSealingKey())).call.warnings
+    assert warning.endswith("replaced by its visible content" if visible else "left out")
 
 
 def test_items_of_hosted_tools_are_left_out_with_a_warning():
     searched = {"type": "web_search_call", "id": "ws_1", "status": "completed", "action": {"query": "x"}}
-    asked = call(input=[searched, {"type": "program_output", "output": {"type": "x"}}, USER])
-    assert len(asked.warnings) == 2
+    parsed = call(input=[searched, {"type": "program_output", "output": {"type": "x"}}, USER])
+    assert len(parsed.warnings) == 2
     assert turns(searched, USER) == turns(USER)
     assert input_rows(searched, USER)[0] == searched
 
@@ -241,12 +244,15 @@ def test_rows_are_what_the_official_type_of_them_is():
     listed = {**RESULT, "output": [{"type": "input_text", "text": "x"}, image]}
     thought = {**THOUGHT, "content": [{"type": "reasoning_text", "text": "x"}], "encrypted_content": "b"}
     custom = {"type": "custom_tool_call", "call_id": "c2", "name": "run", "input": "x"}
-    told = {"type": "custom_tool_call_output", "call_id": "c2", "output": "x"}
+    output = {"type": "custom_tool_call_output", "call_id": "c2", "output": "x"}
     compacted = {"type": "compaction", "encrypted_content": "compaction:x"}
-    said = {"role": "assistant", "content": [{"type": "output_text", "text": "a"}, {"type": "refusal", "refusal": "b"}]}
+    message = {
+        "role": "assistant",
+        "content": [{"type": "output_text", "text": "a"}, {"type": "refusal", "refusal": "b"}],
+    }
     user = {"role": "user", "content": ["hi", image, {"type": "input_file", "file_id": "f"}]}
     any_item: TypeAdapter[ResponseItem] = TypeAdapter(ResponseItem)
-    found = input_rows(USER, user, said, thought, CALL, RESULT, listed, custom, told, compacted, options=SEALED)
+    found = input_rows(USER, user, message, thought, CALL, RESULT, listed, custom, output, compacted, options=SEALED)
     for row in found:
         any_item.validate_python(row, strict=True)
     assert [row["id"] for row in found[:4]] == ["msg_1_in0", "msg_1_in1", "msg_1_in2", "rs_1"]

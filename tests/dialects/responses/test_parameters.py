@@ -1,4 +1,4 @@
-"""The table of parameters says what the reader does: a row for every field, and every row is true."""
+"""The table of parameters matches the reader: a row for every field, and every row is true."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dragoman.core.errors import Unsupported
 from dragoman.dialects.parameter_table import ParameterSupport, SupportStatus
 from dragoman.dialects.responses.wire import RESPONSES, ResponsesBody
 
-from .asking import call, refusal
+from .bodies import call, refusal
 
 STRANGE = {"x": "no value that any field would take for harmless"}
 OTHERS = [row for row in RESPONSES.rows if row.status is not SupportStatus.HONOURED]

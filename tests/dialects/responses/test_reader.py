@@ -25,8 +25,8 @@ from dragoman.dialects.base import ReaderOptions
 from dragoman.dialects.responses import Echo, assign_ids, read_responses
 from dragoman.dialects.responses.input_items import read_stored_items
 
-from ..wax import Wax
-from .asking import (
+from ..sealing_key import ReadableSealingKey
+from .bodies import (
     AGENTS,
     HEADER,
     OPTIONS,
@@ -44,8 +44,8 @@ from .asking import (
 SCHEMA: dict[str, Any] = {"type": "object", "properties": {"a": {"type": "number", "minimum": 1.0}}}
 FORMAT: dict[str, Any] = {"type": "json_schema", "name": "answer", "schema": SCHEMA, "strict": True}
 RUN: dict[str, Any] = {"type": "custom", "name": "run", "description": "d"}
-SAID: tuple[Event, ...] = (Started(5), TextDelta(0, "hi"), ChoiceFinished(0, FinishReason.STOP), Finished(Usage(5, 2)))
-THOUGHT: tuple[Event, ...] = (SAID[0], ReasoningDelta(0, "hm"), *SAID[1:])
+HI: tuple[Event, ...] = (Started(5), TextDelta(0, "hi"), ChoiceFinished(0, FinishReason.STOP), Finished(Usage(5, 2)))
+THOUGHT: tuple[Event, ...] = (HI[0], ReasoningDelta(0, "hm"), *HI[1:])
 
 
 def test_a_body_of_nulls_is_a_body_of_nothing():
@@ -67,15 +67,15 @@ def test_there_is_no_default_output_budget():
 
 
 def test_the_decoding_fields_that_every_dialect_has():
-    asked = request(temperature=0, top_p=0.5, ignore_eos=True, min_tokens=2, stop="x", seed=7, cache_salt="s", top_k=3)
-    assert (asked.sampling.temperature, asked.sampling.top_p, asked.sampling.seed, asked.sampling.top_k) == (
+    parsed = request(temperature=0, top_p=0.5, ignore_eos=True, min_tokens=2, stop="x", seed=7, cache_salt="s", top_k=3)
+    assert (parsed.sampling.temperature, parsed.sampling.top_p, parsed.sampling.seed, parsed.sampling.top_k) == (
         0,
         0.5,
         7,
         3,
     )
-    assert (asked.limits.ignore_eos, asked.limits.min_tokens, asked.limits.stop) == (True, 2, ("x",))
-    assert asked.cache_salt == "s"
+    assert (parsed.limits.ignore_eos, parsed.limits.min_tokens, parsed.limits.stop) == (True, 2, ("x",))
+    assert parsed.cache_salt == "s"
 
 
 def test_formats_of_the_text():
@@ -99,7 +99,7 @@ def test_reasoning():
 
 
 @pytest.mark.parametrize("field", ["summary", "generate_summary"])
-def test_reasoning_comes_as_a_summary_where_that_was_asked_for(field: str):
+def test_reasoning_comes_as_a_summary_where_requested(field: str):
     kinds = {event["type"] for event in events(call(reasoning={field: "auto"}), *THOUGHT)}
     assert "response.reasoning_summary_text.delta" in kinds
     assert "response.reasoning_text.delta" not in kinds
@@ -110,11 +110,13 @@ def test_hidden_reasoning_is_no_item():
     assert [item["type"] for item in whole(call(include_reasoning=False), *THOUGHT)["output"]] == ["message"]
 
 
-def test_a_thought_is_sealed_where_that_was_asked_for_and_there_is_a_key():
+def test_reasoning_is_encrypted_where_requested_if_there_is_a_key():
     body: dict[str, Any] = {"input": "x", "include": ["reasoning.encrypted_content"]}
-    asked = read_responses(json.dumps(body).encode(), msgspec.structs.replace(OPTIONS, sealing_key=Wax()))
-    assert whole(asked.call, *THOUGHT)["output"][0]["encrypted_content"] == "reasoning:hm"
-    assert asked.call.warnings == ()
+    parsed = read_responses(
+        json.dumps(body).encode(), msgspec.structs.replace(OPTIONS, sealing_key=ReadableSealingKey())
+    )
+    assert whole(parsed.call, *THOUGHT)["output"][0]["encrypted_content"] == "reasoning:hm"
+    assert parsed.call.warnings == ()
     (warning,) = call(include=body["include"]).warnings
     assert "no key" in warning
     assert "encrypted_content" not in whole(call(include=body["include"]), *THOUGHT)["output"][0]
@@ -129,7 +131,7 @@ def test_logprobs():
     assert refusal(top_logprobs=21).param == "top_logprobs"
 
 
-def test_what_is_included_of_hosted_tools_changes_nothing_and_the_unknown_is_told():
+def test_includes_of_hosted_tools_are_ignored_and_unknown_ones_warned_of():
     assert call(include=["file_search_call.results"]).warnings == ()
     assert call(include=["tea"]).warnings == ("include: 'tea' is not supported",)
 
@@ -142,10 +144,10 @@ def test_everything_is_echoed():
         "text": {"format": {**FORMAT, "description": None}, "verbosity": "low"}, "top_logprobs": 2,
         "truncation": "auto", "user": "u", "previous_response_id": "resp_0", "store": True, "background": True,
     }  # fmt: skip
-    shown = whole(call(**echoed), *SAID)
-    assert {key: shown[key] for key in echoed} == echoed
-    assert shown["service_tier"] == "default"
-    assert whole(call(conversation={"id": "conv_1"}), *SAID)["conversation"] == {"id": "conv_1"}
+    response = whole(call(**echoed), *HI)
+    assert {key: response[key] for key in echoed} == echoed
+    assert response["service_tier"] == "default"
+    assert whole(call(conversation={"id": "conv_1"}), *HI)["conversation"] == {"id": "conv_1"}
 
 
 @pytest.mark.parametrize(
@@ -161,19 +163,19 @@ def test_everything_is_echoed():
     ],
 )  # fmt: skip
 def test_what_is_echoed_satisfies_the_types_of_the_sdk_strictly(fields: dict[str, Any]):
-    shown = whole(call(**fields), *SAID)
-    check_object(shown)
-    Response.model_validate_json(json.dumps(shown), strict=True)
+    response = whole(call(**fields), *HI)
+    check_object(response)
+    Response.model_validate_json(json.dumps(response), strict=True)
 
 
-def test_what_changes_less_than_it_says_is_told():
-    asked = call(
+def test_fields_that_have_no_full_effect_are_warned_of():
+    parsed = call(
         service_tier="priority",
         text={"verbosity": "high"},
         reasoning={"mode": "pro", "context": "all_turns"},
         context_management=[{"type": "compaction"}],
     )
-    assert len(asked.warnings) == 5
+    assert len(parsed.warnings) == 5
 
 
 @pytest.mark.parametrize(
@@ -203,7 +205,7 @@ def test_a_refusal_names_the_field(fields: dict[str, Any], param: str):
     assert error.param.startswith(param)
 
 
-def test_a_chat_body_is_told_where_to_go():
+def test_a_chat_body_is_rejected_with_the_right_route():
     body = b'{"messages":[{"role":"user","content":"hi"}]}'
     with pytest.raises(Exception, match="/v1/chat/completions"):
         read_responses(body, OPTIONS)
@@ -213,27 +215,27 @@ def test_a_model_is_needed_where_there_is_no_default():
     assert refusal(ReaderOptions()).param == "model"
 
 
-def test_what_is_asked_of_a_store_is_told():
+def test_the_store_field_is_read_and_echoed():
     for store in (None, True, False):
-        asked = responses(**({} if store is None else {"store": store}))
-        assert asked.store is store
-        assert whole(asked.call, *SAID)["store"] is (store is not False)
+        parsed = responses(**({} if store is None else {"store": store}))
+        assert parsed.store is store
+        assert whole(parsed.call, *HI)["store"] is (store is not False)
 
 
-def test_state_is_told_and_may_be_put_before_the_input():
-    asked = responses(previous_response_id="resp_0", instructions="new", input=[{"role": "user", "content": "b"}])
-    assert (asked.previous_response_id, asked.conversation, asked.background) == ("resp_0", None, False)
-    own = [row for _, row in assign_ids(asked.input, "resp_1")]
+def test_state_is_read_and_can_be_prepended_to_the_input():
+    parsed = responses(previous_response_id="resp_0", instructions="new", input=[{"role": "user", "content": "b"}])
+    assert (parsed.previous_response_id, parsed.conversation, parsed.background) == ("resp_0", None, False)
+    own = [row for _, row in assign_ids(parsed.input, "resp_1")]
     earlier = [b'{"id":"msg_0","type":"message","role":"user","content":[{"type":"input_text","text":"a"}]}']
     together = responses(instructions="new", input=[{"role": "user", "content": text} for text in "ab"])
-    assert with_rows(asked, *earlier, *own).call.requests == together.call.requests
-    assert asked.with_history(read_stored_items(earlier), asked.input).call.requests == together.call.requests
+    assert with_rows(parsed, *earlier, *own).call.requests == together.call.requests
+    assert parsed.with_history(read_stored_items(earlier), parsed.input).call.requests == together.call.requests
 
 
 def test_what_is_echoed_may_be_changed():
-    asked = responses().with_echo(Echo(rest=responses().echo.rest, store=False, previous_response_id="resp_0"))
-    shown = whole(asked.call, *SAID)
-    assert (shown["store"], shown["previous_response_id"], shown["id"]) == (False, "resp_0", "resp_1")
+    parsed = responses().with_echo(Echo(rest=responses().echo.rest, store=False, previous_response_id="resp_0"))
+    response = whole(parsed.call, *HI)
+    assert (response["store"], response["previous_response_id"], response["id"]) == (False, "resp_0", "resp_1")
 
 
 def test_a_client_may_choose_the_id():
@@ -241,10 +243,10 @@ def test_a_client_may_choose_the_id():
     assert b'"id":"resp_mine"' in writer.feed(Started(1))
 
 
-def test_the_time_of_completion_is_told_where_there_is_a_clock():
-    asked = read_responses(b'{"input":"x"}', OPTIONS, now=lambda: 17)
-    assert whole(asked.call, *SAID)["completed_at"] == 17
-    assert [event["response"]["completed_at"] for event in events(asked.call, *SAID)[:2]] == [None, None]
+def test_the_completion_time_is_set_where_there_is_a_clock():
+    parsed = read_responses(b'{"input":"x"}', OPTIONS, now=lambda: 17)
+    assert whole(parsed.call, *HI)["completed_at"] == 17
+    assert [event["response"]["completed_at"] for event in events(parsed.call, *HI)[:2]] == [None, None]
 
 
 def test_a_conversation_that_is_not_continued_is_reported():

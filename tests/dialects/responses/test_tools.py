@@ -20,7 +20,7 @@ from dragoman.core.events import (
 )
 from dragoman.core.message import CustomTool, FunctionTool, ToolChoice
 
-from .asking import AGENTS, WEATHER, call, conversation, events, refusal, responses, whole
+from .bodies import AGENTS, WEATHER, call, conversation, events, refusal, responses, whole
 
 RUN: dict[str, Any] = {
     "type": "custom",
@@ -32,8 +32,8 @@ TOOLS = [WEATHER, RUN, AGENTS]
 
 
 def calls(name: str, *, custom: bool = False) -> tuple[Event, ...]:
-    made = (ToolCallStart(0, "call_1", name, custom=custom), ToolCallDelta(0, "{}"))
-    return (Started(1), *made, ChoiceFinished(0, FinishReason.STOP), Finished(Usage(1, 2)))
+    tool_call = (ToolCallStart(0, "call_1", name, custom=custom), ToolCallDelta(0, "{}"))
+    return (Started(1), *tool_call, ChoiceFinished(0, FinishReason.STOP), Finished(Usage(1, 2)))
 
 
 def test_functions_and_custom_tools():
@@ -61,21 +61,21 @@ def test_a_joined_name_is_unique():
 
 def test_a_group_may_have_custom_tools_and_hosted_ones():
     group = {**AGENTS, "tools": [{"type": "web_search"}, RUN]}
-    asked = call(tools=[group])
-    assert len(asked.warnings) == 1
-    made = whole(asked, *calls("multi_agent_v1__run", custom=True))["output"][0]
-    assert made == {
+    request = call(tools=[group])
+    assert len(request.warnings) == 1
+    item = whole(request, *calls("multi_agent_v1__run", custom=True))["output"][0]
+    assert item == {
         "id": "ctc_1_0", "type": "custom_tool_call", "status": "completed", "call_id": "call_1", "name": "run",
         "namespace": "multi_agent_v1", "input": "{}",
     }  # fmt: skip
 
 
 def test_tools_are_echoed_with_all_of_their_keys_and_hosted_ones_are_not():
-    shown = whole(call(tools=[{"type": "web_search"}, *TOOLS]), *calls("weather"))["tools"]
-    assert shown[0] == {**WEATHER, "description": None, "strict": None}
-    assert shown[1] == {**RUN, "description": None}
-    assert [tool["name"] for tool in shown[2]["tools"]] == ["spawn_agent", "close_agent"]
-    assert shown[2]["type"] == "namespace"
+    tools = whole(call(tools=[{"type": "web_search"}, *TOOLS]), *calls("weather"))["tools"]
+    assert tools[0] == {**WEATHER, "description": None, "strict": None}
+    assert tools[1] == {**RUN, "description": None}
+    assert [tool["name"] for tool in tools[2]["tools"]] == ["spawn_agent", "close_agent"]
+    assert tools[2]["type"] == "namespace"
 
 
 @pytest.mark.parametrize(
@@ -109,8 +109,8 @@ def test_tool_choice_in_all_forms_is_honoured_and_echoed(choice: object, expecte
 
 def test_allowed_tools_may_name_hosted_ones_beside_others():
     allowed = [{"type": "function", "name": "weather"}, {"type": "mcp", "server_label": "x"}]
-    asked = call(tools=[WEATHER], tool_choice={"type": "allowed_tools", "mode": "auto", "tools": allowed})
-    assert len(asked.warnings) == 1
+    request = call(tools=[WEATHER], tool_choice={"type": "allowed_tools", "mode": "auto", "tools": allowed})
+    assert len(request.warnings) == 1
 
 
 @pytest.mark.parametrize(
@@ -152,7 +152,7 @@ def test_parallel_calls():
     assert conversation(parallel_tool_calls=None).parallel_tool_calls is True
 
 
-def test_a_call_that_nobody_declared_keeps_its_name():
-    made = whole(responses().call, *calls("a__b"))["output"][0]
-    assert json.dumps(made).count("namespace") == 0
-    assert made["name"] == "a__b"
+def test_an_undeclared_call_keeps_its_name():
+    item = whole(responses().call, *calls("a__b"))["output"][0]
+    assert json.dumps(item).count("namespace") == 0
+    assert item["name"] == "a__b"

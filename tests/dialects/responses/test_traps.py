@@ -1,4 +1,4 @@
-"""The strictness traps that real clients of Responses fell into, each with the reports that told of it."""
+"""The strictness traps that real clients of Responses fell into, each with its bug reports."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from dragoman.core.message import Reasoning, Role, Text, ToolResult
 from dragoman.core.request import JsonObject
 
 from ...laws.responses_sdk import ResponsesSdk
-from .asking import AGENTS, HEADER, WEATHER, call, conversation, events, request, turns, whole
+from .bodies import AGENTS, HEADER, WEATHER, call, conversation, events, request, turns, whole
 
 Json = dict[str, Any]
 STOP = ChoiceFinished(0, FinishReason.STOP)
@@ -45,25 +45,25 @@ ANSWER: tuple[Event, ...] = (
 )
 
 
-def types(told: list[Json]) -> list[str]:
-    return [event["type"].removeprefix("response.") for event in told]
+def types(stream: list[Json]) -> list[str]:
+    return [event["type"].removeprefix("response.") for event in stream]
 
 
 @pytest.mark.parametrize("reason", list(FinishReason))
 def test_trap_01_every_stream_ends_with_a_terminal_event(reason: FinishReason):
     """ollama/ollama#14600: Codex says "stream closed before response.completed"."""
-    told = events(call(), *ANSWER, ChoiceFinished(0, reason), DONE)
-    assert types(told)[-1] == ("completed" if reason is FinishReason.STOP else "incomplete")
-    assert types(told[:-1]).count("completed") == 0
+    stream = events(call(), *ANSWER, ChoiceFinished(0, reason), DONE)
+    assert types(stream)[-1] == ("completed" if reason is FinishReason.STOP else "incomplete")
+    assert types(stream[:-1]).count("completed") == 0
 
 
 def test_trap_02_the_tools_of_namespaces_are_called_and_come_back_with_both_names():
     """llama.cpp#20156, #24295; vllm#49493; ollama#17618; vllm#46737: rejected, dropped or flattened."""
-    asked = call(tools=[AGENTS])
-    assert asked.warnings == ()
+    request = call(tools=[AGENTS])
+    assert request.warnings == ()
     assert [tool.name for tool in conversation(tools=[AGENTS]).tools][1] == "multi_agent_v1__close_agent"
-    told = [event["item"] for event in events(asked, *ANSWER, STOP, DONE) if "item" in event]
-    calls = [item for item in told if item["type"] == "function_call"]
+    items = [event["item"] for event in events(request, *ANSWER, STOP, DONE) if "item" in event]
+    calls = [item for item in items if item["type"] == "function_call"]
     assert [(item["name"], item["namespace"]) for item in calls] == [("close_agent", "multi_agent_v1")] * 2
 
 
@@ -86,7 +86,7 @@ def test_trap_04_the_output_of_a_call_may_be_a_list_of_parts():
     assert message.parts == (ToolResult("c", (Text("a"), Text("b"), Text("c"))),)
 
 
-def test_trap_05_the_developer_role_is_kept_for_the_template_to_decide():
+def test_trap_05_the_developer_role_is_left_to_the_template():
     """llama.cpp#20079, ogx#6069: templates raise; the prompt's renderer maps the role where they would."""
     first, second = turns({"role": "developer", "content": "a"}, {"role": "user", "content": "b"})
     assert (first.role, second.role) == (Role.DEVELOPER, Role.USER)
@@ -94,24 +94,24 @@ def test_trap_05_the_developer_role_is_kept_for_the_template_to_decide():
 
 def test_trap_08_parallel_calls_have_items_of_their_own():
     """litellm#33678, #21331; vercel/ai#14277; dynamo#4723: all calls on index 0."""
-    told = events(call(), *ANSWER, STOP, DONE)
-    calls = [event for event in told if "call" in event["type"] or "call" in event.get("item", {}).get("type", "")]
+    stream = events(call(), *ANSWER, STOP, DONE)
+    calls = [event for event in stream if "call" in event["type"] or "call" in event.get("item", {}).get("type", "")]
     assert sorted({event["output_index"] for event in calls}) == [2, 3]
-    assert len({item["call_id"] for item in told[-1]["response"]["output"][2:]}) == 2
+    assert len({item["call_id"] for item in stream[-1]["response"]["output"][2:]}) == 2
 
 
 def test_trap_09_the_name_of_a_call_is_whole_from_its_first_event_on():
-    """lmstudio-bug-tracker#649, sglang#4700: empty names, or names that are said again and again."""
-    told = events(call(), *ANSWER, STOP, DONE)
-    named = [event["item"]["name"] for event in told if "name" in event.get("item", {})]
+    """lmstudio-bug-tracker#649, sglang#4700: empty names, or names that are repeated in each chunk."""
+    stream = events(call(), *ANSWER, STOP, DONE)
+    named = [event["item"]["name"] for event in stream if "name" in event.get("item", {})]
     assert named == ["multi_agent_v1__close_agent", "multi_agent_v1__close_agent", "run", "run"]
-    assert not any("name" in event for event in told if event["type"].endswith(".delta"))
+    assert not any("name" in event for event in stream if event["type"].endswith(".delta"))
 
 
 def test_trap_11_an_answer_cut_off_within_a_call_ends_as_incomplete():
     """mlx-lm#905: the connection was dropped."""
-    told = events(call(), *ANSWER[:6], ChoiceFinished(0, FinishReason.LENGTH), DONE)
-    last = told[-1]["response"]
+    stream = events(call(), *ANSWER[:6], ChoiceFinished(0, FinishReason.LENGTH), DONE)
+    last = stream[-1]["response"]
     assert last["incomplete_details"] == {"reason": "max_output_tokens"}
     assert [item["status"] for item in last["output"]] == ["completed", "completed", "incomplete"]
     assert last["output"][-1]["arguments"] == '{"a":'
@@ -126,26 +126,28 @@ def test_trap_16_the_id_the_time_and_the_usage_are_there():
 
 def test_trap_24_what_closes_was_opened_and_ids_are_those_of_the_final_object():
     """litellm#37852, vllm#38227, #45742; ogx#5309: no output_text.done, other ids, wrong content_index."""
-    told = events(call(), *ANSWER, STOP, DONE)
-    final = told[-1]["response"]["output"]
+    stream = events(call(), *ANSWER, STOP, DONE)
+    final = stream[-1]["response"]["output"]
     for kind in ("output_item.added", "output_item.done"):
-        assert [event["item"]["id"] for event in told if event["type"] == f"response.{kind}"] == [
+        assert [event["item"]["id"] for event in stream if event["type"] == f"response.{kind}"] == [
             item["id"] for item in final
         ]
-    assert types(told).count("output_text.done") == types(told).count("reasoning_text.done") == 1
-    assert types(told).count("function_call_arguments.done") == types(told).count("custom_tool_call_input.done") == 1
-    assert {event.get("content_index", 0) for event in told} == {0}
+    assert types(stream).count("output_text.done") == types(stream).count("reasoning_text.done") == 1
+    assert (
+        types(stream).count("function_call_arguments.done") == types(stream).count("custom_tool_call_input.done") == 1
+    )
+    assert {event.get("content_index", 0) for event in stream} == {0}
 
 
-def test_trap_25_sequence_numbers_have_no_gap_also_where_the_stream_is_kept_alive():
+def test_trap_25_sequence_numbers_have_no_gap_around_keepalives():
     """llama.cpp#24957, vllm#37071: missing or restarting."""
     writer = call().writer(HEADER)
     sent = writer.keepalive + writer.feed(Started(1)) + writer.keepalive
     for event in (*ANSWER[1:], STOP):
         sent += writer.feed(event) + writer.keepalive
-    told = check_stream(sent + writer.feed(DONE) + writer.end)
-    assert [event["sequence_number"] for event in told] == list(range(len(told)))
-    assert types(told).count("in_progress") == len(ANSWER) + 2
+    stream = check_stream(sent + writer.feed(DONE) + writer.end)
+    assert [event["sequence_number"] for event in stream] == list(range(len(stream)))
+    assert types(stream).count("in_progress") == len(ANSWER) + 2
 
 
 def test_nothing_but_comments_follows_the_last_event():
@@ -158,9 +160,9 @@ def test_nothing_but_comments_follows_the_last_event():
 def test_trap_26_the_first_event_is_created(early: bool):
     """litellm#9545. Also where the first thing to say is that the server is still busy, or that it failed."""
     writer = call().writer(HEADER)
-    told = check_stream((writer.keepalive if early else b"") + writer.render_error(EngineError("broken")))
-    assert types(told)[:2] == ["created", "in_progress"]
-    assert types(told)[-2:] == ["error", "failed"]
+    stream = check_stream((writer.keepalive if early else b"") + writer.render_error(EngineError("broken")))
+    assert types(stream)[:2] == ["created", "in_progress"]
+    assert types(stream)[-2:] == ["error", "failed"]
 
 
 def test_trap_27_a_silence_is_filled_with_an_event_and_not_with_a_comment():
@@ -170,17 +172,17 @@ def test_trap_27_a_silence_is_filled_with_an_event_and_not_with_a_comment():
     assert writer.keepalive.startswith(b"event: response.in_progress\n")
 
 
-def test_trap_30_a_full_context_is_told_by_the_code_that_agents_compact_at():
+def test_trap_30_context_overflow_has_the_code_at_which_agents_compact():
     """earendil-works/pi#5930, harbor#996."""
     writer = call().writer(HEADER)
-    told = check_stream(writer.render_error(ContextTooLong(limit=10, prompt=20)))
-    assert told[-1]["response"]["error"]["code"] == "context_length_exceeded"
-    assert told[-2]["code"] == told[-2]["error"]["code"] == "context_length_exceeded"
+    stream = check_stream(writer.render_error(ContextTooLong(limit=10, prompt=20)))
+    assert stream[-1]["response"]["error"]["code"] == "context_length_exceeded"
+    assert stream[-2]["code"] == stream[-2]["error"]["code"] == "context_length_exceeded"
 
 
 def test_a_rate_limit_has_the_code_at_which_agents_wait():
-    told = check_stream(call().writer(HEADER).render_error(RateLimited("Slow down.")))
-    assert told[-1]["response"]["error"] == {"code": "rate_limit_exceeded", "message": "Slow down."}
+    stream = check_stream(call().writer(HEADER).render_error(RateLimited("Slow down.")))
+    assert stream[-1]["response"]["error"] == {"code": "rate_limit_exceeded", "message": "Slow down."}
 
 
 def test_a_failure_is_both_an_error_and_a_failed_response():
@@ -199,11 +201,11 @@ def test_a_failure_is_both_an_error_and_a_failed_response():
 def test_a_call_that_was_not_finished_is_never_done_when_the_answer_fails():
     """Codex runs a tool as soon as its item is done."""
     writer = call().writer(HEADER)
-    told = check_stream(
+    stream = check_stream(
         b"".join(writer.feed(event) for event in ANSWER[:6]) + writer.render_error(EngineError("broken"))
     )
-    assert types(told).count("output_item.done") == 2
-    assert told[-1]["response"]["output"][-1]["status"] == "incomplete"
+    assert types(stream).count("output_item.done") == 2
+    assert stream[-1]["response"]["output"][-1]["status"] == "incomplete"
 
 
 def test_the_stream_ends_with_done_as_open_responses_wants_it():
@@ -221,17 +223,17 @@ def test_every_event_has_its_name_on_a_line_before_it():
             assert data.startswith(b'data: {"type":"%s",' % name.removeprefix(b"event: "))
 
 
-def test_deltas_of_text_always_have_logprobs_and_calls_stream_as_they_are_made():
-    told = events(call(), *ANSWER, STOP, DONE)
-    assert [event["logprobs"] for event in told if event["type"].startswith("response.output_text")] == [[], [], []]
-    pieces = [event["delta"] for event in told if event["type"] == "response.function_call_arguments.delta"]
+def test_text_deltas_always_have_logprobs_and_calls_stream_while_generated():
+    stream = events(call(), *ANSWER, STOP, DONE)
+    assert [event["logprobs"] for event in stream if event["type"].startswith("response.output_text")] == [[], [], []]
+    pieces = [event["delta"] for event in stream if event["type"] == "response.function_call_arguments.delta"]
     assert pieces == ['{"a":', "1}"]
 
 
 def test_usage_is_null_before_the_end_and_has_all_details_there():
-    told = events(call(), *ANSWER, STOP, Finished(Usage(5, 3, 4, 1)))
-    assert told[0]["response"]["usage"] is None
-    assert told[-1]["response"]["usage"] == {
+    stream = events(call(), *ANSWER, STOP, Finished(Usage(5, 3, 4, 1)))
+    assert stream[0]["response"]["usage"] is None
+    assert stream[-1]["response"]["usage"] == {
         "input_tokens": 5, "input_tokens_details": {"cached_tokens": 4, "cache_write_tokens": 0}, "output_tokens": 3,
         "output_tokens_details": {"reasoning_tokens": 1}, "total_tokens": 8,
     }  # fmt: skip

@@ -25,7 +25,7 @@ from dragoman.dialects.scoring import (
     render_tei_rerank,
 )
 
-from ..asking import OPTIONS
+from ..bodies import OPTIONS
 
 HEADER = Header("x-1", 7, "m")
 SIDES = {"text_1": "a", "text_2": ["b", "c"]}
@@ -41,7 +41,7 @@ def score(**fields: object) -> ScoreCall:
 
 def test_what_cohere_jina_and_vllm_clients_send_is_understood():
     assert rerank() == RerankCall("tiny", TextPairs(("q",), ("a", "b")), None, True)
-    asked = rerank(
+    parsed = rerank(
         model="m",
         documents=["a", {"text": "b"}],
         top_n=1,
@@ -51,7 +51,7 @@ def test_what_cohere_jina_and_vllm_clients_send_is_understood():
         truncate_prompt_tokens=-1,
         use_activation=False,
     )
-    assert asked == RerankCall("m", TextPairs(("q",), ("a", "b"), 3, 5, -1, False), 1, False)
+    assert parsed == RerankCall("m", TextPairs(("q",), ("a", "b"), 3, 5, -1, False), 1, False)
     nothing = dict.fromkeys(RerankBody.__struct_fields__, None) | {"query": "q", "documents": ["a", "b"]}
     assert rerank(**nothing) == rerank()
 
@@ -134,8 +134,8 @@ def test_a_row_says_what_happens(row: ParameterSupport):
 
 
 def test_the_best_come_first_and_of_equals_the_earlier_one():
-    made = RelevanceScores((0.5, 0.75, 0.5, -1.0), 12)
-    ranked = json.loads(render_rerank(made, HEADER, ("a", "b", "c", "d"), 3))
+    scores = RelevanceScores((0.5, 0.75, 0.5, -1.0), 12)
+    ranked = json.loads(render_rerank(scores, HEADER, ("a", "b", "c", "d"), 3))
     assert ranked == {
         "id": "x-1",
         "model": "m",
@@ -146,7 +146,7 @@ def test_the_best_come_first_and_of_equals_the_earlier_one():
             {"index": 2, "relevance_score": 0.5, "document": {"text": "c", "multi_modal": None}},
         ],
     }
-    bare = json.loads(render_rerank(made, HEADER, None, None))
+    bare = json.loads(render_rerank(scores, HEADER, None, None))
     assert bare["results"][3] == {"index": 3, "relevance_score": -1.0}
 
 
@@ -163,12 +163,15 @@ def test_scores_come_in_the_order_of_the_pairs():
 
 
 def test_the_form_of_text_embeddings_inference():
-    asked = rerank(documents=None, texts=["a", "b"])
-    assert (asked.is_tei, asked.return_documents) == (True, False)
-    assert asked.texts == TextPairs(("q",), ("a", "b"))
+    parsed = rerank(documents=None, texts=["a", "b"])
+    assert (parsed.is_tei, parsed.return_documents) == (True, False)
+    assert parsed.texts == TextPairs(("q",), ("a", "b"))
     raw = rerank(documents=None, texts=["a", "b"], raw_scores=True, truncate=True, return_text=True)
     assert (raw.texts.activation, raw.texts.truncate) == (False, -1)
     assert raw.return_documents
-    made = RelevanceScores((0.25, 0.5), 3)
-    assert json.loads(render_tei_rerank(made, None, None)) == [{"index": 1, "score": 0.5}, {"index": 0, "score": 0.25}]
-    assert json.loads(render_tei_rerank(made, ("a", "b"), 1)) == [{"index": 1, "score": 0.5, "text": "b"}]
+    scores = RelevanceScores((0.25, 0.5), 3)
+    assert json.loads(render_tei_rerank(scores, None, None)) == [
+        {"index": 1, "score": 0.5},
+        {"index": 0, "score": 0.25},
+    ]
+    assert json.loads(render_tei_rerank(scores, ("a", "b"), 1)) == [{"index": 1, "score": 0.5, "text": "b"}]

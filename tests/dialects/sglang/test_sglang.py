@@ -42,7 +42,7 @@ from dragoman.dialects.sglang import (
     read_sglang,
 )
 
-from ..asking import OPTIONS
+from ..bodies import OPTIONS
 
 HEADER = Header("gen-1", 7, "m")
 
@@ -70,7 +70,7 @@ def test_a_model_that_is_missing_is_named_where_it_would_stand():
 
 
 def test_sampling_params_are_what_they_are_in_sglang():
-    asked = request(
+    parsed = request(
         {
             "n": 2,
             "temperature": 0.5,
@@ -91,16 +91,16 @@ def test_sampling_params_are_what_they_are_in_sglang():
         extra_key="s",
         lora_path="sql",
     )
-    assert asked.sampling == SamplingOptions(temperature=0.5, top_k=0, seed=3)
-    assert asked.limits == GenerationLimits(
+    assert parsed.sampling == SamplingOptions(temperature=0.5, top_k=0, seed=3)
+    assert parsed.limits == GenerationLimits(
         max_tokens=9, min_tokens=2, stop=("END",), stop_token_ids=(9,), include_stop=True
     )
-    assert (asked.choices, asked.logprobs, asked.prompt_logprobs) == (2, 2, 2)
-    assert (asked.constraint, asked.special_tokens_in_text) == (Regex("a+"), True)
-    assert (asked.model, asked.priority, asked.cache_salt) == ("sql", -3, "s")
+    assert (parsed.choices, parsed.logprobs, parsed.prompt_logprobs) == (2, 2, 2)
+    assert (parsed.constraint, parsed.special_tokens_in_text) == (Regex("a+"), True)
+    assert (parsed.model, parsed.priority, parsed.cache_salt) == ("sql", -3, "s")
 
 
-def test_logprobs_are_of_the_answer_alone_unless_the_prompt_is_asked_for():
+def test_logprobs_cover_only_the_answer_unless_the_prompt_is_requested():
     assert request(return_logprob=True).prompt_logprobs is None
     assert request(return_logprob=True, logprob_start_len=-1).prompt_logprobs is None
     assert request(logprob_start_len=0).logprobs is None
@@ -191,8 +191,8 @@ EVENTS: tuple[Event, ...] = (
 
 def streamed(view: SglangRenderOptions) -> list[Any]:
     writer = SglangWriter(HEADER, view)
-    said = b"".join(writer.feed(event) for event in EVENTS)
-    return [json.loads(line[6:]) for line in said.decode().splitlines() if line]
+    stream = b"".join(writer.feed(event) for event in EVENTS)
+    return [json.loads(line[6:]) for line in stream.decode().splitlines() if line]
 
 
 def test_an_event_is_the_whole_answer_so_far():
@@ -247,5 +247,5 @@ def test_every_end_has_its_form(reason: FinishReason, stop: str | int | None, fi
     writer = SglangWriter(HEADER)
     for event in EVENTS[:3]:
         writer.feed(event)
-    said = writer.feed(ChoiceFinished(0, reason, stop))
-    assert json.loads(said[6:])["meta_info"]["finish_reason"] == finish
+    output = writer.feed(ChoiceFinished(0, reason, stop))
+    assert json.loads(output[6:])["meta_info"]["finish_reason"] == finish

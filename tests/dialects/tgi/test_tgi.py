@@ -33,7 +33,7 @@ from dragoman.dialects.parameter_table import ParameterSupport, SupportStatus
 from dragoman.dialects.tgi import TgiRenderOptions, TgiWriter, is_tgi_body, map_tgi_status, read_tgi, render_tgi_error
 from dragoman.dialects.tgi.wire import TGI, TGI_PARAMS, TgiBody, TgiParameters
 
-from ..asking import OPTIONS
+from ..bodies import OPTIONS
 
 GREEDY = SamplingOptions(temperature=0.0)
 ENDING = GenerationLimits(include_stop=True)
@@ -53,12 +53,12 @@ def test_a_prompt_alone_is_answered_greedily_to_the_end():
 
 
 @pytest.mark.parametrize("params", [{"do_sample": True}, {"top_k": 5}, {"top_p": 0.5}, {"temperature": 0.5}])
-def test_who_asks_for_sampling_in_any_way_gets_it(params: dict[str, object]):
+def test_any_sampling_field_enables_sampling(params: dict[str, object]):
     assert request(params).sampling.temperature == params.get("temperature")
 
 
 def test_parameters_are_what_they_are_in_tgi():
-    asked = request(
+    parsed = request(
         {
             "max_new_tokens": 9,
             "do_sample": True,
@@ -78,17 +78,17 @@ def test_parameters_are_what_they_are_in_tgi():
         },
         add_special_tokens=False,
     )
-    assert asked.sampling == SamplingOptions(
+    assert parsed.sampling == SamplingOptions(
         temperature=0.5, top_p=0.5, top_k=3, repetition_penalty=1.2, frequency_penalty=0.5, seed=7
     )
-    assert asked.limits == GenerationLimits(max_tokens=9, stop=("END",), include_stop=True, truncate_prompt=4)
-    assert (asked.model, asked.choices, asked.best_of) == ("sql", 1, 2)
-    assert (asked.logprobs, asked.prompt_logprobs, asked.return_prompt) == (2, 0, True)
-    assert not asked.add_special_tokens
+    assert parsed.limits == GenerationLimits(max_tokens=9, stop=("END",), include_stop=True, truncate_prompt=4)
+    assert (parsed.model, parsed.choices, parsed.best_of) == ("sql", 1, 2)
+    assert (parsed.logprobs, parsed.prompt_logprobs, parsed.return_prompt) == (2, 0, True)
+    assert not parsed.add_special_tokens
 
 
 def test_lightllms_words_are_understood():
-    asked = request(
+    parsed = request(
         {
             "return_details": True,
             "n": 2,
@@ -99,8 +99,8 @@ def test_lightllms_words_are_understood():
         },
         inputs=[5, 6],
     )
-    assert (asked.prompt, asked.choices, asked.best_of, asked.logprobs) == ((5, 6), 2, None, 0)
-    assert asked.limits == GenerationLimits(min_tokens=2, stop=("END",), include_stop=True, ignore_eos=True)
+    assert (parsed.prompt, parsed.choices, parsed.best_of, parsed.logprobs) == ((5, 6), 2, None, 0)
+    assert parsed.limits == GenerationLimits(min_tokens=2, stop=("END",), include_stop=True, ignore_eos=True)
     other = request({"allowed_token_ids": [5], "presence_penalty": 1, "skip_special_tokens": False, "top_k": -1})
     assert other.sampling == SamplingOptions(top_k=0, presence_penalty=1.0, allowed_token_ids=(5,))
     assert other.special_tokens_in_text
@@ -184,7 +184,7 @@ def test_a_row_says_what_happens(row: ParameterSupport):
         assert ask({"x": 1}).unknown == ()
 
 
-def test_what_nobody_knows_is_told_by_its_whole_name():
+def test_unknown_fields_are_reported_with_their_path():
     assert generate({"x": 1}, y=1).unknown == ("y", "parameters.x")
 
 
@@ -212,8 +212,8 @@ DETAILED = TgiRenderOptions(details=True, logprobs=True, seed=5)
 def fed(view: TgiRenderOptions, *events: Event) -> list[list[Any]]:
     """What each event made."""
     writer = TgiWriter(view)
-    made = [writer.feed(event).decode() for event in events]
-    return [[json.loads(line[6:]) for line in each.splitlines() if line] for each in made]
+    pieces = [writer.feed(event).decode() for event in events]
+    return [[json.loads(line[6:]) for line in each.splitlines() if line] for each in pieces]
 
 
 def test_the_last_token_tells_the_end():
@@ -229,29 +229,29 @@ def test_the_last_token_tells_the_end():
 
 
 @pytest.mark.parametrize(
-    ("view", "reason", "stop", "told"),
+    ("view", "reason", "stop", "expected"),
     [
         (TgiRenderOptions(details=True, max_tokens=2), FinishReason.LENGTH, None, "length"),
         (TgiRenderOptions(details=True, stops=("ou",)), FinishReason.STOP, "ou", "stop_sequence"),
     ],
 )
 def test_where_nothing_can_follow_a_token_it_waits_for_the_end(
-    view: TgiRenderOptions, reason: FinishReason, stop: str | None, told: str
+    view: TgiRenderOptions, reason: FinishReason, stop: str | None, expected: str
 ):
     end = (ChoiceFinished(0, reason, stop), Finished(Usage(3, 2)))
     *_, waits, _, (last,) = fed(view, *BEGIN, TextDelta(0, " you", (YOU,)), *end)
     assert waits == []
     assert (last["token"]["id"], last["generated_text"], last["index"]) == (9, "Hi you", 2)
-    assert last["details"]["finish_reason"] == told
+    assert last["details"]["finish_reason"] == expected
 
 
-def test_an_end_that_nobody_foresaw_has_an_event_without_a_token():
+def test_an_unexpected_end_has_an_event_without_a_token():
     *_, (last,) = fed(TgiRenderOptions(), *BEGIN, ChoiceFinished(0, FinishReason.ABORT), Finished(Usage(3, 1)))
     assert (last["token"]["id"], last["token"]["text"], last["generated_text"]) == (-1, "", "Hi")
     assert last["finish_reason"] == "length"
 
 
-def test_where_no_tokens_are_told_the_usage_tells_their_number():
+def test_without_token_events_the_count_comes_from_usage():
     events = (Started(3), TextDelta(0, "Hi"), ChoiceFinished(0, FinishReason.STOP), Finished(Usage(3, 4)))
     _, (text,), _, (last,) = fed(TgiRenderOptions(details=True), *events)
     assert (text["token"]["id"], text["token"]["text"], text["token"]["special"]) == (-1, "Hi", False)

@@ -22,7 +22,7 @@ async def running(compute: Callable[[list[int]], list[int]], **bounds: int) -> A
 
 
 class Gate:
-    """Computes when it is told to, and remembers what came together."""
+    """Computes on demand, and records the batches."""
 
     def __init__(self) -> None:
         self.open, self.busy = threading.Event(), threading.Event()
@@ -40,8 +40,8 @@ class Gate:
 
 async def test_results_come_in_the_order_of_their_inputs():
     async with running(lambda batch: [-each for each in batch], max_batch_tokens=3) as batcher:
-        made = await asyncio.gather(*(batcher.run(range(n)) for n in range(1, 9)))
-    assert made == [[-each for each in range(n)] for n in range(1, 9)]
+        results = await asyncio.gather(*(batcher.run(range(n)) for n in range(1, 9)))
+    assert results == [[-each for each in range(n)] for n in range(1, 9)]
 
 
 async def test_a_long_call_does_not_keep_a_short_one_waiting():
@@ -83,7 +83,7 @@ async def test_a_call_that_is_given_up_is_not_computed_to_its_end():
     assert sum(map(len, gate.batches)) <= 3
 
 
-async def test_too_many_calls_are_told_to_come_again_and_stopping_fails_the_rest():
+async def test_too_many_calls_are_overloaded_and_stopping_fails_the_rest():
     gate = Gate()
     async with running(gate, max_batch_tokens=1, max_waiting=1) as batcher:
         first = asyncio.create_task(batcher.run([1, 2]))

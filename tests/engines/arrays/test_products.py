@@ -59,7 +59,7 @@ def test_the_trial_ends_at_single_rows() -> None:
     assert find_largest_block(never_twice_the_same, 16, 16, 8) == 1
 
 
-def test_a_trial_that_would_take_too_long_is_not_made() -> None:
+def test_a_trial_that_would_take_too_long_is_skipped() -> None:
     counts: list[int] = []
 
     def product(rows: Floats) -> Floats:

@@ -20,7 +20,7 @@ from dragoman.engines.batching import BlockFiles, EngineConfig, SchedulerConfig,
 from dragoman.engines.tiny import TinyEngine, find_bundled_model
 from dragoman.engines.tiny.model import Llama, read_model
 
-from ..harness import GREEDY, ROOM, Client, Told, alone, started
+from ..harness import GREEDY, ROOM, Client, Outputs, alone, started
 from ..tiny.models import write_model, write_tensors
 
 PROMPT = tuple(np.random.default_rng(2).integers(0, 96, 40).tolist())
@@ -42,16 +42,16 @@ async def client(small: Llama) -> AsyncGenerator[Client]:
         yield client
 
 
-def versions(told: Told) -> list[str]:
-    return [output.version for output in told if isinstance(output, WeightVersionSet)]
+def versions(outputs: Outputs) -> list[str]:
+    return [output.version for output in outputs if isinstance(output, WeightVersionSet)]
 
 
 async def test_abort_ends_what_runs_and_refuses_what_comes(client: Client) -> None:
-    steering, told = client.engine.control, client.send(LONG)
-    await client.until(told, tokens=3)
+    steering, outputs = client.engine.control, client.send(LONG)
+    await client.until(outputs, tokens=3)
     await steering.pause("abort")
-    count = len(told.tokens)
-    assert told.end == Ended("long", ABORTED)
+    count = len(outputs.tokens)
+    assert outputs.end == Ended("long", ABORTED)
     assert 3 <= count < 900
     with pytest.raises(Overloaded, match="paused") as refused:
         client.send(ASK)
@@ -62,34 +62,34 @@ async def test_abort_ends_what_runs_and_refuses_what_comes(client: Client) -> No
 
 
 async def test_keep_holds_what_runs_and_what_comes_and_changes_nothing_in_it(client: Client, small: Llama) -> None:
-    steering, told = client.engine.control, client.send(replace(LONG, max_tokens=200))
-    await client.until(told, tokens=3)
+    steering, outputs = client.engine.control, client.send(replace(LONG, max_tokens=200))
+    await client.until(outputs, tokens=3)
     await steering.pause("keep")
     await asyncio.sleep(0)
-    count, late = len(told.tokens), client.send(ASK)
+    count, late = len(outputs.tokens), client.send(ASK)
     await client.engine.run_between_steps(lambda _: None)
-    assert (len(told.tokens), late, steering.is_paused) == (count, [], True)
+    assert (len(outputs.tokens), late, steering.is_paused) == (count, [], True)
     await steering.resume()
-    await client.ends(told, late)
-    assert told.tokens == alone(small, replace(LONG, max_tokens=200)).tokens
+    await client.ends(outputs, late)
+    assert outputs.tokens == alone(small, replace(LONG, max_tokens=200)).tokens
 
 
 async def test_wait_lets_what_runs_end_by_itself(client: Client) -> None:
-    told = client.send(LONG)
-    await client.until(told, tokens=1)
+    outputs = client.send(LONG)
+    await client.until(outputs, tokens=1)
     await client.engine.control.pause("wait")
-    assert told.end == Ended("long", FinishReason.LENGTH)
+    assert outputs.end == Ended("long", FinishReason.LENGTH)
     with pytest.raises(Overloaded):
         client.send(ASK)
 
 
 async def test_a_pause_that_waits_can_be_given_up(client: Client) -> None:
-    told = client.send(LONG)
-    await client.until(told, tokens=1)
+    outputs = client.send(LONG)
+    await client.until(outputs, tokens=1)
     pausing = asyncio.create_task(client.engine.control.pause("wait"))
     await asyncio.sleep(0)
     await client.engine.control.resume()
-    await client.ends(told)
+    await client.ends(outputs)
     await pausing
     assert not client.engine.control.is_paused
     assert (await client.ask(ASK)).end
@@ -98,9 +98,9 @@ async def test_a_pause_that_waits_can_be_given_up(client: Client) -> None:
 @pytest.mark.parametrize("scored", [False, True])
 async def test_what_has_not_begun_ends_too(client: Client, scored: bool) -> None:
     await client.engine.control.pause("keep")
-    told = client.send(replace(ASK, prompt_logprobs=0 if scored else None))
+    outputs = client.send(replace(ASK, prompt_logprobs=0 if scored else None))
     assert await client.engine.control.abort_all() == 1
-    assert [type(output).__name__ for output in told] == ["Scheduled", *["PromptLogprobs"] * scored, "Ended"]
+    assert [type(output).__name__ for output in outputs] == ["Scheduled", *["PromptLogprobs"] * scored, "Ended"]
 
 
 async def test_asleep_the_cache_is_gone_and_requests_wait(client: Client) -> None:
@@ -109,20 +109,20 @@ async def test_asleep_the_cache_is_gone_and_requests_wait(client: Client) -> Non
     assert client.engine.count_cached_tokens(PROMPT, "") == 32
     await steering.sleep(1)
     assert (steering.sleep_level, client.engine.count_cached_tokens(PROMPT, "")) == (1, 0)
-    told = client.send(ASK)
+    outputs = client.send(ASK)
     await steering.resume()
     await client.engine.run_between_steps(lambda _: None)
-    assert told == [], "resuming does not wake it"
+    assert outputs == [], "resuming does not wake it"
     await steering.wake_up()
-    await client.ends(told)
-    assert told.cached == [0]
+    await client.ends(outputs)
+    assert outputs.cached == [0]
 
 
 async def test_an_engine_that_keeps_its_weights_says_so_before_anything_ends(client: Client) -> None:
-    told = client.send(LONG)
+    outputs = client.send(LONG)
     with pytest.raises(Unsupported, match="level 1"):
         await client.engine.control.sleep(2)
-    await client.until(told, tokens=5)
+    await client.until(outputs, tokens=5)
     assert not client.engine.control.is_paused
 
 
@@ -150,15 +150,15 @@ async def test_new_weights_say_what_they_say_alone(
 
 
 async def test_what_runs_goes_on_as_if_the_new_weights_had_read_all_of_it(client: Client, other: Path) -> None:
-    told = client.send(replace(LONG, max_tokens=300))
-    await client.until(told, tokens=20)
+    outputs = client.send(replace(LONG, max_tokens=300))
+    await client.until(outputs, tokens=20)
     await client.engine.control.update_weights(on_disk(other))
-    await client.ends(told)
-    assert versions(told) == ["default", "default+1"]
-    place = told.index(WeightVersionSet("long", "default+1"))
-    old = Told(told[:place]).tokens
+    await client.ends(outputs)
+    assert versions(outputs) == ["default", "default+1"]
+    place = outputs.index(WeightVersionSet("long", "default+1"))
+    old = Outputs(outputs[:place]).tokens
     rest = TokenRequest(id="b", prompt=(*PROMPT, *old), max_tokens=300 - len(old), sampling=GREEDY)
-    assert Told(told[place:]).tokens == alone(read_model(other), rest).tokens
+    assert Outputs(outputs[place:]).tokens == alone(read_model(other), rest).tokens
 
 
 async def test_the_vectors_of_an_embedder_change_with_the_weights(client: Client, other: Path) -> None:
@@ -200,18 +200,18 @@ async def test_weights_survive_a_restart_of_the_engine(client: Client, other: Pa
     with pytest.raises(EngineError, match="not running"):
         await client.engine.control.update_weights(on_disk(other))
     await client.engine.start()
-    told = await client.ask(ASK)
-    assert (told.tokens, versions(told)) == (alone(read_model(other), ASK).tokens, ["two"])
+    outputs = await client.ask(ASK)
+    assert (outputs.tokens, versions(outputs)) == (alone(read_model(other), ASK).tokens, ["two"])
 
 
-async def test_who_waits_for_an_order_is_told_when_the_engine_stops(client: Client) -> None:
-    told = client.send(LONG)
+async def test_pending_control_calls_fail_when_the_engine_stops(client: Client) -> None:
+    outputs = client.send(LONG)
     pausing = asyncio.create_task(client.engine.control.pause("wait"))
-    await client.until(told, tokens=1)
+    await client.until(outputs, tokens=1)
     await client.engine.stop()
     with pytest.raises(EngineError, match="shutting down"):
         await pausing
-    assert isinstance(told.end, Failed)
+    assert isinstance(outputs.end, Failed)
 
 
 async def test_what_lies_in_files_is_of_the_weights_that_it_was_computed_with(
@@ -231,8 +231,8 @@ async def test_what_lies_in_files_is_of_the_weights_that_it_was_computed_with(
         await engine.start()
         assert (await client.ask(ask)).tokens == new
     async with started(TinyEngine(small, config, build_rng, files=BlockFiles(tmp_path, ROOM))) as client:
-        told = await client.ask(ask)
-    assert (told.tokens, told.cached) == (old, [32])
+        outputs = await client.ask(ask)
+    assert (outputs.tokens, outputs.cached) == (old, [32])
 
 
 async def test_a_prompt_is_scored_by_one_set_of_weights(small: Llama, other: Path) -> None:
@@ -242,12 +242,12 @@ async def test_a_prompt_is_scored_by_one_set_of_weights(small: Llama, other: Pat
     old, new = (alone(model, ask, limits).prompt[0].logprobs for model in (small, read_model(other)))
     engine = TinyEngine(small, EngineConfig(max_model_len=1024, num_kv_tokens=4096, scheduler=limits), build_rng)
     async with started(engine) as client:
-        told = client.send(ask)
-        while not told:  # noqa: ASYNC110 - that it is read is said by no token
+        outputs = client.send(ask)
+        while not outputs:  # noqa: ASYNC110 - that it is read is said by no token
             await asyncio.sleep(0)
         await engine.control.update_weights(on_disk(other))
-        await client.ends(told)
-    assert told.prompt[0].logprobs in (old, new)
+        await client.ends(outputs)
+    assert outputs.prompt[0].logprobs in (old, new)
 
 
 async def test_lost_weights_are_not_replaced_by_those_of_the_start(client: Client, small: Llama, other: Path) -> None:
@@ -272,10 +272,10 @@ async def test_lost_weights_are_not_replaced_by_those_of_the_start(client: Clien
         # The third update since the start of the server: no name names two sets of weights.
         weights = WeightsOnDisk(str(find_bundled_model()))
         assert await steering.update_weights(weights) == "default+3"
-        told = heir.send(ASK)
+        outputs = heir.send(ASK)
         await steering.resume()
-        await heir.ends(told)
-        assert versions(told) == ["default+3"]
+        await heir.ends(outputs)
+        assert versions(outputs) == ["default+3"]
 
 
 async def test_weights_of_the_start_that_are_named_again_are_served(small: Llama) -> None:

@@ -1,4 +1,4 @@
-"""A step that never ends: those who wait for it are told, and the engine starts again without its thread."""
+"""A step that never ends: its requests fail, and the engine restarts without its thread."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ async def test_a_step_that_hangs_is_given_up_with_its_thread(small: Llama) -> No
     engine, clock = hanging(small)
     await engine.start()
     client, stuck = Client(engine), Stuck()
-    told = client.send(TokenRequest(id="x", prompt=ASK.prompt, max_tokens=4, sampling=GREEDY, matcher=stuck))
+    outputs = client.send(TokenRequest(id="x", prompt=ASK.prompt, max_tokens=4, sampling=GREEDY, matcher=stuck))
     await asyncio.to_thread(stuck.reached.wait, 30)
     clock.now += 61
     assert (engine.health().ready, engine.health().failed) == (False, False)
@@ -65,7 +65,7 @@ async def test_a_step_that_hangs_is_given_up_with_its_thread(small: Llama) -> No
     await asyncio.sleep(0)
     # Returns although the thread does not.
     await engine.stop()
-    assert isinstance(told.end, Failed)
+    assert isinstance(outputs.end, Failed)
     with pytest.raises(EngineError):
         await ordered
     await engine.start()
@@ -74,7 +74,7 @@ async def test_a_step_that_hangs_is_given_up_with_its_thread(small: Llama) -> No
     stuck.let_go()
     await asyncio.to_thread(stuck.left.wait, 30)
     assert (await client.ask(ASK)).tokens == alone(small, ASK).tokens
-    assert len(told) == 1
+    assert len(outputs) == 1
     await engine.stop()
 
 
@@ -83,10 +83,10 @@ async def test_a_pause_is_no_hanging(small: Llama) -> None:
     await engine.start()
     await engine.control.pause("keep")
     client = Client(engine)
-    told = client.send(ASK)
+    outputs = client.send(ASK)
     clock.now += 1000
     assert engine.health().ready
     await engine.control.resume()
-    await client.ends(told)
-    assert told.tokens == alone(small, ASK).tokens
+    await client.ends(outputs)
+    assert outputs.tokens == alone(small, ASK).tokens
     await engine.stop()

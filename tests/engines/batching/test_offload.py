@@ -15,7 +15,7 @@ from dragoman.engines.batching import BlockFiles, EngineConfig, SchedulerConfig,
 from dragoman.engines.tiny.engine import TinyEngine
 from dragoman.engines.tiny.model import Llama
 
-from ..harness import GREEDY, ROOM, Bench, Told, alone, files, started, told_by
+from ..harness import GREEDY, ROOM, Bench, Outputs, alone, files, generate_with_files, started
 
 PROMPT = tuple(np.random.default_rng(2).integers(0, 96, 90).tolist())
 ASK = TokenRequest(id="a", prompt=PROMPT, max_tokens=8, sampling=GREEDY, logprobs=3)
@@ -26,107 +26,105 @@ def names(directory: Path) -> list[str]:
 
 
 def test_after_a_restart_a_prompt_is_found_and_says_the_same_to_the_bit(small: Llama, tmp_path: Path) -> None:
-    first, second = told_by(small, tmp_path, ASK), told_by(small, tmp_path, ASK)
+    first, second = generate_with_files(small, tmp_path, ASK), generate_with_files(small, tmp_path, ASK)
     assert (first.cached, second.cached) == ([0], [80])
     assert second.answer == first.answer == alone(small, ASK).answer
 
 
 def test_the_answer_is_found_too_when_the_conversation_goes_on(small: Llama, tmp_path: Path) -> None:
-    first = told_by(small, tmp_path, ASK)
+    first = generate_with_files(small, tmp_path, ASK)
     longer = replace(ASK, prompt=(*PROMPT, *first.tokens, 5))
-    second = told_by(small, tmp_path, longer)
+    second = generate_with_files(small, tmp_path, longer)
     # The last token of an answer is never computed, and blocks have 16 tokens.
     assert second.cached == [96]
     assert second.answer == alone(small, longer).answer
 
 
-def test_who_must_not_share_finds_nothing(small: Llama, tmp_path: Path) -> None:
-    told_by(small, tmp_path, ASK)
-    assert told_by(small, tmp_path, replace(ASK, cache_salt="somebody else")).cached == [0]
-    assert told_by(small, tmp_path, replace(ASK, prompt_logprobs=1)).cached == [0]
+def test_requests_that_must_not_share_have_no_hit(small: Llama, tmp_path: Path) -> None:
+    generate_with_files(small, tmp_path, ASK)
+    assert generate_with_files(small, tmp_path, replace(ASK, cache_salt="somebody else")).cached == [0]
+    assert generate_with_files(small, tmp_path, replace(ASK, prompt_logprobs=1)).cached == [0]
 
 
 def test_a_file_that_is_not_as_it_was_is_computed_again(small: Llama, tmp_path: Path) -> None:
-    expected = told_by(small, tmp_path, ASK).answer
+    expected = generate_with_files(small, tmp_path, ASK).answer
     for path in tmp_path.iterdir():
         data = path.read_bytes()
         path.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
-    spoilt, mended = told_by(small, tmp_path, ASK), told_by(small, tmp_path, ASK)
+    spoilt, mended = generate_with_files(small, tmp_path, ASK), generate_with_files(small, tmp_path, ASK)
     assert (spoilt.cached, mended.cached) == ([0], [80])
     assert spoilt.answer == mended.answer == expected
 
 
 def test_a_file_in_the_place_of_another_is_not_taken_for_it(small: Llama, tmp_path: Path) -> None:
-    expected = told_by(small, tmp_path, ASK).answer
+    expected = generate_with_files(small, tmp_path, ASK).answer
     one, other = sorted(tmp_path.iterdir())[:2]
     held = one.read_bytes(), other.read_bytes()
     one.write_bytes(held[1])
     other.write_bytes(held[0])
-    assert told_by(small, tmp_path, ASK).answer == expected
+    assert generate_with_files(small, tmp_path, ASK).answer == expected
 
 
 def test_files_that_went_while_the_process_ran_are_not_missed(small: Llama, tmp_path: Path) -> None:
-    told_by(small, tmp_path, ASK)
-    with files(tmp_path) as kept:
+    generate_with_files(small, tmp_path, ASK)
+    with files(tmp_path) as store:
         for path in tmp_path.iterdir():
             path.unlink()
-        bench = Bench(small, files=kept)
-        told = bench.add(ASK)
+        bench = Bench(small, files=store)
+        outputs = bench.add(ASK)
         bench.finish()
-    assert (told.cached, told.answer) == ([0], alone(small, ASK).answer)
+    assert (outputs.cached, outputs.answer) == ([0], alone(small, ASK).answer)
 
 
 def test_the_files_keep_to_their_bound_and_the_last_used_stay(small: Llama, tmp_path: Path) -> None:
-    told_by(small, tmp_path, ASK)
+    generate_with_files(small, tmp_path, ASK)
     size = next(tmp_path.iterdir()).stat().st_size
-    told_by(small, tmp_path, replace(ASK, prompt=PROMPT[::-1]), most=6 * size)
+    generate_with_files(small, tmp_path, replace(ASK, prompt=PROMPT[::-1]), most=6 * size)
     assert len(names(tmp_path)) == 6
-    assert told_by(small, tmp_path, replace(ASK, prompt=PROMPT[::-1])).cached == [80]
+    assert generate_with_files(small, tmp_path, replace(ASK, prompt=PROMPT[::-1])).cached == [80]
 
 
 def test_nothing_is_found_after_the_cache_was_reset(small: Llama, tmp_path: Path) -> None:
-    told_by(small, tmp_path, ASK)
-    with files(tmp_path) as kept:
-        bench = Bench(small, files=kept)
+    generate_with_files(small, tmp_path, ASK)
+    with files(tmp_path) as store:
+        bench = Bench(small, files=store)
         assert bench.stepper.scheduler.count_cached_tokens(PROMPT, "") == 80
         bench.stepper.scheduler.clear_cache()
         assert bench.stepper.scheduler.count_cached_tokens(PROMPT, "") == 0
-        told = bench.add(ASK)
+        outputs = bench.add(ASK)
         bench.finish()
-        assert told.cached == [0]
+        assert outputs.cached == [0]
     assert names(tmp_path) == []
 
 
 def test_what_is_still_being_written_when_the_cache_is_reset_is_not_found(tmp_path: Path) -> None:
-    with files(tmp_path) as kept:
-        kept.enqueue(b"a", 1)
+    with files(tmp_path) as store:
+        store.enqueue(b"a", 1)
         # So much that it is surely still under way.
-        kept.offload(lambda _: 1, lambda _: bytes(64 << 20), 1)
-        kept.clear()
-    assert not kept.contains(b"a")
+        store.offload(lambda _: 1, lambda _: bytes(64 << 20), 1)
+        store.clear()
+    assert not store.contains(b"a")
     assert names(tmp_path) == []
 
 
-def test_nobody_else_can_read_them_and_what_lies_beside_them_is_left_alone(small: Llama, tmp_path: Path) -> None:
+def test_block_files_are_private_and_other_files_are_left_alone(small: Llama, tmp_path: Path) -> None:
     inner = tmp_path / "model" / "kv"
-    told_by(small, inner, ASK)
+    generate_with_files(small, inner, ASK)
     assert inner.stat().st_mode & 0o777 == 0o700
     (inner / "notes.txt").write_text("mine")
     (inner / "notes.kv").write_text("mine")
-    told_by(small, inner, replace(ASK, prompt=PROMPT[::-1]), most=1)
+    generate_with_files(small, inner, replace(ASK, prompt=PROMPT[::-1]), most=1)
     assert names(inner) == ["notes.kv", "notes.txt"]
 
 
-def test_a_disk_that_takes_nothing_costs_nobody_an_answer(
-    small: Llama, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    with files(tmp_path / "kv") as kept:
+def test_a_full_disk_fails_no_request(small: Llama, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with files(tmp_path / "kv") as store:
         (tmp_path / "kv").rmdir()
-        bench = Bench(small, files=kept)
-        told = bench.add(ASK)
+        bench = Bench(small, files=store)
+        outputs = bench.add(ASK)
         bench.finish()
         bench.stepper.offload(1000)
-    assert told.answer == alone(small, ASK).answer
+    assert outputs.answer == alone(small, ASK).answer
     assert "not saved to disk" in caplog.text
 
 
@@ -143,26 +141,26 @@ def test_what_comes_back_from_files_is_what_left_the_pool(
 ) -> None:
     """A pool so small that blocks are taken for others while they wait to be written, and come back later."""
     directory = tmp_path_factory.mktemp("kv")
-    with files(directory) as kept:
+    with files(directory) as store:
         bench = Bench(
             small,
             SchedulerConfig(max_num_seqs=2, max_num_batched_tokens=32),
             num_kv_tokens=96,
             max_model_len=80,
-            files=kept,
+            files=store,
         )
-        told: list[tuple[TokenRequest, Told]] = []
+        outputs: list[tuple[TokenRequest, Outputs]] = []
         for place, (prefix, length, steps, spills) in enumerate(plan):
             ask = TokenRequest(id=str(place), prompt=PREFIXES[prefix][:length], max_tokens=4, sampling=GREEDY)
-            told.append((ask, bench.add(ask)))
+            outputs.append((ask, bench.add(ask)))
             bench.step(steps)
             bench.stepper.offload(spills)
         bench.finish()
         bench.stepper.offload(1000)
-    assert all(one.answer == alone(small, ask).answer for ask, one in told)
+    assert all(one.answer == alone(small, ask).answer for ask, one in outputs)
     for prefix in PREFIXES:
         ask = TokenRequest(id="again", prompt=prefix, max_tokens=4, sampling=GREEDY)
-        assert told_by(small, directory, ask).answer == alone(small, ask).answer
+        assert generate_with_files(small, directory, ask).answer == alone(small, ask).answer
 
 
 async def test_an_engine_that_stops_keeps_all_that_it_computed(small: Llama, tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from dragoman.engines.batching.sampler import NO_TOKEN, NumpySampledRows, Sampli
 
 VOCAB = 24
 PROMPT = (1, 2, 3, 2)
-# Sixteenths: what is nearer than float32 can tell apart after exp() is a tie to the engine and none to the reference.
+# Sixteenths: values closer than float32 can distinguish after exp() are a tie to the engine but not to the reference.
 LOGITS = st.lists(st.integers(-96, 96).map(lambda sixteenths: sixteenths / 16), min_size=VOCAB, max_size=VOCAB)
 TIED = st.lists(st.sampled_from([-1.0, 0.5, 0.75, 3.0]), min_size=VOCAB, max_size=VOCAB)
 SAMPLINGS = st.builds(
@@ -44,11 +44,11 @@ def always(chance: float) -> Callable[[int | None], Callable[[], float]]:
 
 
 def state(sampling: Sampling, *, output: Ids = (), chance: float = 0.5, **request: object) -> SamplingState:
-    asked = TokenRequest(id="a", prompt=PROMPT, max_tokens=9, sampling=sampling)
-    made = SamplingState(replace(asked, **request), VOCAB, always(chance))
+    template = TokenRequest(id="a", prompt=PROMPT, max_tokens=9, sampling=sampling)
+    created = SamplingState(replace(template, **request), VOCAB, always(chance))
     for token in output:
-        made.observe(token)
-    return made
+        created.observe(token)
+    return created
 
 
 def rows(*logits: list[float]) -> NDArray[np.float32]:
@@ -83,14 +83,14 @@ def reference(logits: list[float], sampling: Sampling, output: Ids) -> list[floa
 
 
 def nucleus(p: list[float], top_p: float) -> list[float]:
-    kept = [0.0] * len(p)
+    masses = [0.0] * len(p)
     before = 0.0
     for id in sorted(range(len(p)), key=lambda id: (-p[id], id)):
         if before >= top_p * sum(p):
             break
-        kept[id] = p[id]
+        masses[id] = p[id]
         before += p[id]
-    return kept
+    return masses
 
 
 def draw(p: list[float], chance: float) -> int:
@@ -126,13 +126,13 @@ def test_greedy_takes_the_best_of_what_is_left(logits: list[float], sampling: Sa
 
 
 @given(st.lists(st.tuples(LOGITS, SAMPLINGS, OUTPUTS, CHANCE), min_size=2, max_size=6))
-def test_rows_do_not_touch_each_other(asked: list[tuple[list[float], Sampling, Ids, float]]) -> None:
+def test_rows_do_not_touch_each_other(cases: list[tuple[list[float], Sampling, Ids, float]]) -> None:
     def states() -> list[SamplingState]:
-        return [state(sampling, output=output, chance=chance) for _, sampling, output, chance in asked]
+        return [state(sampling, output=output, chance=chance) for _, sampling, output, chance in cases]
 
-    logits = rows(*(row for row, *_ in asked))
+    logits = rows(*(row for row, *_ in cases))
     before = logits.copy()
-    together = sample(logits, states(), [None] * len(asked))
+    together = sample(logits, states(), [None] * len(cases))
     assert np.array_equal(logits, before)
     apart = [sample(logits[row : row + 1], [one], [None])[0] for row, one in enumerate(states())]
     assert together == apart
@@ -179,12 +179,12 @@ def test_packed_masks_are_those_that_are_applied(
         sampling = replace(sampling, allowed_token_ids=(0, 6, 9, vocab - 1))
     request = TokenRequest(id="a", prompt=PROMPT, max_tokens=9, sampling=replace(sampling, logit_bias=()))
     stops = frozenset({0, 5, vocab - 1, 99})
-    made = SamplingState(replace(request, min_tokens=min_tokens, stop_token_ids=stops), vocab, always(0.5))
+    created = SamplingState(replace(request, min_tokens=min_tokens, stop_token_ids=stops), vocab, always(0.5))
     for token in output:
-        made.observe(token)
+        created.observe(token)
     row = np.zeros(vocab, np.float32)
-    made.apply_masks(row, mask)
-    packed = made.pack_masks(mask, vocab)
+    created.apply_masks(row, mask)
+    packed = created.pack_masks(mask, vocab)
     allowed = np.ones(vocab, np.uint8) if packed is None else np.unpackbits(packed, count=vocab, bitorder="little")
     assert np.array_equal(allowed.astype(bool), np.isfinite(row))
 
@@ -254,13 +254,13 @@ def test_the_best_of_a_large_vocabulary_are_those_that_sorting_finds(top_k: int,
     masses = np.exp((logits[order].astype(np.float64) - logits.max()) / 0.5)
     before = masses.cumsum() - masses
     near = np.abs(before - top_p * masses.sum()) < 1e-6 * masses.sum()
-    kept = sorted(order[: max(int((before < top_p * masses.sum()).sum()), 1)] if top_p < 1 else order)
-    cumulative = np.exp((logits[kept].astype(np.float64) - logits.max()) / 0.5).cumsum()
+    nucleus = sorted(order[: max(int((before < top_p * masses.sum()).sum()), 1)] if top_p < 1 else order)
+    cumulative = np.exp((logits[nucleus].astype(np.float64) - logits.max()) / 0.5).cumsum()
     for chance in rng.random(20):
-        asked = TokenRequest(id="a", prompt=PROMPT, max_tokens=9, sampling=sampling)
-        made = SamplingState(asked, LARGE, always(chance))
-        (token,) = sample(logits[None], [made], [None])
+        request = TokenRequest(id="a", prompt=PROMPT, max_tokens=9, sampling=sampling)
+        created = SamplingState(request, LARGE, always(chance))
+        (token,) = sample(logits[None], [created], [None])
         expected = int(np.searchsorted(cumulative, float(chance * cumulative[-1]), side="right"))
-        # What float32 cannot tell from the boundary moves it by so many tokens.
+        # Values that float32 cannot distinguish from the boundary move it by this many tokens.
         most = int(near.sum()) if top_p < 1 else 0
-        assert token in kept[max(expected - most, 0) : expected + most + 1]
+        assert token in nucleus[max(expected - most, 0) : expected + most + 1]

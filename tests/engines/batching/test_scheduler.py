@@ -1,4 +1,4 @@
-"""Scheduling: who runs, in what pieces, who gives way. No model is needed for it."""
+"""Scheduling: admission, chunked prefill, preemption. Needs no model."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MOST = 200
 
 
 class Plan:
-    """A scheduler, its pool, and a model that says 1 for ever.
+    """A scheduler, its pool, and a model that always emits token 1.
 
     slots: for a model with state beside keys and values.
     """
@@ -129,7 +129,7 @@ def test_the_least_urgent_gives_way_when_the_pool_is_full_and_starts_again() -> 
     assert (first.num_tokens, second.num_tokens) == (195, 195)
 
 
-def test_nobody_is_admitted_in_the_step_in_which_somebody_gave_way() -> None:
+def test_no_sequence_is_admitted_in_a_step_with_a_preemption() -> None:
     plan = Plan(blocks=13, max_num_seqs=2)
     plan.add(95, 100)
     plan.add(95, 100, first=500)
@@ -208,7 +208,7 @@ ARRIVALS = st.lists(
 
 
 @given(ARRIVALS, st.integers(13, 40), st.integers(1, 4), st.integers(4, 70), st.sampled_from([100, 5000]), st.data())
-def test_whatever_arrives_and_leaves_everyone_is_served(
+def test_every_sequence_is_served_whatever_arrives_and_leaves(
     arrivals: list[tuple[int, int, int, int, int]], blocks: int, seqs: int, tokens: int, pairs: int, data: st.DataObject
 ) -> None:
     plan = Plan(blocks, max_num_seqs=seqs, max_num_batched_tokens=tokens, max_step_pairs=pairs)

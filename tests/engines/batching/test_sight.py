@@ -40,25 +40,25 @@ def test_the_same_ids_with_another_image_are_another_prompt(small: Llama) -> Non
     bench = Bench(small)
     cached: list[int] = []
     for images in ((RED,), (RED,), (BLUE,), ()):
-        told = bench.add(replace(ASK, images=images))
+        outputs = bench.add(replace(ASK, images=images))
         bench.finish()
-        cached += told.cached
+        cached += outputs.cached
     assert cached == [0, 48, 16, 16]
 
 
-async def test_an_image_that_cannot_be_seen_fails_nobody_else(small: Llama) -> None:
+async def test_an_image_that_fails_to_encode_fails_only_its_request(small: Llama) -> None:
     eyes = Eyes()
     async with started(engine(small, eyes)) as client:
         asks = [replace(ASK, id=str(n), images=images) for n, images in enumerate([(RED,), (BLUE,), ()])]
-        told = [client.send(ask) for ask in asks]
-        await client.ends(*told)
-        assert isinstance(told[1].end, Failed)
-        assert [told[0].tokens, told[2].tokens] == [alone(small, ASK).tokens] * 2
+        streams = [client.send(ask) for ask in asks]
+        await client.ends(*streams)
+        assert isinstance(streams[1].end, Failed)
+        assert [streams[0].tokens, streams[2].tokens] == [alone(small, ASK).tokens] * 2
         assert eyes.seen == [RED.digest, BLUE.digest]
         assert client.engine.health().running == 0
 
 
-async def test_who_is_blind_says_so(small: Llama) -> None:
+async def test_a_model_without_vision_rejects_images(small: Llama) -> None:
     async with started(engine(small, None)) as client:
         assert Feature.IMAGES not in client.engine.capabilities.features
         with pytest.raises(Unsupported, match="does not accept images"):

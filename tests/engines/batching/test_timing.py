@@ -1,4 +1,4 @@
-"""When a sequence has left the queue: told after its first step, but counted from the step's begin."""
+"""When a sequence left the queue: reported after its first step, but measured at the start of the step."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ async def test_the_time_of_the_first_step_is_reported(small: Llama) -> None:
     engine = BatchingEngine(PagedLlama(small), EngineConfig(512, 2048), build_rng, clock)
     await engine.start()
     client = Client(engine)
-    told = client.send(TokenRequest(id="x", prompt=ASK.prompt, max_tokens=4, sampling=GREEDY, matcher=Slow(clock)))
-    await client.ends(told)
+    outputs = client.send(TokenRequest(id="x", prompt=ASK.prompt, max_tokens=4, sampling=GREEDY, matcher=Slow(clock)))
+    await client.ends(outputs)
     await engine.stop()
-    assert [output for output in told if isinstance(output, Scheduled)] == [Scheduled("x", 0, 16, 2.0)]
+    assert [output for output in outputs if isinstance(output, Scheduled)] == [Scheduled("x", 0, 16, 2.0)]
 
 
 async def answer() -> AsyncGenerator[list[Event]]:
-    """The engine starts one second after the arrival and computes for two, before it says so."""
+    """The engine starts one second after the arrival and computes for two before it reports that."""
     token = TextDelta(0, "a", (Token(1, "a"),))
     yield [Started(17, elapsed=2.0), token]
     yield [token]

@@ -80,7 +80,7 @@ def write_modules(directory: Path, pooling: str, *, normalize: bool) -> None:
 
 def config(shape: Shape) -> dict[str, object]:
     first = 0 if shape.family == "bert" else 2
-    said: dict[str, object] = {
+    fields: dict[str, object] = {
         "architectures": [shape.architecture],
         "model_type": shape.family,
         "hidden_size": shape.hidden,
@@ -95,25 +95,25 @@ def config(shape: Shape) -> dict[str, object]:
         "pad_token_id": 0 if shape.family == "bert" else 1,
     }
     if shape.task == "ForSequenceClassification":
-        said |= {"id2label": {"0": "LABEL_0"}, "label2id": {"LABEL_0": 0}}
-    return said
+        fields |= {"id2label": {"0": "LABEL_0"}, "label2id": {"LABEL_0": 0}}
+    return fields
 
 
 def tensors(shape: Shape) -> Mapping[str, NDArray[np.float32]]:
     rng = np.random.default_rng(0)
     hidden, prefix = shape.hidden, "" if shape.task == "Model" else f"{shape.family}."
     first = 0 if shape.family == "bert" else 2
-    made: dict[str, NDArray[np.float32]] = {}
+    arrays: dict[str, NDArray[np.float32]] = {}
 
     def matrix(name: str, *dims: int, scale: float = 0.3) -> None:
-        made[name] = (rng.standard_normal(dims) * scale).astype(np.float32)
+        arrays[name] = (rng.standard_normal(dims) * scale).astype(np.float32)
 
     def dense(name: str, inner: int, outer: int) -> None:
         matrix(f"{name}.weight", outer, inner)
         matrix(f"{name}.bias", outer)
 
     def norm(name: str) -> None:
-        made[f"{name}.weight"] = (1 + rng.standard_normal(hidden) * 0.1).astype(np.float32)
+        arrays[f"{name}.weight"] = (1 + rng.standard_normal(hidden) * 0.1).astype(np.float32)
         matrix(f"{name}.bias", hidden, scale=0.1)
 
     embeddings = f"{prefix}embeddings."
@@ -138,7 +138,7 @@ def tensors(shape: Shape) -> Mapping[str, NDArray[np.float32]]:
         else:
             dense("classifier.dense", hidden, hidden)
             dense("classifier.out_proj", hidden, 1)
-    return made
+    return arrays
 
 
 def tokenizer() -> dict[str, object]:

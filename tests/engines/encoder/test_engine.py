@@ -48,7 +48,7 @@ async def test_a_vector_depends_on_its_own_text_alone(tmp_path: Path, shape: Sha
     assert together.prompt_tokens == sum(map(len, TEXTS))
 
 
-async def test_vectors_have_length_1_unless_they_are_asked_for_raw(tmp_path: Path):
+async def test_vectors_have_length_1_unless_raw_ones_are_requested(tmp_path: Path):
     async with running(write_encoder(tmp_path)) as engine:
         normal = await engine.embed(EmbedRequest("m", TEXTS))
         raw = await engine.embed(EmbedRequest("m", TEXTS, normalize=False))
@@ -155,7 +155,7 @@ def test_several_labels_are_no_score(tmp_path: Path):
 
 
 @pytest.mark.parametrize(
-    ("said", "sigmoid"),
+    ("fields", "sigmoid"),
     [
         ({}, True),
         ({"sentence_transformers": {"activation_fn": "torch.nn.modules.linear.Identity"}}, False),
@@ -163,9 +163,9 @@ def test_several_labels_are_no_score(tmp_path: Path):
     ],
 )
 async def test_scores_pass_the_function_that_the_directory_names(
-    tmp_path: Path, said: dict[str, object], sigmoid: bool
+    tmp_path: Path, fields: dict[str, object], sigmoid: bool
 ):
-    engine = load(write_encoder(tmp_path, SCORER, more=said))
+    engine = load(write_encoder(tmp_path, SCORER, more=fields))
     assert isinstance(engine, BertScorer)
     await engine.start()
     pairs = (TokenizedPair(TEXTS[2], 9), TokenizedPair(TEXTS[2], 12))

@@ -29,9 +29,9 @@ async def test_vectors_are_those_of_transformers(tmp_path: Path, shape: Shape):
     assert isinstance(engine, BertEmbedder)
     model = transformers.AutoModel.from_pretrained(tmp_path, dtype=torch.float32)
     await engine.start()
-    made = await engine.embed(EmbedRequest("m", tuple(TEXTS), normalize=False))
+    vectors = await engine.embed(EmbedRequest("m", tuple(TEXTS), normalize=False))
     await engine.stop()
-    for ids, vector in zip(TEXTS, made.vectors, strict=True):
+    for ids, vector in zip(TEXTS, vectors.vectors, strict=True):
         with torch.no_grad():
             states = model(torch.tensor([ids])).last_hidden_state[0]
         expected = states.mean(dim=0).numpy()
@@ -46,9 +46,9 @@ async def test_scores_are_those_of_transformers(tmp_path: Path, family: str):
     model = transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path, dtype=torch.float32)
     pairs = tuple(TokenizedPair(ids, len(ids) // 2) for ids in TEXTS)
     await engine.start()
-    made = await engine.score(ScoreRequest("m", pairs))
+    scores = await engine.score(ScoreRequest("m", pairs))
     await engine.stop()
-    for pair, score in zip(pairs, made.scores, strict=True):
+    for pair, score in zip(pairs, scores.scores, strict=True):
         types = [int(place >= pair.second_start and family == "bert") for place in range(len(pair.ids))]
         with torch.no_grad():
             logit = model(torch.tensor([pair.ids]), token_type_ids=torch.tensor([types])).logits[0, 0]

@@ -162,7 +162,7 @@ def add_byte_level(writer: Any, tokenizer: Mapping[str, Any], marks: int, size: 
 
 
 def add_sentencepiece(writer: Any, size: int = 2048, last: int = UNUSED) -> None:
-    """A vocabulary with scores instead of merges, made of what this file says; `size` tokens, bytes among them.
+    """A vocabulary with scores instead of merges, built from this file's texts; `size` tokens, bytes among them.
 
     last: the kind of its last token.
     """

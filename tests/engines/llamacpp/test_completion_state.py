@@ -1,4 +1,4 @@
-"""What is asked of llama.cpp, and what is made of its words."""
+"""Requests to llama.cpp, and the translation of its chunks."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def answer(**fields: object) -> CompletionState:
     return CompletionState(request, TokenText(WORDS), frozenset({END}), seed=7, context=64)
 
 
-def said(out: list[TokenOutput]) -> list[int]:
+def list_tokens(out: list[TokenOutput]) -> list[int]:
     return [output.token for output in out if isinstance(output, Sampled)]
 
 
@@ -56,25 +56,25 @@ def test_it_ends_at_a_stop_token_or_at_its_length(
 def test_held_tokens_are_found_by_their_bytes() -> None:
     one = answer()
     one.build_body(0, cached=False)
-    assert said(one.feed(CompletionChunk("\U0001f600", (7,), tokens_predicted=2))) == [6, 7]
+    assert list_tokens(one.feed(CompletionChunk("\U0001f600", (7,), tokens_predicted=2))) == [6, 7]
     assert not one.is_stale
 
 
-def test_held_tokens_that_may_be_several_are_asked_for_by_themselves() -> None:
+def test_ambiguous_held_tokens_are_requested_separately() -> None:
     """f0 9f 98 may be (f0 9f, 98) or (f0, 9f 98)."""
     one = answer()
     one.build_body(0, cached=False)
-    assert said(one.feed(CompletionChunk("a", (0,), tokens_predicted=1))) == [0]
-    assert said(one.feed(CompletionChunk("\U0001f600", (5,), tokens_predicted=4))) == []
+    assert list_tokens(one.feed(CompletionChunk("a", (0,), tokens_predicted=1))) == [0]
+    assert list_tokens(one.feed(CompletionChunk("\U0001f600", (5,), tokens_predicted=4))) == []
     assert one.is_stale
     again = one.build_body(0, cached=True)
     assert (again.prompt, again.n_predict, again.stream) == ((0, 1, 0), 3, False)
-    assert said(one.feed(CompletionChunk("\U0001f600", (6, 4, 5), True, 3, "limit"))) == [6, 4, 5]
+    assert list_tokens(one.feed(CompletionChunk("\U0001f600", (6, 4, 5), True, 3, "limit"))) == [6, 4, 5]
     rest = one.build_body(0, cached=True)
     assert (rest.n_predict, rest.stream, len({7, again.seed, rest.seed})) == (5, True, 3)
 
 
-def test_what_was_cut_within_a_character_is_asked_for_by_itself() -> None:
+def test_tokens_cut_within_a_character_are_requested_separately() -> None:
     one = answer(max_tokens=2)
     one.build_body(0, cached=False)
     one.feed(CompletionChunk("a", (0,), tokens_predicted=1))
@@ -82,10 +82,10 @@ def test_what_was_cut_within_a_character_is_asked_for_by_itself() -> None:
     assert (one.is_finished, one.is_stale, one.build_body(0, cached=True).n_predict) == (False, True, 1)
 
 
-def test_a_token_that_the_grammar_refuses_is_not_said_but_another_is_asked_for() -> None:
+def test_a_token_that_the_grammar_rejects_is_replaced() -> None:
     one = answer(matcher=Only([[0], [1, 4]]), grammar="start: AB")
     assert one.build_body(0, cached=False).grammar == build_native_grammar("start: AB", {END})
-    assert said(one.feed(CompletionChunk("a", (0,), tokens_predicted=1))) == [0]
+    assert list_tokens(one.feed(CompletionChunk("a", (0,), tokens_predicted=1))) == [0]
     assert one.feed(CompletionChunk("a", (0,), tokens_predicted=2)) == []
     masked = one.build_body(0, cached=True)
     assert (masked.n_predict, masked.stream, masked.grammar) == (1, False, "")
@@ -93,7 +93,7 @@ def test_a_token_that_the_grammar_refuses_is_not_said_but_another_is_asked_for()
     assert one.feed(CompletionChunk("b", (1,), True, 1, "limit"))[-1] == Ended("x", FinishReason.STOP)
 
 
-def test_an_end_that_nobody_asked_for_cannot_come() -> None:
+def test_without_stop_tokens_the_end_token_is_masked() -> None:
     assert answer(stop_token_ids=frozenset[int]()).build_body(0, cached=False).logit_bias == ((END, False),)
     assert answer().build_body(0, cached=False).logit_bias == ()
 
@@ -111,9 +111,9 @@ def test_an_end_cannot_come_too_early() -> None:
 def test_bad_words_count_from_their_last_token() -> None:
     one = answer(sampling=Sampling(bad_words=((0, 1), (3,))))
     assert one.build_body(0, cached=False).logit_bias == ((3, False),)
-    assert said(one.feed(CompletionChunk("b", (1,), tokens_predicted=1))) == [1]
-    assert said(one.feed(CompletionChunk("a", (0,), tokens_predicted=2))) == [0]
-    assert said(one.feed(CompletionChunk("b", (1,), tokens_predicted=3))) == []
+    assert list_tokens(one.feed(CompletionChunk("b", (1,), tokens_predicted=1))) == [1]
+    assert list_tokens(one.feed(CompletionChunk("a", (0,), tokens_predicted=2))) == [0]
+    assert list_tokens(one.feed(CompletionChunk("b", (1,), tokens_predicted=3))) == []
     assert (1, False) in one.build_body(0, cached=True).logit_bias
 
 
@@ -133,9 +133,9 @@ def test_the_prompt_is_not_penalized_until_the_answer_repeats_it() -> None:
     body = one.build_body(0, cached=False)
     assert (body.presence_penalty, body.frequency_penalty) == (0.5, 0.25)
     assert dict(body.logit_bias) == {0: 0.75, 1: 1.0}
-    assert said(one.feed(CompletionChunk("x", (3,), tokens_predicted=1))) == [3]
+    assert list_tokens(one.feed(CompletionChunk("x", (3,), tokens_predicted=1))) == [3]
     assert not one.is_stale, "not of the prompt: llama.cpp's penalty is right"
-    assert said(one.feed(CompletionChunk("b", (1,), tokens_predicted=2))) == [1]
+    assert list_tokens(one.feed(CompletionChunk("b", (1,), tokens_predicted=2))) == [1]
     assert one.is_stale
     again = one.build_body(0, cached=True)
     assert (again.prompt, dict(again.logit_bias)) == ((0, 1, 1, 3, 1), {0: 0.75, 1: 0.5})
@@ -145,10 +145,10 @@ def test_a_spent_budget_forces_its_tokens_alone() -> None:
     limit = ReasoningBudget(1, (), (2,), (2,), is_open=True)
     one = answer(reasoning_budget=limit, sampling=Sampling(temperature=1.0, presence_penalty=2.0))
     assert one.build_body(0, cached=False).n_predict == 9
-    assert said(one.feed(CompletionChunk("b", (4,), tokens_predicted=1))) == [4]
+    assert list_tokens(one.feed(CompletionChunk("b", (4,), tokens_predicted=1))) == [4]
     forced = one.build_body(0, cached=True)
     assert (forced.n_predict, forced.logit_bias, forced.presence_penalty) == (1, ((2, 200.0),), 0.0)
-    assert said(one.feed(CompletionChunk("", (2,), True, 1, "limit"))) == [2]
+    assert list_tokens(one.feed(CompletionChunk("", (2,), True, 1, "limit"))) == [2]
     assert one.build_body(0, cached=True).n_predict == 7
 
 
@@ -169,11 +169,11 @@ def test_a_prompt_is_generated_for_its_logprobs() -> None:
     one.feed(CompletionChunk("a", (0,), True, 1, "limit", completion_probabilities=(ScoredToken(0, -0.5, whole),)))
     last = one.build_body(0, cached=True)
     assert (last.prompt, last.n_predict) == ((0, 1, 2, END), 1)
-    (told,) = one.feed(CompletionChunk("a", (0,), True, 1, completion_probabilities=(ScoredToken(0, -1.0, best),)))
-    assert isinstance(told, PromptLogprobs)
-    assert [score and score.logprob for score in told.logprobs] == [None, -2.0, -4.0, -3.0, -1.0]
-    assert told.logprobs[2] is not None
-    assert (told.logprobs[2].rank, told.logprobs[2].top) == (2, ((0, -0.5),))
+    (output,) = one.feed(CompletionChunk("a", (0,), True, 1, completion_probabilities=(ScoredToken(0, -1.0, best),)))
+    assert isinstance(output, PromptLogprobs)
+    assert [score and score.logprob for score in output.logprobs] == [None, -2.0, -4.0, -3.0, -1.0]
+    assert output.logprobs[2] is not None
+    assert (output.logprobs[2].rank, output.logprobs[2].top) == (2, ((0, -0.5),))
     assert one.build_body(0, cached=True).prompt == (0, 1, 2, END, 0), "and then the answer"
 
 

@@ -1,4 +1,4 @@
-"""What a GGUF file says of itself, and what is no such file."""
+"""The metadata of GGUF files, and files that are not GGUF."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from dragoman.engines.llamacpp.gguf import GgufMetadata, count_parameters
 U32, F32, BOOL, STRING, ARRAY = 4, 6, 7, 8, 9
 
 
-def text(said: str) -> bytes:
-    raw = said.encode()
+def text(value: str) -> bytes:
+    raw = value.encode()
     return struct.pack("<Q", len(raw)) + raw
 
 
@@ -26,8 +26,8 @@ def entry(key: str, kind: int, value: bytes) -> bytes:
     return text(key) + struct.pack("<I", kind) + value
 
 
-def strings(*said: str) -> bytes:
-    return struct.pack("<IQ", STRING, len(said)) + b"".join(map(text, said))
+def strings(*values: str) -> bytes:
+    return struct.pack("<IQ", STRING, len(values)) + b"".join(map(text, values))
 
 
 ENTRIES = [

@@ -36,7 +36,7 @@ from dragoman.serving.clock import SystemClock
 from dragoman.settings import Settings
 from dragoman.testing import EngineUnderTest
 from dragoman.testing.engine_kit import build_conversation
-from tests.engines.harness import GREEDY, Only, Speaker, Told, alone
+from tests.engines.harness import GREEDY, Only, Outputs, Speaker, alone
 
 pytest.importorskip("xllamacpp", reason="needs xllamacpp")
 pytest.importorskip("gguf", reason="needs gguf")
@@ -71,8 +71,8 @@ class Client(Speaker):
 async def serving(
     file: Path, *, clock: Callable[[], float] = time.monotonic, deterministic: bool = True, **limits: int | bool
 ) -> AsyncGenerator[Client]:
-    said = {"max_model_len": 1024, "max_num_seqs": 32, **limits}
-    sizes = EngineLimits(**said)  # pyright: ignore[reportArgumentType]
+    options = {"max_model_len": 1024, "max_num_seqs": 32, **limits}
+    sizes = EngineLimits(**options)  # pyright: ignore[reportArgumentType]
     metadata = read_metadata(file)
     engine = load(
         metadata,
@@ -97,14 +97,14 @@ def talk(text: str) -> tuple[int, ...]:
 
 
 def prompts() -> list[tuple[int, ...]]:
-    """What people say, and what nobody says."""
+    """Common and unusual texts."""
     rng = np.random.default_rng(5)
-    said = [
+    texts = [
         talk(f"{verb} {thing}.")
         for verb in ("Tell me", "What is", "Count", "Repeat")
         for thing in ("a story", "3 + 4", "to 9")
     ]
-    return said + [
+    return texts + [
         tuple(rng.integers(9, len(TOKENIZER.special_tokens) + 1900, n).tolist()) for n in (1, 2, 17, 64, 300)
     ]
 
@@ -117,13 +117,13 @@ async def test_the_same_tokens_as_in_numpy(packaged: Llama, file: Path) -> None:
         for n, prompt in enumerate(prompts())
     ]
     async with serving(file) as client:
-        told = [client.send(ask) for ask in asks]
-        await client.ends(*told)
-    compared = sum(agree(alone(packaged, ask), theirs) for ask, theirs in zip(asks, told, strict=True))
+        streams = [client.send(ask) for ask in asks]
+        await client.ends(*streams)
+    compared = sum(agree(alone(packaged, ask), theirs) for ask, theirs in zip(asks, streams, strict=True))
     assert compared > 300
 
 
-def agree(ours: Told, theirs: Told) -> int:
+def agree(ours: Outputs, theirs: Outputs) -> int:
     """Tokens that could be compared: up to the first one that numpy is not sure of."""
     for place, (mine, other) in enumerate(zip(ours.scores, theirs.scores, strict=False)):
         assert mine is not None
@@ -156,10 +156,10 @@ async def test_presence_and_frequency_count_the_output_alone(
     ask = TokenRequest(id="a", prompt=prompt, max_tokens=80, sampling=sampling, stop_token_ids=frozenset({2}))
     plain = msgspec.structs.replace(ask, sampling=GREEDY)
     async with serving(file) as client:
-        told = await client.ask(ask)
-    assert (told.tokens, told.end) == (alone(packaged, ask).tokens, alone(packaged, ask).end)
-    assert told.tokens != alone(packaged, plain).tokens
-    assert set(told.tokens) & set(prompt)
+        outputs = await client.ask(ask)
+    assert (outputs.tokens, outputs.end) == (alone(packaged, ask).tokens, alone(packaged, ask).end)
+    assert outputs.tokens != alone(packaged, plain).tokens
+    assert set(outputs.tokens) & set(prompt)
 
 
 async def test_penalties_that_llamacpp_cannot_separate_are_refused_by_name(file: Path) -> None:
@@ -203,11 +203,11 @@ async def test_a_spent_reasoning_budget_forces_the_end(packaged: Llama, file: Pa
         stop_token_ids=frozenset({2}),
     )  # fmt: skip
     async with serving(file) as client:
-        told = await client.ask(ask)
+        outputs = await client.ask(ask)
     known = alone(packaged, ask)
-    assert tuple(told.tokens[budget : budget + len(limit.forced_ids)]) == limit.forced_ids
-    assert told.tokens == known.tokens
-    assert [score and round(score.logprob, 1) for score in told.scores][budget] is not None
+    assert tuple(outputs.tokens[budget : budget + len(limit.forced_ids)]) == limit.forced_ids
+    assert outputs.tokens == known.tokens
+    assert [score and round(score.logprob, 1) for score in outputs.scores][budget] is not None
 
 
 async def test_flash_attention_changes_only_what_is_nearly_equal(packaged: Llama, file: Path) -> None:
@@ -216,9 +216,9 @@ async def test_flash_attention_changes_only_what_is_nearly_equal(packaged: Llama
         for n, prompt in enumerate(prompts()[:6])
     ]
     async with serving(file, deterministic=False) as client:
-        told = [client.send(ask) for ask in asks]
-        await client.ends(*told)
-    assert [one.tokens for one in told] == [alone(packaged, ask).tokens for ask in asks]
+        streams = [client.send(ask) for ask in asks]
+        await client.ends(*streams)
+    assert [one.tokens for one in streams] == [alone(packaged, ask).tokens for ask in asks]
 
 
 class Follows:
@@ -244,7 +244,7 @@ class Follows:
         return not self._left
 
 
-async def test_a_matcher_that_fails_takes_nobody_with_it(file: Path) -> None:
+async def test_a_failing_matcher_fails_only_its_request(file: Path) -> None:
     ask = TokenRequest(id="a", prompt=talk("Hi"), max_tokens=5, matcher=Only([[300]], fail_at=0))
     async with serving(file) as client:
         broken, fine = client.send(ask), client.send(msgspec.structs.replace(ask, id="b", matcher=None))
@@ -259,7 +259,7 @@ def test_a_cache_that_holds_no_longest_context_is_refused(file: Path) -> None:
         load(metadata, build_gguf_tokenizer(metadata), EngineLimits(max_model_len=512, num_kv_tokens=256))
 
 
-async def test_tokens_that_are_no_whole_character_are_told_too(file: Path) -> None:
+async def test_tokens_of_partial_characters_are_reported_too(file: Path) -> None:
     """llama.cpp's stream does not name them."""
     spelled = ids("a😀b👍🏽京")
     assert len(spelled) > 12
@@ -271,14 +271,14 @@ async def test_tokens_that_are_no_whole_character_are_told_too(file: Path) -> No
             assert tuple((await client.ask(cut)).tokens) == spelled[:most]
 
 
-async def test_a_random_mess_of_bytes_is_told_whole(file: Path) -> None:
-    """Hot enough that much of it is no UTF-8: what cannot be known is asked for again."""
+async def test_random_bytes_are_reported_completely(file: Path) -> None:
+    """A temperature at which much of the output is not UTF-8: unknown tokens are requested again."""
     hot = Sampling(temperature=1e6, seed=5)
     ask = TokenRequest(id="a", prompt=talk("Hi"), max_tokens=300, sampling=hot)
     async with serving(file) as client:
-        told = await client.ask(ask)
-        assert len(told.tokens) == 300
-        assert any(len(TOKENIZER.token_bytes(id).decode(errors="ignore")) == 0 for id in told.tokens)
+        outputs = await client.ask(ask)
+        assert len(outputs.tokens) == 300
+        assert any(len(TOKENIZER.token_bytes(id).decode(errors="ignore")) == 0 for id in outputs.tokens)
 
 
 async def test_min_tokens_allowed_tokens_and_bad_words_hold(file: Path) -> None:
@@ -298,10 +298,10 @@ async def test_min_tokens_allowed_tokens_and_bad_words_hold(file: Path) -> None:
         }
         word = tuple(first[2:5])
         without = Sampling(temperature=0, bad_words=(word,))
-        said = (await client.ask(msgspec.structs.replace(plain, sampling=without))).tokens
-        assert said[:4] == first[:4]
-        assert said[4] != first[4]
-        assert not any(tuple(said[n : n + 3]) == word for n in range(len(said)))
+        tokens = (await client.ask(msgspec.structs.replace(plain, sampling=without))).tokens
+        assert tokens[:4] == first[:4]
+        assert tokens[4] != first[4]
+        assert not any(tuple(tokens[n : n + 3]) == word for n in range(len(tokens)))
 
 
 async def test_sequences_that_do_not_fit_together_give_way_and_say_the_same(file: Path) -> None:
@@ -309,9 +309,9 @@ async def test_sequences_that_do_not_fit_together_give_way_and_say_the_same(file
     async with serving(file, max_model_len=200, num_kv_tokens=260) as client:
         together = [client.send(ask) for ask in asks]
         await client.ends(*together)
-        for ask, told in zip(asks, together, strict=True):
-            assert len(told.tokens) == 100
-            assert told.tokens == (await client.ask(ask)).tokens
+        for ask, outputs in zip(asks, together, strict=True):
+            assert len(outputs.tokens) == 100
+            assert outputs.tokens == (await client.ask(ask)).tokens
 
 
 async def test_a_sequence_that_leaves_as_it_comes_takes_no_slot_with_it(file: Path) -> None:
@@ -341,13 +341,13 @@ async def test_a_process_that_dies_fails_its_sequences_and_can_be_started_again(
     ask = TokenRequest(id="a", prompt=talk("Tell me a story."), max_tokens=900, sampling=GREEDY)
     async with serving(file) as client:
         engine = client.engine
-        told = client.send(ask)
-        await client.until(told, tokens=3)
+        outputs = client.send(ask)
+        await client.until(outputs, tokens=3)
         assert engine.pid is not None
         os.kill(engine.pid, signal.SIGKILL)
-        await client.ends(told)
-        assert isinstance(told.end, Failed)
-        while not engine.health().failed:  # noqa: ASYNC110 - nobody tells when the system has noticed
+        await client.ends(outputs)
+        assert isinstance(outputs.end, Failed)
+        while not engine.health().failed:  # noqa: ASYNC110 - there is no event for it
             await asyncio.sleep(0)
         await engine.stop()
         await engine.start()
@@ -355,7 +355,7 @@ async def test_a_process_that_dies_fails_its_sequences_and_can_be_started_again(
         assert len((await client.ask(msgspec.structs.replace(ask, max_tokens=5))).tokens) == 5
 
 
-def test_what_llamacpp_cannot_load_is_told_in_one_line(file: Path, tmp_path: Path) -> None:
+def test_a_file_that_llamacpp_cannot_load_is_a_one_line_error(file: Path, tmp_path: Path) -> None:
     broken = tmp_path / "broken.gguf"
     broken.write_bytes(file.read_bytes()[:-200_000])
     metadata = read_metadata(broken)
@@ -378,8 +378,8 @@ async def test_a_process_that_hangs_is_noticed(file: Path) -> None:
     now = [0.0]
     ask = TokenRequest(id="a", prompt=talk("Tell me a story."), max_tokens=900, sampling=GREEDY)
     async with serving(file, clock=lambda: now[0]) as client:
-        told = client.send(ask)
-        await client.until(told, tokens=3)
+        outputs = client.send(ask)
+        await client.until(outputs, tokens=3)
         assert client.engine.pid is not None
         os.kill(client.engine.pid, signal.SIGSTOP)
         now[0] += 61
@@ -387,7 +387,7 @@ async def test_a_process_that_hangs_is_noticed(file: Path) -> None:
         assert "no message from llama.cpp for 61 s" in (client.engine.health().reason or "")
         now[0] += 240
         assert client.engine.health().failed
-    assert isinstance(told.end, Failed)
+    assert isinstance(outputs.end, Failed)
 
 
 def test_a_vocabulary_that_llamacpp_reads_in_another_way_is_refused() -> None:
@@ -409,7 +409,7 @@ async def test_an_aborted_sequence_makes_room_at_once(file: Path) -> None:
         assert client.engine.health().running == 0
 
 
-async def test_calls_are_made_also_where_llamacpp_takes_their_marks_for_text(tmp_path: Path) -> None:
+async def test_calls_are_parsed_where_llamacpp_takes_their_markers_for_text(tmp_path: Path) -> None:
     """Many files call the marks of thoughts and calls user-defined: then llama.cpp's own grammar reads them as text."""
     file = write_embedded(tmp_path / "marks.gguf", marks=USER_DEFINED)
     models = build_models(Settings(model=str(file), max_model_len=2048, max_num_seqs=4, threads=1), SystemClock())
@@ -422,8 +422,8 @@ async def test_calls_are_made_also_where_llamacpp_takes_their_marks_for_text(tmp
     required = msgspec.structs.replace(prompt, tool_choice=ToolChoice("required"), parallel_tool_calls=False)
     for seed in range(3):
         hot = SamplingOptions(temperature=2.0, seed=seed)
-        asked = GenerateRequest(subject.model.name, required, sampling=hot, limits=GenerationLimits(max_tokens=100))
-        (call,) = (await subject.complete(asked)).choices[0].list_calls()
+        request = GenerateRequest(subject.model.name, required, sampling=hot, limits=GenerationLimits(max_tokens=100))
+        (call,) = (await subject.complete(request)).choices[0].list_calls()
         assert call.name == "get_weather"
         assert json.loads(call.arguments) in ({}, {"city": "Rome"})
     free = GenerateRequest(
@@ -450,8 +450,8 @@ async def test_an_answer_under_a_grammar_ends_with_every_end_token(file: Path, e
         matcher=grammar.build_matcher(),
     )
     async with serving(file) as client:
-        told = await client.ask(ask)
-    assert (told.tokens, told.end) == ([end], Ended("a", FinishReason.STOP, end))
+        outputs = await client.ask(ask)
+    assert (outputs.tokens, outputs.end) == ([end], Ended("a", FinishReason.STOP, end))
 
 
 @pytest.mark.parametrize("choice", ["auto", "required"])
@@ -466,10 +466,10 @@ async def test_an_answer_with_tools_ends(file: Path, question: str, choice: str)
         tools=(FunctionTool("get_weather", None, schema, strict=True),),
         tool_choice=ToolChoice(choice),
     )
-    asked = GenerateRequest(
+    request = GenerateRequest(
         subject.model.name, prompt, sampling=SamplingOptions(temperature=0.0), limits=GenerationLimits(max_tokens=300)
     )
-    answer = (await subject.complete(asked)).choices[0]
+    answer = (await subject.complete(request)).choices[0]
     await models.stop()
     assert answer.reason is not FinishReason.LENGTH
     assert len(answer.list_calls()) <= 1

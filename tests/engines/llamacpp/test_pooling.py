@@ -117,8 +117,8 @@ async def test_a_foreign_id_is_refused_and_a_stopped_engine_says_so(tmp_path: Pa
 
 
 def test_only_numbers_are_vectors() -> None:
-    told = msgspec.json.decode(b'{"index": 0, "embedding": [[0.5, null]]}', type=EmbeddingItem)
-    assert told.embedding == ((0.5, None),)
+    item = msgspec.json.decode(b'{"index": 0, "embedding": [[0.5, null]]}', type=EmbeddingItem)
+    assert item.embedding == ((0.5, None),)
     check_numbers([np.array([0.5], np.float32)])
     with pytest.raises(EngineError, match="invalid numbers"):
         check_numbers([np.array([0.5, np.nan], np.float32)])

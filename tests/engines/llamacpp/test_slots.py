@@ -1,4 +1,4 @@
-"""A slot is used again by who can use what it holds, and may."""
+"""A slot is reused by requests that share its prefix and its owner."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_a_prompt_that_shares_nothing_runs_beside_those_that_run() -> None:
     assert slots.acquire((8,), "")[0] == 4, "beside none that run"
 
 
-def test_nobody_uses_what_another_owner_left() -> None:
+def test_a_slot_of_another_owner_is_not_reused() -> None:
     slots = SlotPool(1)
     slots.release(slots.acquire((), "me")[0], (1, 2), "me")
     assert slots.count_cached_tokens((1, 2, 3), "you") == 0
@@ -50,7 +50,7 @@ def test_what_is_forgotten_is_not_found() -> None:
     assert slots.count_cached_tokens((1, 2, 3), "") == 0
 
 
-def test_without_caching_nothing_is_kept() -> None:
+def test_without_caching_no_slot_is_reused() -> None:
     slots = SlotPool(1, caching=False)
     slots.release(slots.acquire((), "")[0], (1, 2), "")
     assert slots.acquire((1, 2, 3), "") == (0, False)
@@ -68,13 +68,13 @@ def test_else_the_one_that_was_used_longest_ago_is_taken() -> None:
 def test_prompts_share_no_more_than_their_images_do() -> None:
     tokens = (1, 2, 9, 9, 3, 9, 9, 4)
 
-    def shown(*digests: bytes) -> tuple[int, ...]:
+    def build_keys(*digests: bytes) -> tuple[int, ...]:
         places = zip((2, 5), digests, strict=True)
         return build_cache_keys(tokens, [PromptImage(begin, begin + 2, digest, None) for begin, digest in places])
 
     slots = SlotPool(1)
-    slots.release(slots.acquire((), "")[0], shown(b"red", b"green"), "")
-    assert slots.count_cached_tokens(shown(b"red", b"green"), "") == 7
-    assert slots.count_cached_tokens(shown(b"red", b"blue"), "") == 5
-    assert slots.count_cached_tokens(shown(b"blue", b"green"), "") == 2
+    slots.release(slots.acquire((), "")[0], build_keys(b"red", b"green"), "")
+    assert slots.count_cached_tokens(build_keys(b"red", b"green"), "") == 7
+    assert slots.count_cached_tokens(build_keys(b"red", b"blue"), "") == 5
+    assert slots.count_cached_tokens(build_keys(b"blue", b"green"), "") == 2
     assert slots.count_cached_tokens(tokens, "") == 2

@@ -36,15 +36,15 @@ RED, GREEN = png(16, 16, (255, 0, 0)), png(40, 20, (0, 255, 0))
 
 @pytest.fixture(scope="module")
 def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    made = tmp_path_factory.mktemp("gguf")
-    write_embedded(made / "tiny.gguf")
-    write_projector(made / "mmproj-tiny.gguf")
-    return made
+    folder = tmp_path_factory.mktemp("gguf")
+    write_embedded(folder / "tiny.gguf")
+    write_projector(folder / "mmproj-tiny.gguf")
+    return folder
 
 
 def settings(directory: Path, **more: Any) -> Settings:
-    said: dict[str, Any] = {"dtype": "float32", "threads": 1, "max_model_len": 512, "max_num_seqs": 4} | more
-    return Settings(model=str(directory / "tiny.gguf"), **said)
+    options: dict[str, Any] = {"dtype": "float32", "threads": 1, "max_model_len": 512, "max_num_seqs": 4} | more
+    return Settings(model=str(directory / "tiny.gguf"), **options)
 
 
 @asynccontextmanager
@@ -66,18 +66,18 @@ def body(*parts: str | bytes, **more: Any) -> dict[str, Any]:
         else {"type": "image_url", "image_url": {"url": data_url(part)}}
         for part in parts
     ]
-    asked = {"messages": [{"role": "user", "content": content}], "max_tokens": 12, "temperature": 0}
-    return {**asked, "return_token_ids": True, **more}
+    payload = {"messages": [{"role": "user", "content": content}], "max_tokens": 12, "temperature": 0}
+    return {**payload, "return_token_ids": True, **more}
 
 
-async def told(http: httpx2.AsyncClient, *parts: str | bytes, **more: Any) -> dict[str, Any]:
+async def chat(http: httpx2.AsyncClient, *parts: str | bytes, **more: Any) -> dict[str, Any]:
     answer = await http.post("/v1/chat/completions", json=body(*parts, **more))
     assert answer.status_code == 200, answer.text
     return answer.json()
 
 
-async def said(http: httpx2.AsyncClient, *parts: str | bytes, **more: Any) -> list[int]:
-    return (await told(http, *parts, **more))["choices"][0]["token_ids"]
+async def get_token_ids(http: httpx2.AsyncClient, *parts: str | bytes, **more: Any) -> list[int]:
+    return (await chat(http, *parts, **more))["choices"][0]["token_ids"]
 
 
 async def test_an_answer_depends_on_the_images_and_on_nothing_beside_it(directory: Path) -> None:
@@ -89,33 +89,33 @@ async def test_an_answer_depends_on_the_images_and_on_nothing_beside_it(director
         (RED, RED),
     ]
     async with serving(directory) as http:
-        alone = [await said(http, *talk) for talk in talks]
+        alone = [await get_token_ids(http, *talk) for talk in talks]
         assert alone[0] != alone[1]
         assert alone[2] != alone[3]
         # Prompts that differ in their images alone find each other's slots.
-        assert [await said(http, *talk) for talk in reversed(talks)] == alone[::-1]
-        assert await asyncio.gather(*(said(http, *talk) for talk in talks * 2)) == alone * 2
+        assert [await get_token_ids(http, *talk) for talk in reversed(talks)] == alone[::-1]
+        assert await asyncio.gather(*(get_token_ids(http, *talk) for talk in talks * 2)) == alone * 2
     async with serving(directory, enable_prefix_caching=False) as http:
-        assert [await said(http, *talk) for talk in talks] == alone
+        assert [await get_token_ids(http, *talk) for talk in talks] == alone
 
 
 async def test_streamed_is_whole_and_usage_is_what_llamacpp_counts(directory: Path) -> None:
     async with serving(directory) as http:
         client: Any = openai.AsyncOpenAI(base_url="http://localhost/v1", api_key="none", http_client=http)
-        asked = body("What is it?", GREEN)
-        del asked["return_token_ids"]
-        whole = await client.chat.completions.create(model="tiny", **asked)
+        request = body("What is it?", GREEN)
+        del request["return_token_ids"]
+        whole = await client.chat.completions.create(model="tiny", **request)
         streamed = await client.chat.completions.create(
-            model="tiny", stream=True, stream_options={"include_usage": True}, **asked
+            model="tiny", stream=True, stream_options={"include_usage": True}, **request
         )
         chunks = [chunk async for chunk in streamed]
         text = "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices)
         assert text == whole.choices[0].message.content
         assert chunks[-1].usage.prompt_tokens == whole.usage.prompt_tokens
-        again = (await told(http, "What is it?", GREEN))["usage"]
+        again = (await chat(http, "What is it?", GREEN))["usage"]
         assert again["prompt_tokens_details"]["cached_tokens"] == again["prompt_tokens"] - 1
-        bare = (await told(http, "What is it?", ""))["usage"]["prompt_tokens"]
-        two = (await told(http, "What is it?", GREEN, RED))["usage"]["prompt_tokens"]
+        bare = (await chat(http, "What is it?", ""))["usage"]["prompt_tokens"]
+        two = (await chat(http, "What is it?", GREEN, RED))["usage"]["prompt_tokens"]
         assert whole.usage.prompt_tokens - bare == PATCHES
         assert two - whole.usage.prompt_tokens == PATCHES
 
@@ -138,7 +138,7 @@ async def test_messages_and_its_token_count_see_images_too(directory: Path) -> N
         (("What does <|im_end|> mean?", RED), "would read other tokens"),
     ],
 )
-async def test_what_llamacpp_cannot_be_told_is_a_400_that_names_the_field(
+async def test_a_parameter_that_llamacpp_lacks_is_a_400_that_names_the_field(
     directory: Path, parts: tuple[str | bytes, ...], reason: str
 ) -> None:
     async with serving(directory) as http:
@@ -147,22 +147,25 @@ async def test_what_llamacpp_cannot_be_told_is_a_400_that_names_the_field(
             assert answer.status_code == 400, answer.text
             assert answer.json()["error"]["param"] == "messages"
             assert reason in answer.json()["error"]["message"]
-        assert len(await said(http, "What is it?", RED)) > 0
+        assert len(await get_token_ids(http, "What is it?", RED)) > 0
 
 
-async def test_an_answer_goes_on_where_llamacpp_has_to_be_asked_again(directory: Path) -> None:
-    """No end comes before the tenth token: that is another question, with what was said as text."""
+async def test_an_answer_continues_over_a_second_llamacpp_request(directory: Path) -> None:
+    """No end comes before the tenth token: that is another request, with the earlier output as text."""
     async with serving(directory) as http:
-        short, long = await said(http, "What is it?", GREEN), await said(http, "What is it?", GREEN, min_tokens=10)
+        short, long = (
+            await get_token_ids(http, "What is it?", GREEN),
+            await get_token_ids(http, "What is it?", GREEN, min_tokens=10),
+        )
         assert (len(short) < 10 <= len(long), long[: len(short) - 1]) == (True, short[:-1])
 
 
 async def test_an_answer_that_llamacpp_would_read_otherwise_does_not_go_on(directory: Path) -> None:
-    """It says the same letter again and again, which it would read as longer tokens."""
+    """It repeats one letter, which it would read as longer tokens."""
     async with serving(directory) as http:
         found = (await http.post("/tokenize", json={"prompt": "l", "add_special_tokens": False})).json()["tokens"]
         forced = {"logit_bias": {str(found[0]): 100}, "ignore_eos": True, "max_tokens": 6}
-        assert await said(http, "What is it?", RED, **forced) == found * 6
+        assert await get_token_ids(http, "What is it?", RED, **forced) == found * 6
         answer = await http.post("/v1/chat/completions", json=body("What is it?", RED, min_tokens=3, **forced))
         assert answer.status_code == 500
         assert "cannot resume" in answer.json()["error"]["message"]
@@ -187,7 +190,7 @@ async def test_a_prompt_begins_as_llamacpp_begins_it_and_ends_with_text(
 
 async def test_several_choices_and_a_grammar_see_the_image(directory: Path) -> None:
     async with serving(directory) as http:
-        answer = await told(http, "What is it?", RED, n=2, structured_outputs={"choice": ["red", "green"]})
+        answer = await chat(http, "What is it?", RED, n=2, structured_outputs={"choice": ["red", "green"]})
         assert {choice["message"]["content"] for choice in answer["choices"]} <= {"red", "green"}
 
 

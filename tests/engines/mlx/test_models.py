@@ -20,7 +20,7 @@ from dragoman.engines.batching import SchedulerConfig
 from dragoman.engines.mlx import build_paged_model, caches, load_network, mx
 from dragoman.engines.tiny.model import Llama
 
-from ..harness import GREEDY, Bench, Told, alone, told_by
+from ..harness import GREEDY, Bench, Outputs, alone, generate_with_files
 
 pytestmark = pytest.mark.mlx
 
@@ -58,11 +58,11 @@ def network(kind: str, **more: Any) -> Any:
 
 def generated(model: Any, prompt: list[int], count: int) -> list[int]:
     cache = caches.make_prompt_cache(model)
-    ids, made = prompt, list[int]()
+    ids, generated_ids = prompt, list[int]()
     for _ in range(count):
-        made.append(int(mx.argmax(model(mx.array([ids]), cache=cache)[0, -1])))
-        ids = made[-1:]
-    return made
+        generated_ids.append(int(mx.argmax(model(mx.array([ids]), cache=cache)[0, -1])))
+        ids = generated_ids[-1:]
+    return generated_ids
 
 
 @pytest.mark.parametrize("kind", FAMILIES)
@@ -74,12 +74,12 @@ def test_a_family_says_in_a_mixed_batch_what_it_says_alone_in_its_library(kind: 
     model, bytes_per_token = build_paged_model(alike, vocab=96, max_positions=512)
     assert bytes_per_token > 0
     bench = Bench(model, SchedulerConfig(max_num_seqs=8, max_num_batched_tokens=24))
-    told = [
+    streams = [
         bench.add(TokenRequest(id=str(place), prompt=tuple(prompt), max_tokens=12, sampling=GREEDY))
         for place, prompt in enumerate(prompts)
     ]
     bench.finish()
-    assert [one.tokens for one in told] == expected
+    assert [one.tokens for one in streams] == expected
 
 
 def test_a_model_with_state_beside_its_keys_and_values_is_refused() -> None:
@@ -144,15 +144,15 @@ def test_a_second_time_comes_from_the_cache_and_is_the_same() -> None:
 
 
 @pytest.mark.parametrize("dtype", [mx.float32, mx.bfloat16])
-def test_a_new_process_finds_what_an_old_one_kept_in_files(dtype: Any, tmp_path: Path) -> None:
+def test_a_new_process_finds_the_block_files_of_an_old_one(dtype: Any, tmp_path: Path) -> None:
     ask = TokenRequest(id="a", prompt=tuple(range(3, 53)), max_tokens=8, sampling=GREEDY)
-    told: list[Told] = []
+    streams: list[Outputs] = []
     for _ in range(2):
         loaded = network("llama")
         loaded.set_dtype(dtype)
-        told.append(told_by(build_paged_model(loaded, vocab=96, max_positions=512)[0], tmp_path, ask))
-    assert [one.cached for one in told] == [[0], [48]]
-    assert told[1].tokens == told[0].tokens
+        streams.append(generate_with_files(build_paged_model(loaded, vocab=96, max_positions=512)[0], tmp_path, ask))
+    assert [one.cached for one in streams] == [[0], [48]]
+    assert streams[1].tokens == streams[0].tokens
 
 
 @pytest.mark.parametrize(

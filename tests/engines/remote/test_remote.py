@@ -201,16 +201,16 @@ async def test_a_front_end_that_disconnects_leaves_nothing_in_the_engine(running
     async with running.front_ends(2) as models:
         gone, other = map(get_client, models)
         lost = [send(gone, f"gone-{number}") for number in range(3)]
-        kept = send(other, "kept", max_tokens=60)
-        for receiver in (*lost, kept):
+        survivor = send(other, "kept", max_tokens=60)
+        for receiver in (*lost, survivor):
             await receiver.wait(3)
         assert gone.health().running == 3
         assert other.health().running == 1
         await gone.stop()
         assert [type(receiver.end) for receiver in lost] == [Failed] * 3
-        await kept.wait()
-        assert isinstance(kept.end, Ended)
-        assert len(kept.tokens) == 60
+        await survivor.wait()
+        assert isinstance(survivor.end, Ended)
+        assert len(survivor.tokens) == 60
         # What is paused does not end by itself: only what was aborted is gone.
         await get_client(models[1]).control.pause("keep")
         await settle(get_backend(running.local).engine)
@@ -435,10 +435,10 @@ async def test_an_adapter_that_one_front_end_loads_is_known_to_all(running: Spli
 
 async def test_the_next_process_has_the_adapters_and_knows_of_lost_weights(running: Split) -> None:
     weights = next(find_bundled_model().glob("*.safetensors")).read_bytes()
-    told: list[EngineChanges] = []
+    changes: list[EngineChanges] = []
     running.adapters = Registry()
     await running.server.stop()
-    await running.start(on_change=told.append)
+    await running.start(on_change=changes.append)
     async with running.front_ends(1) as (model,):
         client, adapters = get_client(model), model.adapters
         assert adapters is not None
@@ -448,13 +448,13 @@ async def test_the_next_process_has_the_adapters_and_knows_of_lost_weights(runni
         await client.control.update_weights(WeightsInMemory((weights,)), "step-1")
         # Nothing of it is new.
         await client.control.resume()
-        assert told[-1] == EngineChanges(WeightHistory("step-1", 1, "step-1"), (("other", "b"), ("gone", "c")))
-        assert len(told) == 4
+        assert changes[-1] == EngineChanges(WeightHistory("step-1", 1, "step-1"), (("other", "b"), ("gone", "c")))
+        assert len(changes) == 4
     await running.server.stop()
     running.adapters = registry = Registry()
     running.local.close_workers()
     running.local = build_local()
-    await running.start(inherited=msgspec.structs.replace(told[-1], adapters=(("other", "b"), ("gone", "missing"))))
+    await running.start(inherited=msgspec.structs.replace(changes[-1], adapters=(("other", "b"), ("gone", "missing"))))
     assert registry.entries == {"other": "b"}
     async with running.front_ends(1) as (model,):
         client = get_client(model)
@@ -545,7 +545,7 @@ async def test_a_step_is_one_frame(running: Split) -> None:
     writer.close()
 
 
-async def test_what_a_slow_front_end_does_not_read_is_kept_and_sent_together(running: Split) -> None:
+async def test_outputs_for_a_slow_front_end_are_merged(running: Split) -> None:
     reader, writer = await asyncio.open_unix_connection(running.path, limit=1)
     # More bytes than the buffers of both sides hold.
     request = msgspec.structs.replace(build_add("a", 250), logprobs=250)

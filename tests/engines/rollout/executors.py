@@ -19,14 +19,14 @@ WORDS = [
 
 
 def roll(prompt: Sequence[int], sampling: RolloutSampling, k: int) -> list[int]:
-    """Answers of a length that is asked for; which words is the prompt's matter and the seed's."""
+    """Answers of the requested length, whose words depend on the prompt and the seed."""
     seed = 0 if sampling.temperature == 0 else (sampling.seed or 0) + k
     dice = random.Random(f"{list(prompt)} {seed}")
     return [dice.choice(WORDS) for _ in range(sampling.max_tokens)]
 
 
 class Dice:
-    """A plain one, that says as little as it may."""
+    """A minimal one, which returns as little as is allowed."""
 
     def __init__(self) -> None:
         self.calls: list[tuple[list[tuple[int, ...]], int, RolloutSampling]] = []

@@ -1,4 +1,4 @@
-"""RL executors behind the contract of engines: what they are asked, what becomes of what they give."""
+"""RL executors behind the contract of engines: their requests and their results."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ async def test_n_candidates_of_a_prompt_are_one_call_and_their_ids_are_untouched
     assert choices[0]["weight_versions"] is None, "it does not tell its version"
 
 
-async def test_what_it_does_not_declare_is_told_and_not_passed_on():
+async def test_undeclared_parameters_are_warned_of_and_not_passed_on():
     dice = Dice()
     async with serving(dice) as http:
         answer = await http.post("/inference/v1/generate", json=ask(top_p=0.5, min_tokens=2))
@@ -88,7 +88,7 @@ class Slow(Dice):
         return super().generate(prompts, n, sampling)
 
 
-async def test_a_plain_executor_that_nobody_waits_for_any_more_is_not_called_beside_that():
+async def test_a_blocking_executor_is_not_called_again_while_a_cancelled_call_runs():
     slow = Slow()
     async with serving(slow) as http:
         leaving = asyncio.create_task(generated(http, [1]))
@@ -120,7 +120,7 @@ async def test_a_plain_executor_gets_all_that_waits_at_once_and_is_called_by_one
     assert [prompts for prompts, _, _ in slow.calls] == [[(1,)], [(2,), (3,), (4,)], [(5,)]]
 
 
-MADE: list[tuple[object, str]] = [
+ANSWERS: list[tuple[object, str]] = [
     (None, "no lists of candidates"),
     ([[]], "0] candidates, not"),
     ([[{"token_ids": ["a"]}]], "no lists of candidates"),
@@ -133,13 +133,13 @@ MADE: list[tuple[object, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("made", "message"), MADE)
-async def test_what_cannot_be_an_answer_is_the_executors_failure(made: object, message: str):
+@pytest.mark.parametrize(("answer", "message"), ANSWERS)
+async def test_what_cannot_be_an_answer_is_the_executors_failure(answer: object, message: str):
     class Odd(Dice):
         def generate(self, prompts: Sequence[tuple[int, ...]], n: int, sampling: RolloutSampling) -> object:
-            if isinstance(made, Exception):
-                raise made
-            return made
+            if isinstance(answer, Exception):
+                raise answer
+            return answer
 
     async with serving(Odd()) as http:
         failed = await http.post("/inference/v1/generate", json=ask(logprobs=0))
@@ -149,7 +149,7 @@ async def test_what_cannot_be_an_answer_is_the_executors_failure(made: object, m
         assert (await http.get("/health")).status_code == 200
 
 
-async def test_stop_tokens_and_stop_strings_end_what_it_said():
+async def test_stop_tokens_and_stop_strings_cut_its_output():
     class Stopping(Dice):
         def candidate(self, prompt: tuple[int, ...], sampling: RolloutSampling, k: int) -> Any:
             return {"token_ids": [WORDS[1], WORDS[2], sampling.stop_token_ids[0]]}
@@ -172,7 +172,7 @@ async def test_every_dialect_is_there():
     assert len(sglang["output_ids"]) == 4
 
 
-async def test_weights_are_replaced_between_calls_and_told():
+async def test_weights_are_replaced_between_calls_and_reported():
     async with serving(Trained()) as http:
         assert (await generated(http))[0]["weight_versions"] == [{"version": "zero", "start": 0, "end": 4}]
         updated = await http.post("/update_weights?weight_version=one", content=b"good", headers=BINARY)

@@ -1,4 +1,4 @@
-"""Scripts as files: what they may say, and how a fault in one is told."""
+"""Scripts as files: their contents, and error messages."""
 
 from __future__ import annotations
 
@@ -143,13 +143,13 @@ def _same(one: Script, other: Script) -> bool:
         ("[" * 100_000, "s.json", "s.json"),
     ],
 )
-def test_a_fault_is_told_with_its_place(tmp_path: Path, text: str, name: str, why: str):
-    with pytest.raises(ScriptError, match=why) as told:
+def test_an_error_names_its_place(tmp_path: Path, text: str, name: str, why: str):
+    with pytest.raises(ScriptError, match=why) as caught:
         load_script(written(tmp_path, text, name))
-    assert str(told.value).startswith(str(tmp_path / name))
+    assert str(caught.value).startswith(str(tmp_path / name))
 
 
-def test_a_file_that_cannot_be_read_is_told(tmp_path: Path):
+def test_an_unreadable_file_is_an_error(tmp_path: Path):
     with pytest.raises(ScriptError, match="No such file"):
         load_script(tmp_path / "absent.yaml")
     (tmp_path / "latin.yaml").write_bytes(b"- \xff")

@@ -38,13 +38,13 @@ from dragoman.engines.script.script import Chunks, Part
 from dragoman.engines.scripted import CallTool, Fail, Refuse, Say, Script, ScriptEntry, Think, UsageOverride, Wait
 from dragoman.engines.scripted.engine import TokenizedPrompt, generate_events, render_transcript
 
-from .asking import Naps, ask, chat, engine, events, user
+from .harness import Naps, ask, chat, engine, events, user
 from .triples import Triples
 
 EVERYTHING = (Think("Let me see."), Say("Hé, 😀!"), CallTool("f", '{"x": "ü"}'), Refuse("No."))
 
 
-async def test_every_part_is_said_in_order():
+async def test_every_part_is_emitted_in_order():
     reply = await ask(engine(Script.of(*EVERYTHING)), chat(tools=["f"]))
     choice = reply.choices[0]
     assert [type(part).__name__ for part in choice.parts] == ["Reasoning", "Text", "ToolCall", "Refusal"]
@@ -80,14 +80,14 @@ async def test_a_script_may_report_other_counts():
 )
 async def test_text_is_cut_as_the_script_says(chunks: Chunks, texts: list[str]):
     script = Script((ScriptEntry((Say("one two\nthree"),), chunks=chunks),))
-    said = [event.text for event in await events(engine(script)) if isinstance(event, TextDelta)]
-    assert said == texts
+    pieces = [event.text for event in await events(engine(script)) if isinstance(event, TextDelta)]
+    assert pieces == texts
 
 
 async def test_a_text_in_pieces_is_cut_exactly_so():
-    said = await events(engine(Script.of(Say(("a", "", "bcd", "é")), CallTool("f", ("{", "}")))), chat(tools=["f"]))
-    assert [event.text for event in said if isinstance(event, TextDelta)] == ["a", "bcd", "é"]
-    assert [event.arguments for event in said if isinstance(event, ToolCallDelta)] == ["{", "}"]
+    output = await events(engine(Script.of(Say(("a", "", "bcd", "é")), CallTool("f", ("{", "}")))), chat(tools=["f"]))
+    assert [event.text for event in output if isinstance(event, TextDelta)] == ["a", "bcd", "é"]
+    assert [event.arguments for event in output if isinstance(event, ToolCallDelta)] == ["{", "}"]
 
 
 @given(text=st.text(max_size=30), limit=st.integers(0, 40), chunks=st.sampled_from(["tokens", "words", "characters"]))
@@ -125,10 +125,10 @@ async def test_text_that_reads_like_a_control_token_is_text():
     assert not any(token.special for token in tokens)
 
 
-async def test_all_choices_are_said_at_once():
+async def test_choices_are_interleaved():
     script = Script((ScriptEntry((Say("one"),), more=((Say("uno"),),), repeat=True),))
-    said = await events(engine(script), chat(choices=3))
-    assert [event.choice for event in said if isinstance(event, TextDelta)] == [0, 1, 2]
+    output = await events(engine(script), chat(choices=3))
+    assert [event.choice for event in output if isinstance(event, TextDelta)] == [0, 1, 2]
     reply = await ask(engine(script), chat(choices=3))
     assert [choice.join_text() for choice in reply.choices] == ["one", "uno", "one"]
     assert reply.usage.completion == 3
@@ -183,15 +183,15 @@ async def test_a_reasoning_budget_ends_the_thought_and_not_the_answer():
 
 
 @pytest.mark.parametrize("wish", [ReasoningOptions(enabled=False), ReasoningOptions(effort="none")])
-async def test_who_wants_no_thoughts_gets_none(wish: ReasoningOptions):
+async def test_reasoning_can_be_turned_off(wish: ReasoningOptions):
     reply = await ask(engine(Script.of(Think("hm"), Say("ok"))), chat(reasoning=wish))
     assert (reply.choices[0].join_reasoning(), reply.choices[0].join_text()) == ("", "ok")
 
 
 async def test_a_custom_tool_gets_its_input_as_it_is():
     request = GenerateRequest("m", Conversation((user("hi"),), (CustomTool("patch"), FunctionTool("f"))))
-    said = await events(engine(Script.of(CallTool("patch", "*** Begin"), CallTool("f"))), request)
-    assert [event.custom for event in said if isinstance(event, ToolCallStart)] == [True, False]
+    output = await events(engine(Script.of(CallTool("patch", "*** Begin"), CallTool("f"))), request)
+    assert [event.custom for event in output if isinstance(event, ToolCallStart)] == [True, False]
 
 
 async def test_a_tokenizer_that_normalises_loses_neither_text_nor_tokens():
@@ -203,9 +203,9 @@ async def test_a_tokenizer_that_normalises_loses_neither_text_nor_tokens():
 
 @pytest.mark.parametrize("part", [Say(""), Think(""), Refuse("")])
 async def test_an_empty_part_says_nothing(part: Part):
-    said = await events(engine(Script.of(part)))
-    assert len(said) == 3
-    assert get_answer_tokens(said[1]) == ()
+    output = await events(engine(Script.of(part)))
+    assert len(output) == 3
+    assert get_answer_tokens(output[1]) == ()
 
 
 def tokens(text: str) -> tuple[Token, ...]:

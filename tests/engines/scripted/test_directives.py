@@ -13,7 +13,7 @@ from dragoman.core.request import GenerateRequest
 from dragoman.engines.script.script import NO_DIRECTIVE, TOOL_RESULT_REPLY
 from dragoman.engines.scripted import Say, Script
 
-from .asking import Naps, ask, assistant, chat, engine, result, user
+from .harness import Naps, ask, assistant, chat, engine, result, user
 
 
 async def parts(*messages: Message, tools: tuple[str, ...] = ("f", "g")) -> list[tuple[str, ...]]:
@@ -57,7 +57,7 @@ def _brief(part: Part) -> tuple[str, ...]:
         ("[[say]]", []),
     ],
 )
-async def test_directives_are_said(text: str, expected: list[tuple[str, ...]]):
+async def test_directives_are_followed(text: str, expected: list[tuple[str, ...]]):
     assert await parts(user(text)) == expected
 
 
@@ -84,9 +84,9 @@ async def test_directives_are_said(text: str, expected: list[tuple[str, ...]]):
     ],
 )
 async def test_a_directive_with_a_fault_is_the_clients_fault(text: str, why: str):
-    with pytest.raises(RequestError, match=why) as told:
+    with pytest.raises(RequestError, match=why) as caught:
         await parts(user(text))
-    assert (told.value.status, told.value.code) == (400, "invalid_directive")
+    assert (caught.value.status, caught.value.code) == (400, "invalid_directive")
 
 
 @given(st.text("[]say tol{}\"'then\\", max_size=60).map(lambda text: text.replace("t{", "[[tool ")))
@@ -130,12 +130,12 @@ async def test_parts_of_one_message_direct_together():
     assert await parts(Message(Role.TOOL, (media,))) == [("say", "t")]
 
 
-async def test_a_call_that_nobody_could_make_is_left_out():
+async def test_a_call_of_an_undeclared_tool_is_left_out():
     assert await parts(user("[[tool f]]"), tools=()) == [("say", NO_DIRECTIVE)]
     assert await parts(user("[[tool f]][[say title]]"), tools=()) == [("say", "title")]
 
 
-async def test_a_mistyped_tool_is_told():
+async def test_a_mistyped_tool_is_an_error():
     with pytest.raises(RequestError, match="'h'; declared are: f, g"):
         await parts(user("[[tool h]]"))
 
@@ -156,7 +156,7 @@ async def test_directives_are_words_where_they_are_switched_off():
     assert reply.choices[0].join_text() == "scripted"
 
 
-async def test_a_script_answers_where_nobody_directs():
+async def test_a_script_answers_where_there_are_no_directives():
     playing = engine(Script.of(Say("scripted")), directives=True)
     assert (await ask(playing, chat(user("[[say directed]]")))).choices[0].join_text() == "directed"
     assert (await ask(playing, chat(user("hi")))).choices[0].join_text() == "scripted"

@@ -14,15 +14,15 @@ from dragoman.core.events import Finished, Started, TextDelta
 from dragoman.core.message import ToolChoice
 from dragoman.engines.scripted import CallTool, Fail, Say, Script, ScriptedEngine, ScriptEntry, Wait
 
-from .asking import ask, chat, engine, user
+from .harness import ask, chat, engine, user
 
 HELLO = Script.of(Say("Hello, world"))
 
 
 def test_it_is_an_engine_of_events():
-    made: Engine = engine()
-    assert made.capabilities.native_tools
-    assert made.capabilities.native_reasoning
+    created: Engine = engine()
+    assert created.capabilities.native_tools
+    assert created.capabilities.native_reasoning
     assert not engine(native=False).capabilities.native_tools
 
 
@@ -67,12 +67,12 @@ async def test_an_error_later_in_a_reply_breaks_the_stream():
         lambda: Fail(200),
     ],
 )
-def test_what_could_not_be_played_cannot_be_made(wrong: Callable[[], object]):
+def test_invalid_scripts_are_rejected_at_construction(wrong: Callable[[], object]):
     with pytest.raises(ValueError, match=r"."):
         wrong()
 
 
-async def test_it_remembers_what_it_was_asked():
+async def test_it_records_its_requests():
     playing = engine(HELLO, history_size=2)
     for text in "abc":
         await ask(playing, chat(user(text)))
@@ -136,7 +136,7 @@ async def test_stopping_ends_an_answer_between_two_events():
         await anext(events)
 
 
-async def test_a_broken_clock_is_told():
+async def test_an_error_of_the_clock_is_raised():
     async def broken(_: float) -> None:
         raise OSError("no time")
 

@@ -15,7 +15,7 @@ from dragoman.engines.script.script import Chunks, Part
 from dragoman.engines.scripted import CallTool, Refuse, Say, Script, ScriptEntry, Think, Wait
 from dragoman.prompts.tokenizer import load_tokenizer
 
-from .asking import ask, chat, engine, events
+from .harness import ask, chat, engine, events
 from .triples import Triples
 
 TEXTS = st.text("aé😀 \n<|im_end|>", max_size=12)
@@ -57,11 +57,11 @@ async def test_every_stream_is_legal_and_counts_its_tokens(
         reasoning=ReasoningOptions(budget=budget),
     )
     playing = engine(Script((ScriptEntry(parts, chunks=chunks, pace=0.1),)), tokenizer=tokenizer)
-    fold, said = ReplyBuilder(), await events(playing, request)
-    for event in check_events(said):
+    fold, stream = ReplyBuilder(), await events(playing, request)
+    for event in check_events(stream):
         fold.feed(event)
     reply = fold.build()
-    assert isinstance(said[0], Started)
+    assert isinstance(stream[0], Started)
     assert reply.usage.completion == sum(len(choice.tokens) for choice in reply.choices)
     for choice in reply.choices:
         assert max_tokens is None or len(choice.tokens) <= max_tokens

@@ -15,10 +15,10 @@ from dragoman.core.request import GenerateRequest
 from dragoman.engines.script.script import Subject
 from dragoman.engines.scripted import MatchRule, Say, Script, ScriptEntry
 
-from .asking import ask, assistant, chat, engine, result, user
+from .harness import ask, assistant, chat, engine, result, user
 
 
-async def said(script: Script, *requests: GenerateRequest) -> list[str]:
+async def get_answers(script: Script, *requests: GenerateRequest) -> list[str]:
     playing = engine(script)
     return [(await ask(playing, request)).choices[0].join_text() for request in requests]
 
@@ -29,18 +29,18 @@ def entry(text: str, match: MatchRule | None = None, *, times: int | None = None
 
 async def test_entries_without_a_match_are_used_in_order():
     script = Script((entry("one", times=2), entry("two"), entry("three", repeat=True)))
-    assert await said(script, *[chat()] * 5) == ["one", "one", "two", "three", "three"]
+    assert await get_answers(script, *[chat()] * 5) == ["one", "one", "two", "three", "three"]
 
 
 async def test_entries_with_a_match_come_first_and_stay():
     script = Script((entry("first"), entry("matched", MatchRule(("weather",))), entry("second")))
     weather, other = chat(user("The weather?")), chat(user("hi"))
-    assert await said(script, other, weather, other, weather) == ["first", "matched", "second", "matched"]
+    assert await get_answers(script, other, weather, other, weather) == ["first", "matched", "second", "matched"]
 
 
 async def test_a_match_may_be_used_up_too():
     script = Script((entry("once", MatchRule(("a",)), times=1), entry("then", MatchRule(("a",)))))
-    assert await said(script, *[chat(user("a"))] * 3) == ["once", "then", "then"]
+    assert await get_answers(script, *[chat(user("a"))] * 3) == ["once", "then", "then"]
 
 
 @pytest.mark.parametrize(
@@ -65,13 +65,13 @@ async def test_a_match_may_be_used_up_too():
 async def test_everything_that_a_match_names_must_hold(match: MatchRule, fits: bool):
     request = chat(user("The weather in Paris?"), tools=["get_weather"])
     script = Script((entry("yes", match), entry("no")))
-    assert await said(script, request) == ["yes" if fits else "no"]
+    assert await get_answers(script, request) == ["yes" if fits else "no"]
 
 
 async def test_the_last_word_of_the_user_or_a_tool_decides():
     script = Script((entry("user", MatchRule(("U",))), entry("tool", MatchRule(("T",))), entry("else")))
     system = Message(Role.SYSTEM, (Text("U T"),))
-    assert await said(
+    assert await get_answers(
         script,
         chat(system, user("U"), assistant("T")),
         chat(user("U"), assistant(), result("T")),
@@ -80,7 +80,9 @@ async def test_the_last_word_of_the_user_or_a_tool_decides():
 
 
 async def test_a_plain_prompt_can_be_matched():
-    assert await said(Script((entry("yes", MatchRule(("once",))),)), GenerateRequest("m", "once upon")) == ["yes"]
+    assert await get_answers(Script((entry("yes", MatchRule(("once",))),)), GenerateRequest("m", "once upon")) == [
+        "yes"
+    ]
 
 
 @given(st.text("ab*", max_size=8), st.text("ab", max_size=10))
@@ -117,10 +119,10 @@ def test_a_hostile_glob_takes_linear_time():
         (Script((entry("x", MatchRule(("bye",))),)), "No entry of the script matches"),
     ],
 )
-async def test_nothing_left_to_say_is_told(script: Script, why: str):
+async def test_an_exhausted_script_is_an_error(script: Script, why: str):
     playing = engine(script)
     request = chat(user("hello" + "!" * 1000))
-    with pytest.raises(RequestError, match=why) as told:
+    with pytest.raises(RequestError, match=why) as caught:
         await asyncio.gather(ask(playing, request), ask(playing, request))
-    assert told.value.code == "script_used_up"
-    assert len(told.value.message) < 400
+    assert caught.value.code == "script_used_up"
+    assert len(caught.value.message) < 400

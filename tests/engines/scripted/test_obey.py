@@ -20,7 +20,7 @@ from dragoman.core.request import (
 from dragoman.engines.script.script import Part
 from dragoman.engines.scripted import CallTool, Fail, Refuse, Say, Script, Think
 
-from .asking import ask, chat, engine, user
+from .harness import ask, chat, engine, user
 
 
 def doubling(times: int) -> str:
@@ -97,7 +97,7 @@ async def test_a_reply_that_breaks_the_request_is_refused(parts: list[Part], req
         ([CallTool("f")], chat(tools=["f"], constraint=JsonObject())),
     ],
 )
-async def test_a_reply_that_follows_the_request_is_said(parts: list[Part], request_: GenerateRequest):
+async def test_a_reply_that_follows_the_request_is_accepted(parts: list[Part], request_: GenerateRequest):
     assert (await ask(engine(Script.of(*parts)), request_)).choices[0].parts
 
 

@@ -51,5 +51,5 @@ class Triples:
         return id in SPECIAL.values()
 
     def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = False) -> str:
-        kept = [id for id in ids if not (skip_special_tokens and self.is_special(id))]
-        return b"".join(map(self.token_bytes, kept)).decode(errors="replace")
+        visible = [id for id in ids if not (skip_special_tokens and self.is_special(id))]
+        return b"".join(map(self.token_bytes, visible)).decode(errors="replace")

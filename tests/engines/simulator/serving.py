@@ -48,16 +48,16 @@ class Twin:
         assert answer.status_code == 200, answer.text
         return answer.json()
 
-    async def said(self, text: str = "Hello there.", **more: Any) -> str | None:
+    async def get_text(self, text: str = "Hello there.", **more: Any) -> str | None:
         return (await self.chat(text, **more))["choices"][0]["message"]["content"]
 
 
 @asynccontextmanager
 async def twin(**settings: Any) -> AsyncGenerator[Twin]:
     usual: dict[str, Any] = {"model": "sim", "served_model_name": ("sim-model",), "time_scale": 1000.0}
-    told = Settings(**usual | settings)
-    models = build_models(told, SystemClock())
-    app = create_app(models, options=build_serving_options(told))
+    values = Settings(**usual | settings)
+    models = build_models(values, SystemClock())
+    app = create_app(models, options=build_serving_options(values))
     await models.start()
     backend = next(iter(models)).backend
     assert isinstance(backend, TokenBackend)

@@ -35,7 +35,7 @@ def test_the_end_of_a_sequence_is_evicted_before_its_beginning() -> None:
     assert pool.find([b"a", b"b", b"c"]) == blocks[:2]
 
 
-def test_blocks_that_nobody_can_find_are_reused_before_those_that_are_cached() -> None:
+def test_uncached_blocks_are_reused_before_cached_ones() -> None:
     pool = SimulatedBlockPool(6)
     cached, *others = pool.allocate(4)
     pool.cache(cached, b"a")

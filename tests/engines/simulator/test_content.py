@@ -1,4 +1,4 @@
-"""What the simulator says, asked on the wire: repeatable, in the model's own syntax, and as it was told."""
+"""Replies of the simulator on the wire: repeatable, in the model's own syntax, and as configured."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from dragoman.engines.simulator.hashing import KeyedRandom
 from dragoman.engines.simulator.reply_generator import LengthDistribution, parse_length_distribution
 from dragoman.engines.simulator.reply_tokens import fake_logprob
 from tests.pictures import data_url, png
-from tests.serving.house import scope
+from tests.serving.harness import scope
 from tests.serving.test_metrics import read
 
 from .serving import Twin, twin
@@ -37,7 +37,7 @@ WEATHER: dict[str, Any] = {
 
 async def test_the_same_seed_and_request_say_the_same_and_another_seed_does_not():
     async with twin() as sim:
-        first, again, other = [await sim.said(seed=seed) for seed in (1, 1, 2)]
+        first, again, other = [await sim.get_text(seed=seed) for seed in (1, 1, 2)]
     assert first == again != other
 
 
@@ -75,31 +75,31 @@ async def test_the_same_ids_and_seed_say_the_same_in_every_dialect(
             completed = (await sim.post("/v1/completions", body)).json()
             params = {"sampling_seed": seed, "max_new_tokens": 60, **sglang}
             generated = (await sim.post("/generate", {"input_ids": ids, "sampling_params": params})).json()
-        told = chatted["choices"][0]["token_ids"]
-        assert completed["choices"][0]["token_ids"] == told
+        token_ids = chatted["choices"][0]["token_ids"]
+        assert completed["choices"][0]["token_ids"] == token_ids
         if "response_format" not in chat or "json_schema" in chat["response_format"]:
-            assert generated["output_ids"] == told
+            assert generated["output_ids"] == token_ids
 
 
 async def test_a_server_of_the_same_seed_says_the_same_in_the_same_order():
     async def answers() -> list[str | None]:
         async with twin(seed=5) as sim:
-            return [await sim.said() for _ in range(3)]
+            return [await sim.get_text() for _ in range(3)]
 
     first = await answers()
     assert first == await answers()
     assert len(set(first)) == 3
 
 
-async def test_echo_says_what_the_last_message_said():
+async def test_echo_repeats_the_last_message():
     async with twin(sim_mode="echo") as sim:
-        assert await sim.said("Say this: ünïcode & all.") == "Say this: ünïcode & all."
+        assert await sim.get_text("Say this: ünïcode & all.") == "Say this: ünïcode & all."
 
 
-@pytest.mark.parametrize(("asked", "count", "reason"), [({"ignore_eos": True, "max_tokens": 70}, 70, "length")])
-async def test_ignore_eos_says_max_tokens(asked: dict[str, Any], count: int, reason: str):
+@pytest.mark.parametrize(("body", "count", "reason"), [({"ignore_eos": True, "max_tokens": 70}, 70, "length")])
+async def test_ignore_eos_says_max_tokens(body: dict[str, Any], count: int, reason: str):
     async with twin(sim_output_tokens="5") as sim:
-        answer = await sim.chat(**asked)
+        answer = await sim.chat(**body)
     assert (answer["usage"]["completion_tokens"], answer["choices"][0]["finish_reason"]) == (count, reason)
 
 
@@ -111,7 +111,7 @@ async def test_lengths_are_drawn_and_min_tokens_honoured():
         assert (await sim.chat(max_tokens=3))["choices"][0]["finish_reason"] == "length"
 
 
-async def test_a_thought_comes_when_it_is_asked_for_and_keeps_its_budget():
+async def test_reasoning_is_generated_when_requested_within_its_budget():
     async with twin() as sim:
         thinks: dict[str, Any] = {"chat_template_kwargs": {"enable_thinking": True}}
         message = (await sim.chat(**thinks))["choices"][0]["message"]
@@ -148,19 +148,19 @@ async def test_where_tools_may_be_called_the_configured_share_does(share: float,
     assert {answer["choices"][0]["finish_reason"] for answer in answers} == {reason}
 
 
-async def test_directives_and_headers_and_the_administrator_tell_what_is_said():
+async def test_replies_are_set_by_directives_headers_and_the_administrator():
     async with twin(directives=True) as sim:
-        assert await sim.said("[[say From the prompt.]]") == "From the prompt."
+        assert await sim.get_text("[[say From the prompt.]]") == "From the prompt."
         plain = await sim.post("/v1/completions", {"prompt": "[[say From a plain one.]]", "max_tokens": 50})
         assert plain.json()["choices"][0]["text"] == "From a plain one."
         reply = json.dumps({"reply": [{"text": "From the header."}]})
-        assert await sim.said(headers={"x-dragoman-reply": reply}) == "From the header."
+        assert await sim.get_text(headers={"x-dragoman-reply": reply}) == "From the header."
 
 
 async def test_a_directed_call_goes_through_the_models_own_syntax():
     async with twin(directives=True) as sim:
-        told = '[[think Rome.]][[tool get_weather {"city": "Rome", "days": 2}]]'
-        message = (await sim.chat(told, tools=[WEATHER]))["choices"][0]["message"]
+        prompt = '[[think Rome.]][[tool get_weather {"city": "Rome", "days": 2}]]'
+        message = (await sim.chat(prompt, tools=[WEATHER]))["choices"][0]["message"]
     assert message["reasoning"] == "Rome."
     assert json.loads(message["tool_calls"][0]["function"]["arguments"]) == {"city": "Rome", "days": 2}
 
@@ -173,17 +173,17 @@ async def test_a_reply_that_breaks_the_request_is_refused_before_the_stream():
     assert answer.status_code == 400
 
 
-async def test_a_script_and_a_data_set_answer_whom_they_know(tmp_path: Path):
+async def test_matching_requests_are_answered_by_the_script_and_the_data_set(tmp_path: Path):
     script, dataset = tmp_path / "script.yaml", tmp_path / "data.jsonl"
     script.write_text("- match: {contains: sun}\n  reply: It shines.\n- reply: Something else.\n  repeat: true\n")
     dataset.write_text('{"prompt": "Who are you?", "reply": "A twin."}\n')
     async with twin(sim_replies=str(script), sim_dataset=str(dataset)) as sim:
-        assert await sim.said("Who are you?") == "A twin."
-        assert await sim.said("Where is the sun?") == "It shines."
-        assert await sim.said("And the moon?") == "Something else."
+        assert await sim.get_text("Who are you?") == "A twin."
+        assert await sim.get_text("Where is the sun?") == "It shines."
+        assert await sim.get_text("And the moon?") == "Something else."
 
 
-async def test_an_error_that_was_told_is_an_http_status():
+async def test_a_scripted_error_is_an_http_status():
     async with twin(directives=True) as sim:
         messages = [{"role": "user", "content": "[[error 429 Slowly.]]"}]
         answer = await sim.post("/v1/chat/completions", {"messages": messages})
@@ -221,18 +221,18 @@ async def test_n_choices_interleave_and_share_their_prompts_blocks():
 async def test_what_is_abandoned_is_free_at_once():
     """The client closes its connection when the first token has come."""
     body = {"messages": [{"role": "user", "content": "Go on."}], "max_tokens": 4000, "ignore_eos": True, "stream": True}
-    asked, said = asyncio.Event(), asyncio.Event()
+    begin, end = asyncio.Event(), asyncio.Event()
 
     async def receive() -> Message:
-        if not asked.is_set():
-            asked.set()
+        if not begin.is_set():
+            begin.set()
             return {"type": "http.request", "body": json.dumps(body).encode(), "more_body": False}
-        await said.wait()
+        await end.wait()
         return {"type": "http.disconnect"}
 
     async def send(message: Message) -> None:
         if message.get("body"):
-            said.set()
+            end.set()
 
     async with twin(time_scale=1.0) as sim:
         await sim.app(scope("/v1/chat/completions"), receive, send)
@@ -241,7 +241,7 @@ async def test_what_is_abandoned_is_free_at_once():
     assert stats.success["abort"] == 1
 
 
-async def test_embeddings_are_repeatable_and_of_the_asked_dimension():
+async def test_embeddings_are_repeatable_and_have_the_requested_dimension():
     async with twin() as sim:
 
         async def vector(**more: Any) -> list[float]:
@@ -305,8 +305,8 @@ async def test_images_are_tokens_of_the_prompt_and_the_cache_knows_which():
             "/v1/chat/completions", {"messages": [{"role": "user", "content": list(parts)}], "max_tokens": 1}
         )
         assert answer.status_code == 200, answer.text
-        told = answer.json()["usage"]
-        return told["prompt_tokens"], told["prompt_tokens_details"]["cached_tokens"]
+        counts = answer.json()["usage"]
+        return counts["prompt_tokens"], counts["prompt_tokens_details"]["cached_tokens"]
 
     async with twin(sim_image_tokens=100) as sim:
         alone, _ = await usage(sim, text)
@@ -325,8 +325,8 @@ async def test_images_are_tokens_of_the_prompt_and_the_cache_knows_which():
 
 async def test_without_a_cost_images_are_rejected():
     async with twin() as sim:
-        asked = {"messages": [{"role": "user", "content": [picture(1, 2, 3)]}]}
-        assert (await sim.post("/v1/chat/completions", asked)).status_code == 400
+        body = {"messages": [{"role": "user", "content": [picture(1, 2, 3)]}]}
+        assert (await sim.post("/v1/chat/completions", body)).status_code == 400
 
 
 def test_a_control_token_stands_for_images_only_if_prompts_have_no_other():

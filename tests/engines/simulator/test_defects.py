@@ -1,4 +1,4 @@
-"""Defects that other simulators have: none of them here. Asked on the wire, where the wire shows them."""
+"""Defects that other simulators have: none of them here. Tested on the wire, where they are visible there."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ SCHEMA: dict[str, Any] = {
 async def test_generated_json_knows_references_alternatives_constants_and_bounds(seed: int):
     shape = {"type": "json_schema", "json_schema": {"name": "s", "schema": SCHEMA, "strict": True}}
     async with twin() as sim:
-        text = await sim.said(response_format=shape, seed=seed, max_tokens=600)
+        text = await sim.get_text(response_format=shape, seed=seed, max_tokens=600)
     jsonschema_rs.validate(SCHEMA, json.loads(text or ""))
 
 

@@ -1,4 +1,4 @@
-"""Prefill here, decode there: blocks are kept and come back, transfers share a link, nobody starves."""
+"""Prefill here, decode there: blocks are held and freed, transfers share a link, no request starves."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from dragoman.simulation.replay import DisaggregationConfig, ReplayResult, repla
 from dragoman.simulation.routing import ReplicaRouter
 from dragoman.simulation.workload import WorkloadRequest
 
-from .driving import sequence
+from .checked_scheduler import sequence
 
 CONFIG = SimulatedSchedulerConfig(num_gpu_blocks=20, block_size=4, async_scheduling=False)
 COST = TransferCost(bytes_per_token=10.0, bandwidth=100.0, base_seconds=0.5)
@@ -38,15 +38,15 @@ def served(workload: list[WorkloadRequest], engines: list[EngineCore], split: Di
 
 
 def remote(id: str, tokens: int = 8, max_tokens: int = 3) -> SimulatedSequence:
-    made = sequence(id, list(range(tokens)), max_tokens)
-    made.num_remote_tokens = tokens
-    return made
+    remote_sequence = sequence(id, list(range(tokens)), max_tokens)
+    remote_sequence.num_remote_tokens = tokens
+    return remote_sequence
 
 
 # Blocks that are kept.
 
 
-def kept(scheduler: SimulatedScheduler) -> SimulatedSequence:
+def hold_blocks(scheduler: SimulatedScheduler) -> SimulatedSequence:
     ended = sequence("a", [1] * 8, 1)
     ended.keeps_blocks = True
     scheduler.add(ended)
@@ -56,9 +56,9 @@ def kept(scheduler: SimulatedScheduler) -> SimulatedSequence:
     return ended
 
 
-def test_a_prompt_that_is_kept_stays_held_until_it_is_released() -> None:
+def test_blocks_of_a_prefilled_prompt_are_held_until_released() -> None:
     scheduler = SimulatedScheduler(CONFIG)
-    ended = kept(scheduler)
+    ended = hold_blocks(scheduler)
     assert (ended.status, scheduler.num_running, scheduler.pool.num_used) == (SequenceStatus.FINISHED, 0, 2)
     scheduler.release(ended)
     scheduler.release(ended)
@@ -75,16 +75,16 @@ def test_an_abort_keeps_nothing() -> None:
     assert scheduler.pool.num_used == 0
 
 
-def test_a_lease_ends_by_time_unless_someone_has_begun_to_fetch() -> None:
+def test_a_lease_expires_unless_a_fetch_has_begun() -> None:
     scheduler = SimulatedScheduler(CONFIG)
     leases = BlockLeases(scheduler, seconds=10.0)
-    leases.add(kept(scheduler), 5.0)
+    leases.add(hold_blocks(scheduler), 5.0)
     assert (leases.next_expiry, leases.expire(14.9), len(leases)) == (15.0, [], 1)
     assert leases.expire(15.0) == ["a"]
     assert scheduler.pool.num_used == 0
     assert not leases.begin_fetch("a"), "too late"
 
-    leases.add(kept(scheduler), 20.0)
+    leases.add(hold_blocks(scheduler), 20.0)
     assert leases.begin_fetch("a")
     assert (leases.next_expiry, leases.expire(99.0), scheduler.pool.num_used) == (None, [], 2)
     leases.release("a")
@@ -94,9 +94,9 @@ def test_a_lease_ends_by_time_unless_someone_has_begun_to_fetch() -> None:
 
 def test_the_answer_of_the_prefill_side_is_vllms() -> None:
     scheduler = SimulatedScheduler(CONFIG)
-    ended = kept(scheduler)
-    told = build_transfer_params(ended, KvAddress("engine-1", "10.0.0.1", 5601, tp_size=2))
-    assert msgspec.to_builtins(told) == {
+    ended = hold_blocks(scheduler)
+    params = build_transfer_params(ended, KvAddress("engine-1", "10.0.0.1", 5601, tp_size=2))
+    assert msgspec.to_builtins(params) == {
         "do_remote_prefill": True,
         "do_remote_decode": False,
         "remote_block_ids": [ended.blocks],
@@ -117,8 +117,8 @@ def test_the_answer_of_the_prefill_side_is_vllms() -> None:
 
 @pytest.mark.parametrize("ids", ["[[1, 2]]", "[1, 2]", "null"])
 def test_the_question_may_come_from_any_version_of_vllm(ids: str) -> None:
-    asked = f'{{"do_remote_decode": true, "remote_block_ids": {ids}, "remote_host": null, "transfer_id": "x"}}'
-    assert msgspec.json.decode(asked, type=KvTransferParams).do_remote_decode
+    body = f'{{"do_remote_decode": true, "remote_block_ids": {ids}, "remote_host": null, "transfer_id": "x"}}'
+    assert msgspec.json.decode(body, type=KvTransferParams).do_remote_decode
 
 
 # Blocks that are fetched.
@@ -184,7 +184,7 @@ def test_an_abort_frees_at_once_also_while_it_fetches(fetched: bool) -> None:
     assert (scheduler.pool.num_used, scheduler.num_waiting) == (0, 0)
 
 
-def test_who_was_fetched_goes_before_one_that_waits_for_its_blocks() -> None:
+def test_a_fetched_sequence_is_admitted_before_one_that_waits_for_blocks() -> None:
     """Else both would wait for ever: the first in line for blocks, the other for its turn."""
     scheduler = SimulatedScheduler(CONFIG)
     scheduler.add(far := remote("far", 40))
@@ -221,9 +221,9 @@ def test_transfers_share_the_bandwidth() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(1, 50), st.floats(0, 5)), min_size=1, max_size=8))
-def test_a_link_moves_no_more_than_its_bandwidth_and_loses_nothing(asked: list[tuple[int, float]]) -> None:
+def test_a_link_moves_no_more_than_its_bandwidth_and_loses_nothing(requests: list[tuple[int, float]]) -> None:
     link, now, ended = NetworkLink(TransferCost(10.0, 100.0, 0.0)), 0.0, list[str]()
-    for number, (tokens, pause) in enumerate(asked):
+    for number, (tokens, pause) in enumerate(requests):
         now += pause
         ended += link.pop_completed(now)
         link.begin(str(number), tokens, now)
@@ -231,8 +231,8 @@ def test_a_link_moves_no_more_than_its_bandwidth_and_loses_nothing(asked: list[t
         assert due >= now - 1e-9
         now = max(now, due)
         ended += link.pop_completed(now)
-    assert sorted(ended) == sorted(str(number) for number in range(len(asked)))
-    assert now >= sum(tokens for tokens, _ in asked) / 10 - 1e-6
+    assert sorted(ended) == sorted(str(number) for number in range(len(requests)))
+    assert now >= sum(tokens for tokens, _ in requests) / 10 - 1e-6
 
 
 @pytest.mark.parametrize("wrong", [{"bandwidth": 0.0}, {"base_seconds": -1.0}, {"bytes_per_token": 0.0}])
@@ -297,11 +297,11 @@ workloads = st.lists(
 
 
 @given(configs, fleets, workloads)
-def test_everyone_is_answered_and_all_blocks_come_back(
-    config: SimulatedSchedulerConfig, split: DisaggregationConfig, asked: list[tuple[int, int, float, int, bool]]
+def test_all_requests_are_answered_and_all_blocks_are_freed(
+    config: SimulatedSchedulerConfig, split: DisaggregationConfig, requests: list[tuple[int, int, float, int, bool]]
 ) -> None:
     workload, at = list[WorkloadRequest](), 0.0
-    for number, (inputs, outputs, pause, priority, shares) in enumerate(asked):
+    for number, (inputs, outputs, pause, priority, shares) in enumerate(requests):
         at += pause
         hashes = tuple(f"s{block}" for block in range(inputs // 4)) if shares else ()
         workload.append(WorkloadRequest(f"r{number}", at, inputs, outputs, hashes, 4, priority))

@@ -8,7 +8,7 @@ from dragoman.engines.simulator.engine_core import EngineCore
 from dragoman.engines.simulator.latency import LatencyModel, StepLoad, TokenCost, add_noise, speed_up
 from dragoman.engines.simulator.scheduler import SimulatedScheduler
 
-from .driving import sample, sequence
+from .checked_scheduler import sample, sequence
 
 
 def core(asynchronous: bool, seconds: float = 1.0) -> EngineCore:
@@ -17,8 +17,8 @@ def core(asynchronous: bool, seconds: float = 1.0) -> EngineCore:
 
 
 def served(tested: EngineCore, until: float) -> list[tuple[float, list[str], list[str]]]:
-    """When who got a token, and who was finished by it."""
-    told: list[tuple[float, list[str], list[str]]] = []
+    """When each sequence got a token, and which ones finished."""
+    steps: list[tuple[float, list[str], list[str]]] = []
     while tested.next_step_end is not None and tested.next_step_end <= until:
         outcome = tested.commit(tested.next_step_end)
         for each in outcome.sampled:
@@ -26,8 +26,8 @@ def served(tested: EngineCore, until: float) -> list[tuple[float, list[str], lis
         for each in outcome.finished:
             tested.abort(each)
         tested.launch(outcome.at)
-        told.append((outcome.at, [each.id for each in outcome.sampled], [each.id for each in outcome.finished]))
-    return told
+        steps.append((outcome.at, [each.id for each in outcome.sampled], [each.id for each in outcome.finished]))
+    return steps
 
 
 def test_every_token_has_its_time_and_an_idle_engine_waits_for_nothing() -> None:
@@ -48,9 +48,7 @@ def test_tokens_come_one_by_one_and_are_never_dumped_at_the_end() -> None:
 
 
 @pytest.mark.parametrize(("asynchronous", "first"), [(False, 3.0), (True, 4.0)])
-def test_who_arrives_during_a_step_is_scheduled_a_step_later_if_the_next_one_is_made_already(
-    asynchronous: bool, first: float
-) -> None:
+def test_an_arrival_during_a_step_waits_if_the_next_step_is_already_scheduled(asynchronous: bool, first: float) -> None:
     tested = core(asynchronous)
     tested.add(sequence("a", [1], 20))
     tested.step(0.0)
@@ -84,7 +82,7 @@ def test_the_aborted_gets_no_more_tokens() -> None:
     assert [sampled for _, sampled, _ in served(tested, 9.0)] == [["b"], ["b"]]
 
 
-def test_an_end_that_its_content_decides_is_told_between_the_halves_of_a_step() -> None:
+def test_an_end_that_depends_on_content_is_reported_between_the_halves_of_a_step() -> None:
     tested = core(asynchronous=False)
     ended = sequence("a", [1], 5)
     tested.add(ended)

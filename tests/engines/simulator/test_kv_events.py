@@ -1,4 +1,4 @@
-"""Events of the prefix cache: whoever hears them all knows what the pool holds."""
+"""Events of the prefix cache: a subscriber that receives all of them knows the contents of the pool."""
 
 from __future__ import annotations
 
@@ -89,9 +89,9 @@ class Bench:
         contents = TokenContents(self.config.block_size, list(prompt), on_hashed=ledger.add_hashed)
         sequence = SimulatedSequence(id, num_prompt_tokens=len(prompt), max_tokens=max_tokens, contents=contents)
         speech = PlannedTokens((), [1, 2, 3], 0, None, -1)
-        said: list[TokenOutput] = [] if outputs is None else outputs
+        collected: list[TokenOutput] = [] if outputs is None else outputs
         live = LiveRequest(
-            request, said.append, sequence, contents, PlannedReply(speech), KeyedRandom(id), arrived_at=now
+            request, collected.append, sequence, contents, PlannedReply(speech), KeyedRandom(id), arrived_at=now
         )
         self.rank.enqueue(live, now)
         return live
@@ -138,14 +138,14 @@ def test_events_replayed_are_the_pools_map_and_counters_are_the_schedulers(order
 
 def test_blocks_tell_their_tokens_and_what_they_follow():
     bench = Bench()
-    heard: list[KvEvent] = []
-    bench.rank._publish = heard.extend  # pyright: ignore[reportPrivateUsage]
+    received: list[KvEvent] = []
+    bench.rank._publish = received.extend  # pyright: ignore[reportPrivateUsage]
     outputs: list[TokenOutput] = []
     bench.add([7, 8, 9, 10, 11, 12, 13, 14, 15], 1, outputs)
     while bench.calls:
         bench.step()
     assert isinstance(outputs[-1], Ended)
-    (stored,) = msgspec.to_builtins(build_batch(1.0, heard, 0))[1]
+    (stored,) = msgspec.to_builtins(build_batch(1.0, received, 0))[1]
     hashes = stored.pop("block_hashes")
     assert len(hashes) == 2
     assert stored == {
@@ -160,7 +160,7 @@ def test_blocks_tell_their_tokens_and_what_they_follow():
         "group_idx": 0,
         "kv_cache_spec_kind": "full_attention",
     }
-    (old,) = msgspec.to_builtins(build_batch(1.0, heard, 0, "0.19"))[1]
+    (old,) = msgspec.to_builtins(build_batch(1.0, received, 0, "0.19"))[1]
     assert old == ("BlockStored", hashes, None, [*range(7, 15)], 4, None, "GPU", None)
 
 
@@ -179,7 +179,7 @@ def test_a_block_tells_its_adapter_and_the_first_one_its_salt():
     assert (stored.lora_name, stored.extra_keys) == ("poet", [("poet", "mine"), ("poet",)])
 
 
-def test_what_is_kept_can_be_heard_again():
+def test_buffered_events_can_be_replayed():
     journal = ReplayBuffer(size=3)
     sent = [journal.add(KvEventBatch(float(number), [], None)) for number in range(5)]
     assert journal.since(3) == sent[3:]

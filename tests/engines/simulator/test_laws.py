@@ -1,4 +1,4 @@
-"""Whatever is asked in whatever order, the laws of scheduler and blocks hold after every step."""
+"""For any requests in any order, the laws of scheduler and blocks hold after every step."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dragoman.core.errors import RequestError
 from dragoman.engines.simulator.config import SimulatedSchedulerConfig
 from dragoman.engines.simulator.sequence import SequenceStatus
 
-from .driving import Driver, sequence
+from .checked_scheduler import Driver, sequence
 
 configs = st.builds(
     SimulatedSchedulerConfig,
@@ -26,10 +26,10 @@ configs = st.builds(
     watermark=st.sampled_from([0.0, 0.1]),
 )
 prompts = st.lists(st.just(0), min_size=1, max_size=16) | st.lists(st.integers(0, 1), min_size=1, max_size=16)
-asked = st.tuples(prompts, st.integers(1, 16), st.integers(-1, 1))
+requests = st.tuples(prompts, st.integers(1, 16), st.integers(-1, 1))
 pauses = st.integers(0, 3)
 Scenario = list[tuple[tuple[list[int], int, int], int, bool]]
-scenarios = st.lists(st.tuples(asked, pauses, st.sampled_from([False, False, True])), min_size=2, max_size=12)
+scenarios = st.lists(st.tuples(requests, pauses, st.sampled_from([False, False, True])), min_size=2, max_size=12)
 
 
 parts = st.lists(st.sampled_from(["here", "fetched", "lost", "kept"]), min_size=12, max_size=12)
@@ -60,7 +60,7 @@ def drive(config: SimulatedSchedulerConfig, depth: int, scenario: Scenario, part
 
 
 @given(configs, st.sampled_from([1, 2]), scenarios)
-def test_everyone_gets_their_tokens_and_all_blocks_come_back(
+def test_all_requests_get_their_tokens_and_all_blocks_are_freed(
     config: SimulatedSchedulerConfig, depth: int, scenario: Scenario
 ) -> None:
     driver = drive(config, depth, scenario)

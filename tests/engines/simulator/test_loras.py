@@ -1,4 +1,4 @@
-"""Adapters on the virtual clock: what their products and loading one cost, and who waits for room."""
+"""Adapters on the virtual clock: the cost of their products and of loading, and requests that wait for a slot."""
 
 from __future__ import annotations
 

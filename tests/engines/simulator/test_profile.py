@@ -41,7 +41,7 @@ def test_a_profile_survives_being_written() -> None:
         assert loads(dumps(load(name))) == load(name)
 
 
-def test_what_is_not_said_has_vllms_default_and_numbers_may_be_written_as_people_do(tmp_path: Path) -> None:
+def test_defaults_are_vllms_and_numbers_may_have_suffixes(tmp_path: Path) -> None:
     file = tmp_path / "mine.yaml"
     file.write_text(
         "name: mine\nhardware: {name: a GPU}\nmodel: {name: a model}\nengine: {max_num_seqs: 7}\n"
@@ -69,7 +69,7 @@ def test_a_broken_profile_is_refused_with_place_and_field(change: tuple[str, str
     assert str(raised.value).startswith("broken.yaml: ")
 
 
-def test_a_profile_that_does_not_exist_is_told_with_those_that_do() -> None:
+def test_an_unknown_profile_is_an_error_that_lists_the_known_ones() -> None:
     with pytest.raises(ProfileError, match=r"rtx4090-llama-3\.1-8b"):
         load("h100")
     with pytest.raises(ProfileError, match="No such file"):
@@ -77,9 +77,9 @@ def test_a_profile_that_does_not_exist_is_told_with_those_that_do() -> None:
 
 
 def test_hardware_and_model_tell_what_to_expect() -> None:
-    told = estimate_prior(Hardware("g", memory_bandwidth=1e12, tensor_parallel=2), ModelProfile("m", 16e9, 128 * 1024))
-    assert told.base == pytest.approx(0.01)
-    assert told.per_context_token == pytest.approx(6.5536e-8)
+    prior = estimate_prior(Hardware("g", memory_bandwidth=1e12, tensor_parallel=2), ModelProfile("m", 16e9, 128 * 1024))
+    assert prior.base == pytest.approx(0.01)
+    assert prior.per_context_token == pytest.approx(6.5536e-8)
     assert estimate_prior(Hardware("g"), ModelProfile("m", 16e9)) == Prior()
 
 
@@ -87,7 +87,7 @@ def observed(seconds: LatencyModel = TRUTH) -> list[Timing]:
     return simulate(WORKLOAD, SimulatedSchedulerConfig(), seconds, 0.001).timings
 
 
-def test_a_fit_finds_what_made_the_measurements() -> None:
+def test_a_fit_finds_the_parameters_behind_the_measurements() -> None:
     measured = observed()
     found = fit(WORKLOAD, measured[:60], SimulatedSchedulerConfig(), Prior())
     error = compare(measured[60:], simulate(WORKLOAD, SimulatedSchedulerConfig(), found.latency, 0.001).timings[60:])
@@ -129,7 +129,7 @@ def test_something_must_be_held_out() -> None:
         )
 
 
-def test_numbers_are_rounded_as_people_write_them() -> None:
+def test_numbers_are_rounded_for_reading() -> None:
     assert round_numbers(LatencyModel(0.0123456, (TokenCost(0, 1.23456e-5),))) == LatencyModel(
         0.01235, (TokenCost(0, 1.235e-5),)
     )

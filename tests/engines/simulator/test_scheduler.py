@@ -7,7 +7,7 @@ from dragoman.engines.simulator.config import SimulatedSchedulerConfig
 from dragoman.engines.simulator.scheduler import SchedulerOutput, SimulatedScheduler
 from dragoman.engines.simulator.sequence import SequenceStatus, SimulatedSequence
 
-from .driving import known_tokens, sample, sequence
+from .checked_scheduler import known_tokens, sample, sequence
 
 
 def scheduler(**settings: object) -> SimulatedScheduler:
@@ -103,7 +103,7 @@ def test_no_more_run_than_may() -> None:
     assert [step(tested), step(tested), step(tested)] == [{"a": 4}, {"b": 4}, {}]
 
 
-def test_a_full_cache_makes_requests_wait_and_nobody_is_skipped() -> None:
+def test_a_full_cache_makes_requests_wait_and_skips_none() -> None:
     tested = scheduler(num_gpu_blocks=5)
     added(tested, sequence("a", prompt(8), 3), sequence("b", prompt(12, 50), 1), sequence("c", prompt(1, 90), 1))
     assert step(tested) == {"a": 8}
@@ -111,7 +111,7 @@ def test_a_full_cache_makes_requests_wait_and_nobody_is_skipped() -> None:
     assert [each.id for each in tested.list_waiting()] == ["b", "c"]
 
 
-def test_the_whole_prompt_is_reserved_unless_told_otherwise() -> None:
+def test_the_whole_prompt_is_reserved_by_default() -> None:
     for reserve, expected in ((True, {"a": 12}), (False, {"a": 12, "b": 4})):
         tested = scheduler(num_gpu_blocks=6, scheduler_reserve_full_isl=reserve)
         added(tested, sequence("a", prompt(12), 1), sequence("b", prompt(12, 50), 1))
@@ -148,7 +148,7 @@ def test_the_least_urgent_gives_way_under_the_priority_policy() -> None:
     assert (shares(scheduled), scheduled.preempted) == ({"b": 1}, [a])
 
 
-def test_who_gives_way_after_having_been_scheduled_leaves_the_step() -> None:
+def test_a_sequence_preempted_after_scheduling_leaves_the_step() -> None:
     tested = scheduler(num_gpu_blocks=5, scheduling_policy="priority")
     a, b = sequence("a", prompt(6), 6, priority=2), sequence("b", prompt(7, 50), 5, priority=1)
     added(tested, a, b)
@@ -196,7 +196,7 @@ def test_as_many_adapters_run_as_may() -> None:
     assert step(tested) == {"a": 4, "b": 4}
 
 
-def test_priority_decides_who_is_admitted_and_arrival_among_equals() -> None:
+def test_admission_is_by_priority_then_arrival() -> None:
     tested = scheduler(scheduling_policy="priority")
     for id, priority, arrival in (("late", 0, 2.0), ("early", 0, 1.0), ("low", 5, 0.0), ("high", -1, 3.0)):
         tested.add(sequence(id, prompt(1), 1, priority=priority, arrival=arrival))

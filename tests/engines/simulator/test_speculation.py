@@ -24,7 +24,7 @@ from dragoman.simulation.replay import replay
 from dragoman.simulation.timing import Timing
 from dragoman.simulation.workload import WorkloadRequest
 
-from .driving import sequence
+from .checked_scheduler import sequence
 from .serving import twin
 
 SPECULATIVE = '{"method": "eagle3", "num_speculative_tokens": 3, "model": "drafter"}'

@@ -1,4 +1,4 @@
-"""Orders to a running simulator: faults, sleep and pause, replies, adapters; and that metrics tell of them."""
+"""Control of a running simulator: faults, sleep and pause, replies, adapters, and their metrics."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dragoman.engines.simulator.faults import Fault, FaultPlan, parse_faults
 from dragoman.launch import build_greeting, build_models
 from dragoman.serving.clock import SystemClock
 from dragoman.settings import Settings, SettingsError
-from tests.serving.house import scope
+from tests.serving.harness import scope
 from tests.serving.test_metrics import read
 
 from .serving import Twin, twin
@@ -33,8 +33,8 @@ async def put_faults(sim: Twin, faults: object) -> httpx2.Response:
 
 async def test_the_third_request_answers_429_and_the_metrics_tell():
     async with twin() as sim:
-        told = await put_faults(sim, [{"request": 3, "status": 429, "retry_after": 7}])
-        assert told.json() == [{"request": 3, "status": 429, "retry_after": 7.0}]
+        response = await put_faults(sim, [{"request": 3, "status": 429, "retry_after": 7}])
+        assert response.json() == [{"request": 3, "status": 429, "retry_after": 7.0}]
         assert await statuses(sim, 4) == [200, 200, 429, 200]
         assert read(await sim.get("/metrics"), "dragoman:faults_total", kind="status") == 1
 
@@ -80,10 +80,10 @@ async def test_a_hang_is_a_silence_before_the_first_token():
         assert loop.time() - began >= 0.2
 
 
-async def test_a_crash_fails_everyone_and_ends():
+async def test_a_crash_fails_all_requests_and_ends():
     async with twin(time_scale=1.0) as sim:
         running = asyncio.create_task(sim.post("/v1/chat/completions", HELLO))
-        while not sim.engine.health().running:  # noqa: ASYNC110 - an engine tells nobody
+        while not sim.engine.health().running:  # noqa: ASYNC110 - the engine has no event for it
             await asyncio.sleep(0)
         await put_faults(sim, {"request": 1, "crash": 0.5})
         assert await statuses(sim, 1) == [500]
@@ -95,7 +95,7 @@ async def test_a_crash_fails_everyone_and_ends():
         assert (await sim.get("/health")).status_code == 200
 
 
-async def test_nobody_crashes_the_engine_by_a_header():
+async def test_a_header_cannot_crash_the_engine():
     async with twin() as sim:
         answer = await sim.post("/v1/chat/completions", HELLO, {"x-dragoman-fault": '{"crash": 1}'})
         assert answer.status_code == 400
@@ -110,7 +110,7 @@ async def test_a_plan_that_makes_no_sense_is_refused(faults: object):
         assert answer.status_code == 400
 
 
-def test_a_plan_strikes_whom_it_names_and_the_same_whom_by_chance():
+def test_a_fault_plan_hits_the_named_requests_and_is_repeatable_by_seed():
     plan = FaultPlan(parse_faults([{"every": 3, "hang": 1}, {"probability": 0.3, "status": 500}]), seed=4)
     first = [plan.next_fault() for _ in range(60)]
     plan.set(plan.faults)
@@ -119,17 +119,17 @@ def test_a_plan_strikes_whom_it_names_and_the_same_whom_by_chance():
     assert 4 < sum(fault is not None and fault.status == 500 for fault in first) < 25
 
 
-async def test_the_next_reply_is_told_by_an_administrator():
+async def test_an_administrator_sets_the_next_reply():
     async with twin() as sim:
         assert (await sim.post("/dragoman/reply", {"reply": "As ordered."})).status_code == 204
-        assert await sim.said() == "As ordered."
-        assert await sim.said() != "As ordered."
+        assert await sim.get_text() == "As ordered."
+        assert await sim.get_text() != "As ordered."
         several = [{"reply": "One."}, {"reply": "Two."}]
         assert (await sim.post("/dragoman/reply", several)).status_code == 204
-        assert [await sim.said(), await sim.said()] == ["One.", "Two."]
+        assert [await sim.get_text(), await sim.get_text()] == ["One.", "Two."]
         for wrong in ({"replay": "x"}, [{"reply": "Never."}, {"replay": "x"}]):
             assert (await sim.post("/dragoman/reply", wrong)).status_code == 400
-        assert await sim.said() != "Never."
+        assert await sim.get_text() != "Never."
 
 
 async def test_asleep_requests_wait_and_nothing_stays_cached():
@@ -154,12 +154,12 @@ async def test_a_pause_ends_what_runs_or_holds_it():
         while not sim.engine.stats()[0].generation_tokens:  # noqa: ASYNC110
             await asyncio.sleep(0)
         await sim.post("/pause?mode=keep")
-        said = sim.engine.stats()[0].generation_tokens
+        count = sim.engine.stats()[0].generation_tokens
         await asyncio.sleep(0.05)
-        assert sim.engine.stats()[0].generation_tokens == said
+        assert sim.engine.stats()[0].generation_tokens == count
         assert (await sim.get("/is_paused")).json() == {"is_paused": True}
         await sim.post("/resume")
-        while sim.engine.stats()[0].generation_tokens == said:  # noqa: ASYNC110
+        while sim.engine.stats()[0].generation_tokens == count:  # noqa: ASYNC110
             await asyncio.sleep(0)
         await sim.post("/pause?mode=abort")
         answer = (await running).json()
@@ -231,11 +231,11 @@ async def test_a_router_may_name_the_rank():
 
 
 async def test_a_full_cache_queues_and_the_gauges_follow():
-    """While streams run, /metrics says so; who does not fit waits and is answered."""
+    """/metrics counts running streams; requests that do not fit wait and are answered."""
     async with twin(time_scale=10.0, num_gpu_blocks_override=9, max_model_len=100, block_size=16) as sim:
         await sim.engine.pause("keep")
-        asked = [sim.chat(f"{number} " + "word " * 40, max_tokens=12, ignore_eos=True) for number in range(4)]
-        answers = [asyncio.create_task(each) for each in asked]
+        requests = [sim.chat(f"{number} " + "word " * 40, max_tokens=12, ignore_eos=True) for number in range(4)]
+        answers = [asyncio.create_task(each) for each in requests]
         while sim.engine.health().waiting < 4:  # noqa: ASYNC110
             await asyncio.sleep(0)
         await sim.engine.resume()
@@ -253,7 +253,7 @@ async def test_a_full_cache_queues_and_the_gauges_follow():
     assert ends == ["length"] * 4
 
 
-async def test_tokens_are_told_apart_by_where_they_came_from_and_requests_by_what_they_took():
+async def test_metrics_distinguish_token_sources_and_request_durations():
     prompt = "word " * 100
     async with twin() as sim:
         await sim.chat(prompt, max_tokens=3, ignore_eos=True)
@@ -295,8 +295,8 @@ async def test_requests_that_wait_for_their_adapter_are_deferred():
 
 
 def test_the_server_says_at_start_which_vllm_it_simulates():
-    told = Settings(model="sim")
-    assert "simulating vLLM 0.33.0" in build_greeting(told, build_models(told, SystemClock()), 8000)[0]
+    settings = Settings(model="sim")
+    assert "simulating vLLM 0.33.0" in build_greeting(settings, build_models(settings, SystemClock()), 8000)[0]
 
 
 def test_a_size_that_the_profile_was_not_measured_with_is_refused_by_name():
@@ -323,7 +323,7 @@ async def test_scheduler_flags_reach_the_scheduler():
     assert {name: getattr(config, name) for name in flags} == flags
 
 
-async def test_the_state_of_the_replicas_is_shown():
+async def test_the_state_of_the_replicas_is_exposed():
     async with twin(data_parallel_size=2, num_gpu_blocks_override=99, block_size=16) as sim:
         await asyncio.gather(*(sim.chat(max_tokens=40, ignore_eos=True) for _ in range(4)))
         (state,) = (await sim.get("/dragoman/simulator")).json()["data"]
@@ -344,7 +344,7 @@ async def test_the_state_of_the_replicas_is_shown():
 async def test_the_time_scale_changes_while_it_runs():
     async with twin(time_scale=0.02) as sim:
         asking = asyncio.create_task(sim.chat(max_tokens=20, ignore_eos=True))
-        while not sim.engine.health().running:  # noqa: ASYNC110 - an engine tells nobody
+        while not sim.engine.health().running:  # noqa: ASYNC110 - the engine has no event for it
             await asyncio.sleep(0.001)
         async with sim.http() as client:
             answer = await client.put("/dragoman/simulator", json={"time_scale": 1e6})

@@ -28,7 +28,7 @@ from dragoman.engines.simulator.kv_events import KvNotifier, parse_kv_transfer_c
 from dragoman.engines.simulator.scheduler import SimulatedScheduler
 from dragoman.engines.simulator.sequence import SimulatedSequence
 
-from .driving import sequence
+from .checked_scheduler import sequence
 from .serving import Twin, twin
 
 CONFIG = SimulatedSchedulerConfig(num_gpu_blocks=20, block_size=4, async_scheduling=False)
@@ -78,12 +78,12 @@ class Side:
         return far
 
 
-def test_what_was_prefilled_is_kept_until_it_is_reported_or_its_lease_runs_out() -> None:
+def test_prefilled_blocks_are_held_until_reported_or_their_lease_expires() -> None:
     side = Side()
     for id in ("a", "b"):
-        told = side.transfers.finish(side.prefilled(id), LENGTH, 1.0)
-        assert isinstance(told, Ended)
-        assert f'"remote_request_id":"{id}"' in (told.kv_transfer_params or "")
+        params = side.transfers.finish(side.prefilled(id), LENGTH, 1.0)
+        assert isinstance(params, Ended)
+        assert f'"remote_request_id":"{id}"' in (params.kv_transfer_params or "")
     assert (side.transfers.num_leased, side.scheduler.pool.num_used) == (2, 4)
     side.transfers.release("a", 2.0)
     side.transfers.release("a", 2.0)
@@ -113,7 +113,7 @@ def test_fetches_share_the_link_and_each_is_reported_once() -> None:
     assert side.woken[-1] == pytest.approx(2.1), "0.5 s and 2 * 80 bytes at 100 a second"
 
 
-def test_who_leaves_wants_no_blocks_and_gives_its_share_of_the_link_to_the_others() -> None:
+def test_a_disconnect_cancels_the_transfer_and_frees_its_bandwidth() -> None:
     side = Side()
     gone, other = side.fetching("x", 0.0), side.fetching("y", 0.0)
     side.scheduler.finish(gone)
@@ -132,7 +132,7 @@ def test_an_engine_that_dies_keeps_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "role"),
+    ("params", "role"),
     [
         ({"do_remote_decode": True, "do_remote_prefill": True}, "kv_both"),
         ({"do_remote_decode": True}, "kv_consumer"),
@@ -141,9 +141,9 @@ def test_an_engine_that_dies_keeps_nothing() -> None:
         ({"do_remote_prefill": True, "remote_port": 70_000}, "kv_both"),
     ],
 )
-def test_what_cannot_be_done_here_is_refused(asked: dict[str, Any], role: Any) -> None:
+def test_what_cannot_be_done_here_is_refused(params: dict[str, Any], role: Any) -> None:
     with pytest.raises(RequestError, match=r"kv_transfer_params"):
-        parse_transfer_params(json.dumps(asked), role)
+        parse_transfer_params(json.dumps(params), role)
 
 
 @pytest.mark.parametrize(
@@ -195,7 +195,7 @@ def usage(sim: Twin) -> float:
 async def until_free(sim: Twin) -> None:
     """A report takes its way through a socket."""
     async with asyncio.timeout(10):
-        while usage(sim):  # noqa: ASYNC110 - nothing tells of it
+        while usage(sim):  # noqa: ASYNC110 - there is no event for it
             await asyncio.sleep(0)
 
 
@@ -213,30 +213,30 @@ async def test_a_router_prefills_here_and_decodes_there(path: str, body: dict[st
             path, body | {"max_tokens": 1, "ignore_eos": True, "kv_transfer_params": {"do_remote_decode": True}}
         )
         assert "x-dragoman-warnings" not in first.headers
-        told = first.json()["kv_transfer_params"]
-        assert (told["do_remote_prefill"], told["do_remote_decode"], told["remote_engine_id"]) == (
+        params = first.json()["kv_transfer_params"]
+        assert (params["do_remote_prefill"], params["do_remote_decode"], params["remote_engine_id"]) == (
             True,
             False,
             "kv_producer",
         )
-        assert told["remote_num_tokens"] == first.json()["usage"]["prompt_tokens"]
-        assert len(told["remote_block_ids"][0]) == -(-told["remote_num_tokens"] // 16)
+        assert params["remote_num_tokens"] == first.json()["usage"]["prompt_tokens"]
+        assert len(params["remote_block_ids"][0]) == -(-params["remote_num_tokens"] // 16)
         assert usage(prefill) > 0
         second = await decode.post(
             path,
             body
-            | {"max_tokens": 5, "ignore_eos": True, "kv_transfer_params": told}
+            | {"max_tokens": 5, "ignore_eos": True, "kv_transfer_params": params}
             | ({"stream": True, "stream_options": {"include_usage": True}} if stream else {}),
         )
         assert second.status_code == 200, second.text
         answer = second.json() if not stream else json.loads(second.text.split("data: ")[-2])
         cached = answer["usage"]["prompt_tokens_details"]["cached_tokens"]
-        assert (cached, answer["usage"]["completion_tokens"]) == (told["remote_num_tokens"] - 1, 5)
+        assert (cached, answer["usage"]["completion_tokens"]) == (params["remote_num_tokens"] - 1, 5)
         await until_free(prefill)
         assert usage(decode) == 0
 
 
-async def test_a_prefill_that_nobody_fetches_is_freed_by_its_lease() -> None:
+async def test_an_unfetched_prefill_is_freed_when_its_lease_expires() -> None:
     async with instance("kv_both", lease_seconds=20) as sim:
         await sim.chat(max_tokens=1, ignore_eos=True, kv_transfer_params={"do_remote_decode": True})
         assert usage(sim) > 0
@@ -251,10 +251,10 @@ async def test_two_plain_calls_work_as_well() -> None:
         assert (await decode.chat(max_tokens=3, ignore_eos=True))["usage"]["completion_tokens"] == 3
 
 
-async def test_nobody_is_told_who_is_not_a_peer() -> None:
-    told = {"do_remote_prefill": True, "remote_host": "192.0.2.1", "remote_port": 9}
+async def test_blocks_are_not_fetched_from_an_unknown_peer() -> None:
+    params = {"do_remote_prefill": True, "remote_host": "192.0.2.1", "remote_port": 9}
     async with instance("kv_both") as sim:
-        body = {"messages": [{"role": "user", "content": "Hi"}], "kv_transfer_params": told}
+        body = {"messages": [{"role": "user", "content": "Hi"}], "kv_transfer_params": params}
         refused = await sim.post("/v1/chat/completions", body)
     assert refused.status_code == 400
     assert "peers" in refused.json()["error"]["message"]
@@ -267,7 +267,7 @@ async def test_without_a_config_the_parameter_is_warned_about() -> None:
     assert "kv_transfer_params is ignored" in answered.headers["x-dragoman-warnings"]
 
 
-async def test_an_engine_that_dies_with_kept_blocks_comes_back_empty() -> None:
+async def test_an_engine_that_dies_with_held_blocks_restarts_empty() -> None:
     async with instance("kv_both") as sim:
         await sim.chat(max_tokens=1, ignore_eos=True, kv_transfer_params={"do_remote_decode": True})
         sim.engine.crash(0.0)
@@ -277,11 +277,11 @@ async def test_an_engine_that_dies_with_kept_blocks_comes_back_empty() -> None:
 async def fetching(prefill: Twin, decode: Twin) -> asyncio.Task[httpx2.Response]:
     """A request that is on the decode side and has its blocks there, and waits for what lies in them."""
     body = {"prompt": "word " * 100, "ignore_eos": True}
-    asked = {"max_tokens": 1, "kv_transfer_params": {"do_remote_decode": True}}
-    told = (await prefill.post("/v1/completions", body | asked)).json()["kv_transfer_params"]
-    waiting = asyncio.create_task(decode.post("/v1/completions", body | {"kv_transfer_params": told}))
+    prefill_body = {"max_tokens": 1, "kv_transfer_params": {"do_remote_decode": True}}
+    params = (await prefill.post("/v1/completions", body | prefill_body)).json()["kv_transfer_params"]
+    waiting = asyncio.create_task(decode.post("/v1/completions", body | {"kv_transfer_params": params}))
     async with asyncio.timeout(10):
-        while not usage(decode):  # noqa: ASYNC110 - nothing tells of it
+        while not usage(decode):  # noqa: ASYNC110 - there is no event for it
             await asyncio.sleep(0)
     return waiting
 

@@ -38,7 +38,7 @@ ONE = SchedulerConfig(max_num_seqs=1)
 
 
 class Gate(Only):
-    """Holds the engine's thread inside a step until it is opened. Says when it is reached."""
+    """Holds the engine's thread inside a step until it is opened. Sets an event when it is reached."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, tokens: int) -> None:
         super().__init__([range(96)] * tokens)
@@ -56,7 +56,7 @@ class Gate(Only):
 
 
 class Counting(Only):
-    """Knows how many steps it was asked for."""
+    """Counts its steps."""
 
     steps = 0
 
@@ -87,10 +87,10 @@ async def test_nothing_is_delivered_after_an_abort(small: Llama) -> None:
         endless = client.send(ENDLESS)
         await client.until(endless, tokens=2)
         client.engine.abort("endless")
-        said = len(endless)
+        count = len(endless)
         again = client.send(replace(ENDLESS, max_tokens=5))
         await client.ends(again)
-        assert len(endless) == said
+        assert len(endless) == count
         assert again.tokens == alone(small, replace(ENDLESS, max_tokens=5)).tokens
 
 
@@ -248,9 +248,9 @@ async def test_what_cannot_be_served_is_refused_before_it_is_queued(
 
 async def test_the_longest_prompt_gets_one_token(small: Llama) -> None:
     async with started(engine(small)) as client:
-        told = await client.ask(replace(ASK, prompt=(1,) * 1023))
-        assert len(told.tokens) == 1
-        assert told.end == Ended("a", FinishReason.LENGTH)
+        outputs = await client.ask(replace(ASK, prompt=(1,) * 1023))
+        assert len(outputs.tokens) == 1
+        assert outputs.end == Ended("a", FinishReason.LENGTH)
 
 
 async def test_an_id_runs_once(small: Llama) -> None:
@@ -261,19 +261,19 @@ async def test_an_id_runs_once(small: Llama) -> None:
 
 
 def test_capabilities_name_every_parameter_and_no_media(small: Llama) -> None:
-    said = engine(small).capabilities
-    assert said.parameters == set(SamplingOptions.__struct_fields__) | set(GenerationLimits.__struct_fields__)
-    assert Feature.LOGPROBS in said.features
-    assert Feature.IMAGES not in said.features
-    assert said.max_logprobs >= 20
+    capabilities = engine(small).capabilities
+    assert capabilities.parameters == set(SamplingOptions.__struct_fields__) | set(GenerationLimits.__struct_fields__)
+    assert Feature.LOGPROBS in capabilities.features
+    assert Feature.IMAGES not in capabilities.features
+    assert capabilities.max_logprobs >= 20
 
 
 async def test_the_packaged_model_loads_and_answers() -> None:
     tiny = load(find_bundled_model(), EngineLimits(max_model_len=512, num_kv_tokens=1024))
     assert tiny.max_model_len == 512
     async with started(tiny) as client:
-        told = await client.ask(replace(ASK, logprobs=20))
-    assert len(told.tokens) == 10
+        outputs = await client.ask(replace(ASK, logprobs=20))
+    assert len(outputs.tokens) == 10
 
 
 def test_limits_that_cannot_hold_are_refused(tmp_path: Path) -> None:
@@ -300,8 +300,8 @@ async def test_texts_are_embedded_beside_the_steps(small: Llama) -> None:
     await tiny.embedder.start()
     async with started(tiny) as client:
         endless = client.send(replace(ENDLESS, max_tokens=200))
-        asked = EmbedRequest("m", (PROMPT, PROMPT[:2], PROMPT), normalize=False)
-        answers = await asyncio.gather(*(tiny.embedder.embed(asked) for _ in range(4)))
+        request = EmbedRequest("m", (PROMPT, PROMPT[:2], PROMPT), normalize=False)
+        answers = await asyncio.gather(*(tiny.embedder.embed(request) for _ in range(4)))
         assert {answer.vectors for answer in answers} == {answers[0].vectors}
         assert answers[0].vectors[0] == answers[0].vectors[2] == expected.astype("<f4").tobytes()
         await client.ends(endless)

@@ -12,7 +12,7 @@ from dragoman.engines.batching import EngineConfig, SchedulerConfig, build_rng
 from dragoman.engines.tiny import TinyEngine
 from dragoman.engines.tiny.model import Llama
 
-from ..harness import GREEDY, Bench, Only, Told, alone, started
+from ..harness import GREEDY, Bench, Only, Outputs, alone, started
 
 COUNT = 32
 SAMPLINGS = [
@@ -27,7 +27,7 @@ SAMPLINGS = [
 
 
 def request(number: int, vocab: int) -> TokenRequest:
-    """Every request differs in length, parameters and what is asked of it; some share their beginning."""
+    """Every request differs in length and parameters; some share their prefix."""
     rng = np.random.default_rng(number)
     length = int(rng.choice([1, 2, 15, 16, 17, 40, 127, 128, 129, 300]))
     shared = np.random.default_rng(99).integers(0, vocab, length // 2)
@@ -68,46 +68,46 @@ def requests(vocab: int) -> list[TokenRequest]:
 )
 def test_a_mixed_batch_says_what_each_says_alone(small: Llama, limits: SchedulerConfig) -> None:
     bench = Bench(small, limits, num_kv_tokens=4096)
-    told = [bench.add(one) for one in requests(96)[:20]]
+    streams = [bench.add(one) for one in requests(96)[:20]]
     bench.step(5)
-    told += [bench.add(one) for one in requests(96)[20:]]
+    streams += [bench.add(one) for one in requests(96)[20:]]
     bench.finish()
-    for one, ask in zip(told, requests(96), strict=True):
+    for one, ask in zip(streams, requests(96), strict=True):
         assert one.answer == alone(small, ask).answer, ask.id
 
 
 def test_a_second_time_from_the_cache_is_the_same(small: Llama) -> None:
     bench = Bench(small, num_kv_tokens=16384)
-    rounds: list[list[Told]] = []
+    rounds: list[list[Outputs]] = []
     for _ in range(2):
         rounds.append([bench.add(one) for one in requests(96)])
         bench.finish()
-    assert [told.answer for told in rounds[0]] == [told.answer for told in rounds[1]]
-    assert sum(told.cached[0] for told in rounds[1]) > sum(told.cached[0] for told in rounds[0]) > 0
+    assert [outputs.answer for outputs in rounds[0]] == [outputs.answer for outputs in rounds[1]]
+    assert sum(outputs.cached[0] for outputs in rounds[1]) > sum(outputs.cached[0] for outputs in rounds[0]) > 0
 
 
 def test_the_packaged_model_keeps_the_promise_too(packaged: Llama) -> None:
     asks = requests(packaged.config.vocab)
     bench = Bench(packaged, num_kv_tokens=8192)
-    told = [bench.add(one) for one in asks]
+    streams = [bench.add(one) for one in asks]
     bench.finish()
-    for one, ask in list(zip(told, requests(packaged.config.vocab), strict=True))[::5]:
+    for one, ask in list(zip(streams, requests(packaged.config.vocab), strict=True))[::5]:
         assert one.answer == alone(packaged, ask).answer, ask.id
 
 
 async def test_the_thread_keeps_the_promise_too(small: Llama) -> None:
     config = EngineConfig(max_model_len=1024, num_kv_tokens=4096, scheduler=SchedulerConfig(max_num_seqs=COUNT))
     async with started(TinyEngine(small, config, build_rng)) as client:
-        told = [client.send(one) for one in requests(96)]
-        await client.ends(*told)
-    for one, ask in zip(told, requests(96), strict=True):
+        streams = [client.send(one) for one in requests(96)]
+        await client.ends(*streams)
+    for one, ask in zip(streams, requests(96), strict=True):
         assert one.answer == alone(small, ask).answer, ask.id
 
 
 def test_the_comparison_can_fail(small: Llama) -> None:
     """Another seed, another token or another prompt is seen."""
     ask = replace(request(1, 96), logprobs=5, max_tokens=12, stop_token_ids=frozenset())
-    said = alone(small, ask).answer
-    assert alone(small, replace(ask, sampling=Sampling(seed=70))).answer != said
+    expected = alone(small, ask).answer
+    assert alone(small, replace(ask, sampling=Sampling(seed=70))).answer != expected
     changed = replace(ask, prompt=((ask.prompt[0] + 1) % 96, *ask.prompt[1:]))
-    assert alone(small, changed).answer != said
+    assert alone(small, changed).answer != expected

@@ -29,8 +29,8 @@ def greedy(directory: Path, prompt: list[int], count: int) -> list[int]:
     # The mask is given, or else the padding token would be taken for padding in the midst of a prompt.
     fixed = {"max_new_tokens": count, "min_new_tokens": count, "do_sample": False, "eos_token_id": None}
     with torch.no_grad():
-        made = model.generate(ids, attention_mask=torch.ones_like(ids), **fixed)
-    return made[0, len(prompt) :].tolist()
+        generated = model.generate(ids, attention_mask=torch.ones_like(ids), **fixed)
+    return generated[0, len(prompt) :].tolist()
 
 
 @pytest.mark.parametrize("length", LENGTHS)

@@ -34,7 +34,7 @@ from dragoman.engines.transformers.backend import library, torch
 from dragoman.engines.transformers.engine import build_paged_model
 from dragoman.engines.transformers.model import TransformersOptions, load_network
 
-from ..harness import GREEDY, Bench, Told
+from ..harness import GREEDY, Bench, Outputs
 
 RIGHT, WRONG, REFUSED, UNTRIED = "right", "wrong", "refused", "not tried"
 LENGTHS = (7, 45, 110)
@@ -173,7 +173,7 @@ class Tried(msgspec.Struct, frozen=True):
 
 
 class Results(msgspec.Struct, frozen=True):
-    """What docs/transformers.md tells."""
+    """The table in docs/transformers.md."""
 
     date: str
     versions: dict[str, str]
@@ -249,12 +249,12 @@ def try_out(name: str, directory: Path) -> Tried:
         return Tried(name, REFUSED, _tell(error))
     bench = Bench(model, SchedulerConfig(max_num_seqs=8, max_num_batched_tokens=24), num_kv_tokens=512)
     for company in ("together", "again, from the cache"):
-        told = [
+        streams = [
             bench.add(TokenRequest(id=str(n), prompt=tuple(prompt), max_tokens=COUNT, sampling=GREEDY, logprobs=2))
             for n, prompt in enumerate(prompts)
         ]
         bench.finish()
-        for prompt, ours, theirs in zip(prompts, told, expected, strict=True):
+        for prompt, ours, theirs in zip(prompts, streams, expected, strict=True):
             difference = _compare(ours, *theirs)
             if difference:
                 return Tried(name, WRONG, f"{company}, prompt of {len(prompt)}: {difference}")
@@ -266,18 +266,18 @@ def _generate(network: Any, prompt: list[int]) -> tuple[list[int], Any]:
     fixed = {"max_new_tokens": COUNT, "min_new_tokens": COUNT, "do_sample": False, "eos_token_id": None}
     output = {"return_dict_in_generate": True, "output_logits": True}
     with torch.no_grad():
-        made = network.generate(ids, attention_mask=torch.ones_like(ids), **fixed, **output)
-    scores = torch.log_softmax(torch.cat(made.logits).float(), dim=-1)
-    return made.sequences[0, len(prompt) :].tolist(), scores.numpy()
+        generated = network.generate(ids, attention_mask=torch.ones_like(ids), **fixed, **output)
+    scores = torch.log_softmax(torch.cat(generated.logits).float(), dim=-1)
+    return generated.sequences[0, len(prompt) :].tolist(), scores.numpy()
 
 
-def _compare(ours: Told, tokens: list[int], scores: Any) -> str:
+def _compare(ours: Outputs, tokens: list[int], scores: Any) -> str:
     """The first difference; empty if there is none before a place where the best two tokens are equally good."""
-    for place, (mine, theirs, said, row) in enumerate(zip(ours.tokens, tokens, ours.scores, scores, strict=False)):
+    for place, (mine, theirs, score, row) in enumerate(zip(ours.tokens, tokens, ours.scores, scores, strict=False)):
         best, second = np.sort(row)[:-3:-1]
         if mine != theirs:
             return "" if best - second < NEAR else f"another token at {place}"
-        if said is None or abs(said.logprob - row[theirs]) > NEAR:
+        if score is None or abs(score.logprob - row[theirs]) > NEAR:
             return f"another logprob at {place}"
     return "" if len(ours.tokens) == len(tokens) else f"{len(ours.tokens)} tokens: {ours.end}"
 

@@ -35,7 +35,7 @@ from dragoman.engines.transformers.engine import build_paged_model
 from dragoman.engines.transformers.model import TransformersModel, load_network
 
 from ..batching.test_sampler import LOGITS, OUTPUTS, PROMPT, SAMPLINGS, TIED, VOCAB
-from ..harness import GREEDY, Bench, Only, Told
+from ..harness import GREEDY, Bench, Only, Outputs
 
 pytestmark = pytest.mark.torch
 
@@ -78,10 +78,10 @@ def state(
     vocab: int = VOCAB,
     rng: Callable[[int | None], Callable[[], float]] = seeded,
 ) -> SamplingState:
-    made = SamplingState(request, vocab, rng)
+    created = SamplingState(request, vocab, rng)
     for token in output:
-        made.observe(token)
-    return made
+        created.observe(token)
+    return created
 
 
 def ask(sampling: Sampling, **more: object) -> TokenRequest:
@@ -115,14 +115,14 @@ def sample_by_hand(
 
 @given(st.lists(st.tuples(st.one_of(LOGITS, TIED), requests(), MASKS), min_size=1, max_size=6))
 def test_tokens_and_logprobs_are_those_of_numpy_in_any_mixture(
-    asked: list[tuple[list[float], tuple[TokenRequest, tuple[int, ...]], bytes | None]],
+    rows: list[tuple[list[float], tuple[TokenRequest, tuple[int, ...]], bytes | None]],
 ) -> None:
     """Logits are sixteenths, and the seeds' numbers are not near a boundary of such weights."""
-    logits = np.array([row for row, _, _ in asked], np.float32)
-    masks = [mask for _, _, mask in asked]
+    logits = np.array([row for row, _, _ in rows], np.float32)
+    masks = [mask for _, _, mask in rows]
     before = logits.copy()
-    found = on_device(logits, [state(*request) for _, request, _ in asked], masks)
-    expected = NumpySampledRows(logits, [state(*request) for _, request, _ in asked], masks)
+    found = on_device(logits, [state(*request) for _, request, _ in rows], masks)
+    expected = NumpySampledRows(logits, [state(*request) for _, request, _ in rows], masks)
     assert found.tokens == expected.tokens
     scores_agree(found.compute_logprobs(found.tokens), expected.compute_logprobs(expected.tokens))
     assert np.array_equal(logits, before)
@@ -131,9 +131,9 @@ def test_tokens_and_logprobs_are_those_of_numpy_in_any_mixture(
 @given(st.one_of(LOGITS, TIED), requests(), MASKS)
 @settings(max_examples=50)
 def test_each_token_is_as_likely_as_with_numpy(
-    logits: list[float], asked: tuple[TokenRequest, tuple[int, ...]], mask: bytes | None
+    logits: list[float], row: tuple[TokenRequest, tuple[int, ...]], mask: bytes | None
 ) -> None:
-    found, expected = sample_by_hand(np.array(logits, np.float32), *asked, mask, 200)
+    found, expected = sample_by_hand(np.array(logits, np.float32), *row, mask, 200)
     assert set(found) == set(expected)
     assert np.abs(np.array(found) - np.array(expected)).astype(bool).sum() <= 1
 
@@ -290,7 +290,7 @@ def test_conversations_are_the_same_with_either_sampler() -> None:
         Sampling(temperature=1.2, min_p=0.05, repetition_penalty=1.2, seed=3, bad_words=((9,),)),
         replace(GREEDY, frequency_penalty=0.7, logit_bias=((11, 3.0), (12, -5.0))),
     ]
-    told: list[list[Told]] = []
+    streams: list[list[Outputs]] = []
     for samples_on_device in (False, True):
         bench = Bench(build_model(samples_on_device=samples_on_device), SchedulerConfig(max_num_seqs=8))
         requests = [
@@ -298,20 +298,20 @@ def test_conversations_are_the_same_with_either_sampler() -> None:
             for one in samplings
         ]
         matched = replace(requests[1], matcher=Only([{5, 6, 7}, {8}, {9, 10}]))
-        told.append([bench.add(request) for request in (*requests, matched)])
+        streams.append([bench.add(request) for request in (*requests, matched)])
         bench.finish()
-    for on_host, by_torch in zip(*told, strict=True):
+    for on_host, by_torch in zip(*streams, strict=True):
         assert by_torch.tokens == on_host.tokens
         scores_agree(by_torch.scores, on_host.scores)
-    assert told[1][-1].tokens[1] == 8
+    assert streams[1][-1].tokens[1] == 8
 
 
-def test_only_an_accelerator_samples_unless_it_is_asked_for() -> None:
+def test_only_an_accelerator_samples_by_default() -> None:
     found = {setting: can_sample_on_device(setting, torch.device("cpu")) for setting in ("auto", "host", "model")}
     assert found == {"auto": False, "host": False, "model": True}
 
 
-def test_a_device_that_cannot_sample_leaves_it_to_the_host_unless_it_is_asked_for() -> None:
+def test_a_device_that_cannot_sample_falls_back_to_the_host_by_default() -> None:
     assert not can_sample_on_device("auto", torch.device("meta"))
     with pytest.raises(EngineError, match="cannot sample"):
         can_sample_on_device("model", torch.device("meta"))

@@ -46,7 +46,7 @@ ATTENTION, ALL = ["q_proj", "v_proj"], "all-linear"
 
 
 def written(base: Any, directory: Path, seed: int, **options: Any) -> Any:
-    """An adapter in a directory, as PEFT saves one, with weights that change what is said. PEFT's own model of it."""
+    """An adapter in a directory, as PEFT saves one, with weights that change the output, and PEFT's own model of it."""
     peft: Any = import_module("peft")
     torch.manual_seed(seed)
     options = {"r": 4, "lora_alpha": 16, "target_modules": ATTENTION} | options
@@ -86,14 +86,14 @@ def test_adapters_share_a_batch_and_say_what_each_says_alone(
     adapters.load("1", str(tmp_path / "1"))
     adapters.load("2", str(tmp_path / "2"))
     bench = Bench(model, SchedulerConfig(max_num_seqs=12, max_num_batched_tokens=40))
-    told = [
+    streams = [
         bench.add(TokenRequest(id=f"{name}{place}", prompt=tuple(prompt), max_tokens=10, sampling=GREEDY), adapter)
         for name in ("0", "1", "2")
         for adapter in (adapters.find(name),)
         for place, prompt in enumerate(PROMPTS)
     ]
     bench.finish()
-    assert [one.tokens for one in told] == [tokens for group in expected for tokens in group]
+    assert [one.tokens for one in streams] == [tokens for group in expected for tokens in group]
 
 
 def test_what_one_adapter_computed_is_not_found_by_another(tmp_path: Path) -> None:
@@ -105,9 +105,9 @@ def test_what_one_adapter_computed_is_not_found_by_another(tmp_path: Path) -> No
         if load:
             adapters.load(load, str(tmp_path))
         for _ in range(2):
-            told = bench.add(ask, adapters.find(load or ""))
+            outputs = bench.add(ask, adapters.find(load or ""))
             bench.finish()
-            cached.append(told.cached)
+            cached.append(outputs.cached)
     # Loaded again it is another one, even under the same name; without any the first one's blocks are still there.
     assert cached == [[0], [48], [0], [48], [0], [48], [48], [48]]
 
@@ -144,7 +144,7 @@ def scribbled(name: str) -> Spoil:
 
 
 @pytest.mark.parametrize(
-    ("spoil", "said"),
+    ("spoil", "message"),
     [
         (changed(peft_type="LOHA"), "type LOHA"),
         (changed(use_dora=True), "DoRA"),
@@ -161,11 +161,11 @@ def scribbled(name: str) -> Spoil:
         (renamed("model.layers.0.self_attn.q_proj", "model.norm"), "not a linear layer"),
     ],
 )
-def test_what_cannot_be_used_is_refused_with_a_reason(spoil: Spoil, said: str, tmp_path: Path) -> None:
+def test_what_cannot_be_used_is_refused_with_a_reason(spoil: Spoil, message: str, tmp_path: Path) -> None:
     written(network("llama"), tmp_path, 1)
     _, adapters = shelf("llama")
     spoil(tmp_path)
-    with pytest.raises(RequestError, match=said):
+    with pytest.raises(RequestError, match=message):
         adapters.load("a", str(tmp_path))
     assert adapters.find("a") is None
 
@@ -184,7 +184,7 @@ async def serving(lora_dir: str | None = None, **settings: Any) -> AsyncGenerato
     await models.stop()
 
 
-async def said_by(sdk: openai.AsyncOpenAI, model: str) -> tuple[str, str | None]:
+async def get_answer(sdk: openai.AsyncOpenAI, model: str) -> tuple[str, str | None]:
     answer = await sdk.chat.completions.create(
         model=model, messages=[{"role": "user", "content": "Count to 7."}], temperature=0, max_tokens=12
     )
@@ -196,26 +196,26 @@ async def test_a_client_names_the_adapter_instead_of_the_model(tmp_path: Path) -
     written(base, tmp_path, 1, lora_alpha=200)
     async with serving(str(tmp_path), lora_modules=(f"sql={tmp_path}",)) as sdk:
         names = [model.id async for model in sdk.models.list()]
-        plain, adapted = await said_by(sdk, names[0]), await said_by(sdk, "sql")
+        plain, adapted = await get_answer(sdk, names[0]), await get_answer(sdk, "sql")
         assert (names[1:], adapted[0]) == (["sql"], "sql")
         assert adapted[1] != plain[1]
         other = {"lora_name": "other", "lora_path": str(tmp_path)}
         await sdk.post("/load_lora_adapter", body=other, cast_to=str)
-        assert (await said_by(sdk, "other"))[1] == adapted[1]
+        assert (await get_answer(sdk, "other"))[1] == adapted[1]
         await sdk.post("/unload_lora_adapter", body={"lora_name": "other"}, cast_to=str)
         with pytest.raises(openai.NotFoundError):
-            await said_by(sdk, "other")
+            await get_answer(sdk, "other")
         (tmp_path / "empty").mkdir()
         with pytest.raises(openai.BadRequestError, match="cannot be read") as refused:
             await sdk.post("/load_lora_adapter", body=other | {"lora_path": "empty"}, cast_to=str)
         assert refused.value.param == "lora_path"
-        assert (await said_by(sdk, names[0])) == plain
+        assert (await get_answer(sdk, names[0])) == plain
 
 
-def test_a_wrong_adapter_is_told_before_anything_is_served(tmp_path: Path) -> None:
-    for model, said in (
+def test_a_wrong_adapter_is_a_startup_error(tmp_path: Path) -> None:
+    for model, message in (
         (f"transformers:{tiny.find_bundled_model()}", "cannot be read"),
         ("tiny", "does not support adapters"),
     ):
-        with pytest.raises(SettingsError, match=said):
+        with pytest.raises(SettingsError, match=message):
             build_models(Settings(model=model, lora_modules=(f"a={tmp_path}",)), SystemClock())

@@ -27,7 +27,7 @@ from dragoman.engines.transformers.engine import build_paged_model
 from dragoman.engines.transformers.model import TransformersModel, load_network
 from dragoman.engines.transformers.paged_attention import KvPool
 
-from ..harness import GREEDY, Bench, Told, alone, told_by
+from ..harness import GREEDY, Bench, Outputs, alone, generate_with_files
 
 pytestmark = pytest.mark.torch
 
@@ -73,12 +73,12 @@ def generated(model: Any, prompt: list[int], count: int) -> list[int]:
     ids = torch.tensor([prompt])
     fixed = {"max_new_tokens": count, "min_new_tokens": count, "do_sample": False, "eos_token_id": None}
     with torch.no_grad():
-        made = model.generate(ids, attention_mask=torch.ones_like(ids), **fixed)
-    return made[0, len(prompt) :].tolist()
+        generated = model.generate(ids, attention_mask=torch.ones_like(ids), **fixed)
+    return generated[0, len(prompt) :].tolist()
 
 
 @pytest.mark.parametrize("backend", ["flash", "math"])
-def test_the_kernel_that_was_asked_for_computes_and_no_other(backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_the_requested_kernel_computes(backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
     allowed: list[tuple[bool, bool, bool]] = []
     compute = torch.nn.functional.scaled_dot_product_attention
 
@@ -91,8 +91,8 @@ def test_the_kernel_that_was_asked_for_computes_and_no_other(backend: str, monke
     expected = generated(network("llama"), prompt, 8)
     model, _ = build_paged_model(network("llama"), backend)
     monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", watched)
-    asked = TokenRequest(id="a", prompt=tuple(prompt), max_tokens=8, sampling=GREEDY)
-    assert list(alone(model, asked).tokens) == expected
+    request = TokenRequest(id="a", prompt=tuple(prompt), max_tokens=8, sampling=GREEDY)
+    assert list(alone(model, request).tokens) == expected
     assert set(allowed) == {(backend == "flash", backend == "math", False)}
 
 
@@ -110,12 +110,12 @@ def test_a_family_says_in_a_mixed_batch_what_it_says_alone_in_its_library(kind: 
     assert bytes_per_token > 0
     # So small a budget that prompts are cut into pieces beside the decoding of others.
     bench = Bench(model, SchedulerConfig(max_num_seqs=8, max_num_batched_tokens=24))
-    told = [
+    streams = [
         bench.add(TokenRequest(id=str(place), prompt=tuple(prompt), max_tokens=12, sampling=GREEDY))
         for place, prompt in enumerate(prompts)
     ]
     bench.finish()
-    assert [one.tokens for one in told] == expected
+    assert [one.tokens for one in streams] == expected
 
 
 def test_a_model_with_state_that_the_librarys_cache_does_not_hold_is_refused() -> None:
@@ -147,9 +147,11 @@ def test_a_second_time_comes_from_the_cache_and_is_the_same() -> None:
     assert second.tokens == first.tokens
 
 
-def test_a_new_process_finds_what_an_old_one_kept_in_files(tmp_path: Path) -> None:
+def test_a_new_process_finds_the_block_files_of_an_old_one(tmp_path: Path) -> None:
     ask = TokenRequest(id="a", prompt=tuple(range(3, 53)), max_tokens=8, sampling=GREEDY)
-    first, second = (told_by(build_paged_model(network("gemma2").bfloat16())[0], tmp_path, ask) for _ in range(2))
+    first, second = (
+        generate_with_files(build_paged_model(network("gemma2").bfloat16())[0], tmp_path, ask) for _ in range(2)
+    )
     assert (first.cached, second.cached) == ([0], [48])
     assert second.tokens == first.tokens
 
@@ -163,12 +165,12 @@ def test_what_a_predecessor_left_in_a_block_does_no_harm() -> None:
     broken.set_attn_implementation("dragoman_paged")
     bench = Bench(model, SchedulerConfig(enable_prefix_caching=False), num_kv_tokens=64, max_model_len=64)
     asks = [TokenRequest(id="x", prompt=ids, max_tokens=4, sampling=GREEDY) for ids in (good, bad, good)]
-    told: list[Told] = []
+    streams: list[Outputs] = []
     for ask in asks:
-        told.append(bench.add(ask))
+        streams.append(bench.add(ask))
         bench.finish()
-    assert told[2].tokens == told[0].tokens
-    assert len(told[0].tokens) == 4
+    assert streams[2].tokens == streams[0].tokens
+    assert len(streams[0].tokens) == 4
 
 
 def test_only_safetensors_are_read(tmp_path: Path) -> None:
@@ -225,12 +227,12 @@ def test_company_changes_nothing_also_beyond_windows_chunks_and_limits_of_rope(r
     model, _ = build_paged_model(network(kind, **more))
     bench = Bench(model, SchedulerConfig(max_num_seqs=8, max_num_batched_tokens=32))
     for name in ("first", "again"):
-        told = [
+        streams = [
             bench.add(TokenRequest(id=f"{name} {n}", prompt=tuple(prompt), max_tokens=20, sampling=GREEDY))
             for n, prompt in enumerate(prompts)
         ]
         bench.finish()
-        assert [one.tokens for one in told] == expected, name
+        assert [one.tokens for one in streams] == expected, name
 
 
 def test_keys_of_other_factors_are_not_taken_from_the_cache() -> None:
@@ -242,12 +244,12 @@ def test_keys_of_other_factors_are_not_taken_from_the_cache() -> None:
     bench.finish()
     assert bench.stepper.scheduler.count_cached_tokens(long[:50], "") == 48
     assert bench.stepper.scheduler.count_cached_tokens(long, "") == 0
-    told = bench.add(TokenRequest(id="long", prompt=long, max_tokens=8, sampling=GREEDY))
+    outputs = bench.add(TokenRequest(id="long", prompt=long, max_tokens=8, sampling=GREEDY))
     bench.finish()
-    assert (told.cached, told.tokens) == ([0], expected)
+    assert (outputs.cached, outputs.tokens) == ([0], expected)
 
 
-def test_a_model_whose_own_cache_changes_its_answers_is_refused() -> None:
+def test_a_model_that_its_own_cache_changes_is_refused() -> None:
     """Moshi attends to everything without a cache, and to a window with one."""
     with pytest.raises(EngineError, match="differs"):
         build_paged_model(network("moshi", sliding_window=64))
@@ -276,7 +278,7 @@ def test_the_reason_is_one_short_sentence(kind: str, reason: str, tmp_path: Path
 
 
 @pytest.mark.parametrize("threads", [None, 1, 3])
-def test_torch_has_the_threads_that_were_asked_for_or_one_for_each_core(threads: int | None, tmp_path: Path) -> None:
+def test_torch_has_the_configured_threads_or_one_for_each_core(threads: int | None, tmp_path: Path) -> None:
     before = torch.get_num_threads()
     try:
         torch.set_num_threads(2)
@@ -294,23 +296,23 @@ def test_a_cache_takes_memory_only_where_it_is_written() -> None:
 
     keys = torch.ones((4, 8, 64))
     pool, before = KvPool(32_768, torch.device("cpu")), resident()
-    kept, _ = pool.get_layer(0, keys, keys)
-    assert kept.numel() * kept.element_size() == 1 << 30
-    kept[7] = 1
-    assert kept[6:9].sum() == 8 * 64
+    allocated, _ = pool.get_layer(0, keys, keys)
+    assert allocated.numel() * allocated.element_size() == 1 << 30
+    allocated[7] = 1
+    assert allocated[6:9].sum() == 8 * 64
     assert resident() - before < 64 << 20
 
 
 def test_seeds_decide() -> None:
     model, _ = build_paged_model(network("qwen2"))
 
-    def said(seed: int) -> list[int]:
+    def sample(seed: int) -> list[int]:
         return alone(
             model, TokenRequest(id="s", prompt=(3, 4, 5), max_tokens=12, sampling=Sampling(temperature=2.0, seed=seed))
         ).tokens
 
-    assert said(1) == said(1)
-    assert said(1) != said(2)
+    assert sample(1) == sample(1)
+    assert sample(1) != sample(2)
 
 
 def change_config(directory: Path, **fields: object) -> None:

@@ -28,7 +28,7 @@ _MAPS = Path("/proc/self/maps")
 PROMPT = list(range(3, 40))
 
 
-def told(model: Any) -> list[int]:
+def generate(model: Any) -> list[int]:
     return alone(model, TokenRequest(id="a", prompt=tuple(PROMPT), max_tokens=8, sampling=GREEDY)).tokens
 
 
@@ -40,46 +40,48 @@ def test_packed_layers_compute_what_plain_ones_do(kind: str, num_rows: int) -> N
     with torch.inference_mode():
         states = torch.randn(1, num_rows, 32)
         for name in ("self_attn.q_proj", "mlp.gate_proj"):
-            expected, found = (made.model.layers[1].get_submodule(name)(states) for made in (plain, packed))
+            expected, found = (
+                linear_model.model.layers[1].get_submodule(name)(states) for linear_model in (plain, packed)
+            )
             assert torch.allclose(found, expected, atol=1e-5)
 
 
 def test_a_weight_is_in_memory_once_and_can_be_given_back() -> None:
-    made = network("llama")
-    weights = {name: tensor.clone() for name, tensor in made.state_dict().items()}
-    model, _ = build_paged_model(made)
-    assert {made.model.layers[0].mlp.up_proj.weight.numel(), made.lm_head.weight.numel()} == {0}
+    loaded = network("llama")
+    weights = {name: tensor.clone() for name, tensor in loaded.state_dict().items()}
+    model, _ = build_paged_model(loaded)
+    assert {loaded.model.layers[0].mlp.up_proj.weight.numel(), loaded.lm_head.weight.numel()} == {0}
     model.linears.unpack()
-    assert all(torch.equal(tensor, weights[name]) for name, tensor in made.state_dict().items())
-    assert told(model) == generated(network("llama"), PROMPT, 8)
+    assert all(torch.equal(tensor, weights[name]) for name, tensor in loaded.state_dict().items())
+    assert generate(model) == generated(network("llama"), PROMPT, 8)
 
 
 def test_a_head_that_is_the_embedding_leaves_the_embedding_alone() -> None:
-    made = network("gemma2")
-    model, _ = build_paged_model(made)
-    assert made.lm_head.weight is made.model.embed_tokens.weight
-    assert made.lm_head.weight.shape == (96, 32)
-    assert "forward" in vars(made.lm_head)
-    assert told(model) == generated(network("gemma2"), PROMPT, 8)
+    loaded = network("gemma2")
+    model, _ = build_paged_model(loaded)
+    assert loaded.lm_head.weight is loaded.model.embed_tokens.weight
+    assert loaded.lm_head.weight.shape == (96, 32)
+    assert "forward" in vars(loaded.lm_head)
+    assert generate(model) == generated(network("gemma2"), PROMPT, 8)
 
 
 def test_a_model_that_reads_a_layers_weight_computes_with_plain_layers() -> None:
     def compute(states: Any) -> Any:
         return torch.nn.functional.linear(mlp.act_fn(mlp.gate_proj(states)) * mlp.up_proj(states), mlp.down_proj.weight)
 
-    made = network("llama")
-    mlp = made.model.layers[2].mlp
+    loaded = network("llama")
+    mlp = loaded.model.layers[2].mlp
     mlp.forward = compute
-    model, _ = build_paged_model(made)
+    model, _ = build_paged_model(loaded)
     assert "forward" not in vars(mlp.down_proj)
-    assert all(parameter.numel() for parameter in made.parameters())
-    assert told(model) == generated(network("llama"), PROMPT, 8)
+    assert all(parameter.numel() for parameter in loaded.parameters())
+    assert generate(model) == generated(network("llama"), PROMPT, 8)
 
 
 @pytest.mark.skipif(not _MAPS.exists(), reason="needs /proc")
 def test_tensors_that_are_not_packed_do_not_keep_the_file_in_memory(tmp_path: Path) -> None:
     network("llama").save_pretrained(tmp_path)
-    made = load_network(tmp_path, TransformersOptions(device="cpu", dtype="float32"))
+    model = load_network(tmp_path, TransformersOptions(device="cpu", dtype="float32"))
     assert str(tmp_path) in _MAPS.read_text()
-    build_paged_model(made)
+    build_paged_model(model)
     assert str(tmp_path) not in _MAPS.read_text()

@@ -51,9 +51,9 @@ def test_quantised_weights_are_served_as_the_library_computes_them(method: str, 
     whole = generated(load_network(saved, options()), PROMPT, 8)
     model, _ = build_paged_model(load_network(saved, options(quantization=method)))
     ask = TokenRequest(id="a", prompt=tuple(PROMPT), max_tokens=8, sampling=GREEDY, logprobs=0)
-    told, plain = alone(model, ask), alone(build_paged_model(load_network(saved, options()))[0], ask)
-    assert (told.tokens, plain.tokens) == (expected, whole)
-    assert [one.logprob for one in told.scores if one] != [one.logprob for one in plain.scores if one]
+    outputs, plain = alone(model, ask), alone(build_paged_model(load_network(saved, options()))[0], ask)
+    assert (outputs.tokens, plain.tokens) == (expected, whole)
+    assert [one.logprob for one in outputs.scores if one] != [one.logprob for one in plain.scores if one]
     with pytest.raises(Unsupported, match="quantised"):
         model.prepare_weights({})  # pyright: ignore[reportArgumentType] - it is not looked at
 
@@ -67,6 +67,6 @@ def test_weights_are_not_quantised_twice(saved: Path) -> None:
 
 
 @pytest.mark.parametrize("device", ["cuda:77", "abacus", "cpu,cuda"])
-def test_a_device_that_is_not_there_is_told(device: str, saved: Path) -> None:
+def test_a_missing_device_is_an_error(device: str, saved: Path) -> None:
     with pytest.raises(EngineError, match="cannot be used"):
         transformers.load(saved, EngineLimits(), TransformersOptions(device=device))

@@ -24,7 +24,7 @@ from dragoman.engines.transformers.engine import build_paged_model
 from dragoman.engines.transformers.model import TransformersModel
 from dragoman.engines.transformers.recurrent import StatePool
 
-from ..harness import GREEDY, Bench, Told, alone, started
+from ..harness import GREEDY, Bench, Outputs, alone, started
 from .architectures import configure
 from .test_models import ON_A_CPU, generated
 
@@ -49,11 +49,11 @@ TIGHT = SchedulerConfig(max_num_seqs=8, max_num_batched_tokens=24)
 
 def network(kind: str, seed: int = 7) -> Any:
     torch.manual_seed(seed)
-    made = library.AutoModelForCausalLM.from_config(configure(kind)).eval()
+    model = library.AutoModelForCausalLM.from_config(configure(kind)).eval()
     with torch.no_grad():
-        for weight in made.parameters():
+        for weight in model.parameters():
             weight.add_(0.03 * torch.randn_like(weight))
-    return made
+    return model
 
 
 @cache
@@ -78,46 +78,46 @@ def ask(number: int, name: str = "") -> TokenRequest:
 def test_company_changes_nothing_and_neither_does_a_predecessor(kind: str, model: TransformersModel) -> None:
     bench = Bench(model, TIGHT)
     for name in ("first", "in the same slots"):
-        told = [bench.add(ask(number, name)) for number in (2, 0, 3, 1)]
+        streams = [bench.add(ask(number, name)) for number in (2, 0, 3, 1)]
         bench.finish()
-        assert [told[place].tokens for place in (1, 3, 0, 2)] == expected(kind), name
-        assert [one.cached for one in told] == [[0]] * 4
+        assert [streams[place].tokens for place in (1, 3, 0, 2)] == expected(kind), name
+        assert [one.cached for one in streams] == [[0]] * 4
 
 
 def test_a_preempted_sequence_goes_on_as_if_nothing_had_happened(kind: str, model: TransformersModel) -> None:
     bench = Bench(model, TIGHT, num_kv_tokens=80)
-    told = [bench.add(ask(number)) for number in range(4)]
+    streams = [bench.add(ask(number)) for number in range(4)]
     bench.finish()
-    assert [one.tokens for one in told] == expected(kind)
+    assert [one.tokens for one in streams] == expected(kind)
     assert bench.stepper.scheduler.num_preemptions > 0
 
 
 def test_what_neighbours_leave_when_they_are_aborted_does_no_harm(kind: str, model: TransformersModel) -> None:
     bench = Bench(model, TIGHT)
-    told = [bench.add(ask(number)) for number in (3, 2, 1)]
+    streams = [bench.add(ask(number)) for number in (3, 2, 1)]
     bench.step(6)
     # Their slots are taken by others, and those of the rest are no longer consecutive.
     for place in (0, 1):
         bench.stepper.scheduler.remove(bench.sequences[place])
-    told += [bench.add(ask(number, "late")) for number in (0, 3)]
+    streams += [bench.add(ask(number, "late")) for number in (0, 3)]
     bench.step(2)
     bench.stepper.scheduler.remove(bench.sequences[3])
     bench.finish()
-    assert [told[2].tokens, told[4].tokens] == [expected(kind)[1], expected(kind)[3]]
+    assert [streams[2].tokens, streams[4].tokens] == [expected(kind)[1], expected(kind)[3]]
 
 
 def test_sequences_wait_for_a_slot(kind: str, model: TransformersModel) -> None:
     bench = Bench(model, SchedulerConfig(max_num_seqs=8, max_num_batched_tokens=24, num_state_slots=2))
-    told = [bench.add(ask(number)) for number in range(4)]
+    streams = [bench.add(ask(number)) for number in range(4)]
     most = 0
     while bench.stepper.scheduler.has_work:
         bench.step()
         most = max(most, bench.stepper.scheduler.num_running)
     assert most == 2
-    assert [one.tokens for one in told] == expected(kind)
+    assert [one.tokens for one in streams] == expected(kind)
 
 
-def test_sleep_and_new_weights_begin_sequences_anew(kind: str, tmp_path: Path) -> None:
+def test_sleep_and_new_weights_restart_sequences(kind: str, tmp_path: Path) -> None:
     model, _ = build_paged_model(network(kind))
     other = network(kind, 8)
     tied = set(other.all_tied_weights_keys)
@@ -125,11 +125,11 @@ def test_sleep_and_new_weights_begin_sequences_anew(kind: str, tmp_path: Path) -
     safetensors.torch.save_file(weights, tmp_path / "model.safetensors")
     swap = model.prepare_weights(Tensors(tmp_path))
     bench = Bench(model, TIGHT)
-    told = [bench.add(ask(number)) for number in range(4)]
+    streams = [bench.add(ask(number)) for number in range(4)]
     bench.step(5)
     bench.stepper.close()
     bench.finish()
-    assert [one.tokens for one in told] == expected(kind)
+    assert [one.tokens for one in streams] == expected(kind)
     again = bench.add(TokenRequest(id="a", prompt=tuple(PROMPTS[3]), max_tokens=COUNT, sampling=GREEDY))
     bench.step(1)
     swap()
@@ -139,9 +139,9 @@ def test_sleep_and_new_weights_begin_sequences_anew(kind: str, tmp_path: Path) -
 
 
 def test_the_logprobs_of_a_prompt_are_the_same_in_one_piece_and_in_many(model: TransformersModel) -> None:
-    asked = TokenRequest(id="a", prompt=tuple(PROMPTS[3]), max_tokens=1, sampling=GREEDY, prompt_logprobs=0)
+    request = TokenRequest(id="a", prompt=tuple(PROMPTS[3]), max_tokens=1, sampling=GREEDY, prompt_logprobs=0)
     whole, cut = (
-        [score.logprob for score in alone(model, asked, limits).prompt[0].logprobs if score]
+        [score.logprob for score in alone(model, request, limits).prompt[0].logprobs if score]
         for limits in (SchedulerConfig(), SchedulerConfig(max_num_seqs=2, max_num_batched_tokens=5))
     )
     assert len(whole) == len(PROMPTS[3]) - 1
@@ -160,9 +160,9 @@ def test_slots_are_free_after_a_step_that_failed() -> None:
         bench.step()
     assert [type(output.output) for output in bench.stepper.recover()] == [Failed]
     norm.weight = weight
-    told = bench.add(ask(2))
+    outputs = bench.add(ask(2))
     bench.finish()
-    assert told.tokens == expected("lfm2")[2]
+    assert outputs.tokens == expected("lfm2")[2]
 
 
 def test_decoding_that_differs_from_computing_prompts_is_refused() -> None:
@@ -177,17 +177,17 @@ def test_decoding_that_differs_from_computing_prompts_is_refused() -> None:
 @pytest.mark.parametrize(
     ("kind", "by_token"), [("mamba", True), ("jamba", True), ("mamba2", False), ("qwen3_next", False)]
 )
-def test_layers_that_begin_anew_with_every_chunk_are_found_in_any_data_type(kind: str, by_token: bool) -> None:
+def test_layers_that_reset_with_every_chunk_are_found_in_any_data_type(kind: str, by_token: bool) -> None:
     """With random weights of bfloat16 the state of a few tokens changes less than rounding does."""
     torch.manual_seed(7)
     config = configure(kind)
     config.initializer_range = 0.1
-    made = library.AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16).eval()
-    model, _ = build_paged_model(made)
+    network = library.AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16).eval()
+    model, _ = build_paged_model(network)
     assert model.recurrent.by_token == by_token
 
 
-def test_memory_is_told_and_the_prefix_cache_is_off(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_state_memory_is_reported_and_the_prefix_cache_is_off(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     network("qwen3_next").save_pretrained(tmp_path)
     with caplog.at_level(logging.INFO):
         transformers.load(tmp_path, EngineLimits(max_num_seqs=3), ON_A_CPU)
@@ -258,11 +258,11 @@ def test_adapters_of_recurrent_layers_share_a_batch(kind: str, tmp_path: Path) -
     for name in ("1", "2"):
         adapters.load(name, str(tmp_path / name))
     bench = Bench(model, SchedulerConfig(max_num_seqs=12, max_num_batched_tokens=40))
-    told: list[Told] = [
+    streams: list[Outputs] = [
         bench.add(ask(number, name), adapters.find(name)) for name in ("0", "1", "2") for number in range(4)
     ]
     bench.finish()
-    assert [one.tokens for one in told] == [tokens for group in answers for tokens in group]
+    assert [one.tokens for one in streams] == [tokens for group in answers for tokens in group]
 
 
 def test_an_adapter_of_what_is_not_computed_as_a_layer_is_refused(tmp_path: Path) -> None:

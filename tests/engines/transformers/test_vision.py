@@ -1,4 +1,4 @@
-"""Models that see say over HTTP, batched and in pieces, what transformers' own `generate` says of the same images."""
+"""Vision models over HTTP, batched and in chunks, equal transformers' own `generate` for the same images."""
 
 from __future__ import annotations
 
@@ -69,22 +69,22 @@ def directory(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
 
 
 def generated(directory: Path, *parts: str | bytes) -> tuple[int, list[int]]:
-    """Tokens of the prompt, and what the library itself says to one message of these parts."""
+    """Tokens of the prompt, and the library's own output for one message of these parts."""
     network = library.AutoModelForImageTextToText.from_pretrained(
         directory, dtype=torch.float32, attn_implementation="eager"
     ).eval()
-    said: list[Any] = [{"type": "text", "text": p} if isinstance(p, str) else {"type": "image"} for p in parts]
+    items: list[Any] = [{"type": "text", "text": p} if isinstance(p, str) else {"type": "image"} for p in parts]
     tokenizer = library.AutoTokenizer.from_pretrained(directory)
     text = tokenizer.apply_chat_template(
-        [{"role": "user", "content": said}], tokenize=False, add_generation_prompt=True
+        [{"role": "user", "content": items}], tokenize=False, add_generation_prompt=True
     )
     pictures = [pillow.open(BytesIO(part)).convert("RGB") for part in parts if isinstance(part, bytes)]
     inputs = _inputs(directory, network.config, text, pictures, tokenizer)
     fixed = {"max_new_tokens": COUNT, "min_new_tokens": COUNT, "do_sample": False, "eos_token_id": None}
     with torch.no_grad():
-        made = network.generate(**inputs, **fixed)
+        output = network.generate(**inputs, **fixed)
     length = inputs["input_ids"].shape[1]
-    return length, made[0, length:].tolist()
+    return length, output[0, length:].tolist()
 
 
 def _inputs(directory: Path, config: Any, text: str, pictures: list[Any], tokenizer: Any) -> Any:
@@ -98,15 +98,15 @@ def _inputs(directory: Path, config: Any, text: str, pictures: list[Any], tokeni
     for _, height, width in images["image_grid_thw"].tolist():
         text = text.replace("<|image_pad|>", "<|piece|>" * (height * width // 4), 1)
     ids = tokenizer([text.replace("<|piece|>", "<|image_pad|>")], return_tensors="pt")
-    shown = (ids["input_ids"] == config.image_token_id).int()
-    return {**ids, **images, "mm_token_type_ids": shown}
+    positions = (ids["input_ids"] == config.image_token_id).int()
+    return {**ids, **images, "mm_token_type_ids": positions}
 
 
 @asynccontextmanager
 async def serving(directory: Path, **more: Any) -> AsyncGenerator[httpx2.AsyncClient]:
     """Steps of 24 tokens at most: images are cut wherever they are."""
-    told: dict[str, Any] = {"max_num_batched_tokens": 24, "max_num_seqs": 8} | more
-    settings = Settings(model=f"transformers:{directory}", device="cpu", dtype="float32", **told)
+    options: dict[str, Any] = {"max_num_batched_tokens": 24, "max_num_seqs": 8} | more
+    settings = Settings(model=f"transformers:{directory}", device="cpu", dtype="float32", **options)
     models = build_models(settings, SystemClock())
     await models.start()
     try:
@@ -126,7 +126,7 @@ def content(*parts: str | bytes) -> Any:
     ]
 
 
-async def asked(http: httpx2.AsyncClient, *parts: str | bytes, **more: Any) -> Any:
+async def send_chat(http: httpx2.AsyncClient, *parts: str | bytes, **more: Any) -> Any:
     body = {
         "messages": [{"role": "user", "content": content(*parts)}],
         "max_tokens": COUNT,
@@ -140,8 +140,8 @@ async def asked(http: httpx2.AsyncClient, *parts: str | bytes, **more: Any) -> A
     return answer.json()
 
 
-async def told(http: httpx2.AsyncClient, *parts: str | bytes) -> tuple[int, list[int]]:
-    answer = await asked(http, *parts)
+async def generate(http: httpx2.AsyncClient, *parts: str | bytes) -> tuple[int, list[int]]:
+    answer = await send_chat(http, *parts)
     return answer["usage"]["prompt_tokens"], answer["choices"][0]["token_ids"]
 
 
@@ -156,15 +156,15 @@ PROMPTS: tuple[tuple[str | bytes, ...], ...] = (
 async def test_all_say_at_once_what_each_says_in_the_library(directory: Path) -> None:
     expected = [generated(directory, *parts) for parts in PROMPTS]
     async with serving(directory) as http:
-        assert await asyncio.gather(*(told(http, *parts) for parts in PROMPTS)) == expected
+        assert await asyncio.gather(*(generate(http, *parts) for parts in PROMPTS)) == expected
         # And when everything that can be found in a cache is there.
-        assert [await told(http, *parts) for parts in PROMPTS] == expected
+        assert [await generate(http, *parts) for parts in PROMPTS] == expected
 
 
 async def test_a_cached_prefix_is_that_of_the_same_image_only(directory: Path) -> None:
     words = "These words stand before the image in every request. "
     async with serving(directory) as http:
-        first, again, other = [await asked(http, words, image, "?" * 20) for image in (A, A, B)]
+        first, again, other = [await send_chat(http, words, image, "?" * 20) for image in (A, A, B)]
         cached = [answer["usage"]["prompt_tokens_details"]["cached_tokens"] for answer in (first, again, other)]
         length = first["usage"]["prompt_tokens"]
         shared = [0, (length - 1) // 16 * 16, len(f"user:{words}") // 16 * 16]
@@ -176,7 +176,7 @@ async def test_a_cached_prefix_is_that_of_the_same_image_only(directory: Path) -
 
 async def test_candidates_see_the_same(directory: Path) -> None:
     async with serving(directory) as http:
-        answer = await asked(http, A, "?", n=3)
+        answer = await send_chat(http, A, "?", n=3)
         assert [choice["token_ids"] for choice in answer["choices"]] == [generated(directory, A, "?")[1]] * 3
 
 
@@ -184,7 +184,7 @@ async def test_every_dialect_shows_and_counts_the_same(directory: Path) -> None:
     length, _ = generated(directory, "What? ", A)
     bounds: Any = {"extra_body": {"temperature": 0, "ignore_eos": True}}
     async with serving(directory) as http:
-        text = (await asked(http, "What? ", A))["choices"][0]["message"]["content"]
+        text = (await send_chat(http, "What? ", A))["choices"][0]["message"]["content"]
         sdk: Any = openai.AsyncOpenAI(api_key="none", base_url="http://localhost/v1", http_client=http)
         claude: Any = anthropic.AsyncAnthropic(api_key="none", base_url="http://localhost", http_client=http)
         model = (await sdk.models.list()).data[0].id
@@ -194,22 +194,22 @@ async def test_every_dialect_shows_and_counts_the_same(directory: Path) -> None:
         )
         assert "".join([chunk.choices[0].delta.content or "" async for chunk in chunks if chunk.choices]) == text
         file = await sdk.files.create(file=("a.png", A), purpose="vision")
-        shown = [{"type": "input_text", "text": "What? "}, {"type": "input_image", "file_id": file.id}]
-        asking = [{"role": "user", "content": shown}]
+        items = [{"type": "input_text", "text": "What? "}, {"type": "input_image", "file_id": file.id}]
+        asking = [{"role": "user", "content": items}]
         response = await sdk.responses.create(model=model, input=asking, max_output_tokens=COUNT, **bounds)
         assert (response.output_text, response.usage.input_tokens) == (text, length)
         block = {"type": "image", "source": {"type": "url", "url": data_url(A)}}
         talk = [{"role": "user", "content": [{"type": "text", "text": "What? "}, block]}]
-        said = await claude.messages.create(model=model, max_tokens=COUNT, messages=talk, **bounds)
-        usage = said.usage
-        assert "".join(part.text for part in said.content) == text
+        reply = await claude.messages.create(model=model, max_tokens=COUNT, messages=talk, **bounds)
+        usage = reply.usage
+        assert "".join(part.text for part in reply.content) == text
         assert usage.input_tokens + (usage.cache_read_input_tokens or 0) == length
         counted = await sdk.responses.input_tokens.count(model=model, input=asking)
         tokens = await claude.messages.count_tokens(model=model, messages=talk)
         assert counted.input_tokens == tokens.input_tokens == length
 
 
-async def test_a_response_goes_on_from_an_image_that_was_shown_before(directory: Path) -> None:
+async def test_a_response_continues_from_an_earlier_image(directory: Path) -> None:
     async with serving(directory) as http:
         sdk: Any = openai.AsyncOpenAI(api_key="none", base_url="http://localhost/v1", http_client=http)
         bounds: Any = {"temperature": 0, "max_output_tokens": COUNT, "model": (await sdk.models.list()).data[0].id}
@@ -220,7 +220,7 @@ async def test_a_response_goes_on_from_an_image_that_was_shown_before(directory:
         assert second.usage.input_tokens_details.cached_tokens >= first.usage.input_tokens // 16 * 16 - 16
 
 
-async def test_what_cannot_be_shown_is_a_400_that_says_so(directory: Path) -> None:
+async def test_an_invalid_image_is_a_400(directory: Path) -> None:
     async with serving(directory) as http:
         cut = framed(40, 30, b"")
         for parts, more, param in (
@@ -236,7 +236,7 @@ async def test_what_cannot_be_shown_is_a_400_that_says_so(directory: Path) -> No
             "/v1/messages/count_tokens", json={"model": "m", "messages": [{"role": "user", "content": [audio]}]}
         )
         assert answer.status_code == 400
-        assert (await asked(http, "?", A))["usage"]["completion_tokens"] == COUNT
+        assert (await send_chat(http, "?", A))["usage"]["completion_tokens"] == COUNT
 
 
 def eyes(directory: Path) -> tuple[Any, Any, Any, TransformersVision]:
@@ -270,7 +270,7 @@ def test_a_sight_that_is_not_right_is_found_out(kind: str, tmp_path: Path) -> No
         check_vision(model, network, processor, vision, tolerance=1e-3)
 
 
-def test_a_model_whose_eyes_cannot_be_batched_is_served_without_them(
+def test_a_model_with_an_unsupported_image_encoder_is_served_without_it(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     loaded = transformers.load(vlms.save("gemma3", tmp_path), EngineLimits(), OPTIONS)
@@ -286,9 +286,9 @@ async def test_an_image_that_the_model_fails_at_fails_alone(tmp_path: Path) -> N
     prompt = (3,) * 16 + (60,) * 5
     async with started(loaded.engine) as client:
         well = client.send(TokenRequest(id="a", prompt=(60,) * 8, max_tokens=30, sampling=GREEDY))
-        ill = client.send(TokenRequest(id="b", prompt=prompt, max_tokens=5, sampling=GREEDY, images=(wrong,)))
-        await client.ends(well, ill)
-    assert (len(well.tokens), type(ill.end), ill.tokens) == (30, Failed, [])
+        failing = client.send(TokenRequest(id="b", prompt=prompt, max_tokens=5, sampling=GREEDY, images=(wrong,)))
+        await client.ends(well, failing)
+    assert (len(well.tokens), type(failing.end), failing.tokens) == (30, Failed, [])
 
 
 @pytest.mark.parametrize(
@@ -301,10 +301,10 @@ async def test_an_image_that_the_model_fails_at_fails_alone(tmp_path: Path) -> N
     ],
 )
 def test_an_image_is_decoded_upright_on_white(mode: str, colour: Any, seen: tuple[int, int, int]) -> None:
-    made, turned = BytesIO(), pillow.Exif()
+    buffer, turned = BytesIO(), pillow.Exif()
     turned[0x0112] = 6  # a quarter turn
-    pillow.new(mode, (3, 2), colour).save(made, "PNG", exif=turned)
-    picture = decode_image(made.getvalue())
+    pillow.new(mode, (3, 2), colour).save(buffer, "PNG", exif=turned)
+    picture = decode_image(buffer.getvalue())
     assert (picture.mode, picture.size, picture.getpixel((0, 0))) == ("RGB", (2, 3), seen)
 
 

@@ -67,11 +67,11 @@ def save(kind: str, directory: Path) -> Path:
     tokenizer = _tokenizer(MARKS[kind])
     network, processor = _MAKERS[kind](tokenizer)
     place = MARKS[kind][0]
-    shown = f"<|vision_start|>{place}<|vision_end|>" if kind.startswith("qwen") else place
+    placeholder = f"<|vision_start|>{place}<|vision_end|>" if kind.startswith("qwen") else place
     network.eval().save_pretrained(directory)
     processor.save_pretrained(directory)
     tokenizer.save_pretrained(directory)
-    (directory / "chat_template.jinja").write_text(TEMPLATE.replace("PLACE", shown))
+    (directory / "chat_template.jinja").write_text(TEMPLATE.replace("PLACE", placeholder))
     return directory
 
 
@@ -79,11 +79,13 @@ def _tokenizer(marks: list[str]) -> Any:
     """One token a byte, and the marks."""
     special = ["<pad>", "<s>", "</s>", *marks]
     words = [*special, *sorted(pre_tokenizers.ByteLevel.alphabet())]
-    made: Any = Tokenizer(BPE({word: number for number, word in enumerate(words)}, []))
-    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    made.decoder = decoders.ByteLevel()
-    made.add_special_tokens(special)
-    return library.PreTrainedTokenizerFast(tokenizer_object=made, pad_token="<pad>", bos_token="<s>", eos_token="</s>")
+    tokenizer: Any = Tokenizer(BPE({word: number for number, word in enumerate(words)}, []))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens(special)
+    return library.PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, pad_token="<pad>", bos_token="<s>", eos_token="</s>"
+    )
 
 
 def _llava(tokenizer: Any) -> tuple[Any, Any]:

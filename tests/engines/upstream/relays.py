@@ -17,7 +17,7 @@ from dragoman.serving.app import create_app
 from dragoman.serving.disconnect import StreamTimeouts
 from dragoman.serving.service import ServingOptions
 from tests.http.wire import serving
-from tests.serving.house import Counting, Still
+from tests.serving.harness import Counting, Still
 
 VLLM = ServingOptions(
     profile=Profile.VLLM,
@@ -27,7 +27,7 @@ VLLM = ServingOptions(
 
 
 async def asleep(_: float) -> None:
-    """Never wakes: nobody is looked after while a test does not want it."""
+    """Never wakes, so that no health check runs unless a test wants it."""
     await asyncio.Event().wait()
 
 

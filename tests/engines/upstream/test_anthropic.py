@@ -52,8 +52,8 @@ from dragoman.dialects.anthropic import read_messages
 from dragoman.dialects.base import ReaderOptions
 from dragoman.engines.upstream import KINDS, Upstream, UpstreamDefaults, discover
 from dragoman.engines.upstream.anthropic import MessageEventReader, encode_messages_request
-from tests.engines.upstream.far import Handle, Pieces, far_server
 from tests.engines.upstream.relays import engine
+from tests.engines.upstream.stub_server import Handle, Pieces, far_server
 
 from ...pictures import PIXEL
 

@@ -24,8 +24,8 @@ from dragoman.engines.upstream.wire import UpstreamChunk
 def events(*chunks: dict[str, Any], choices: int = 1) -> list[Event]:
     numbers = count()
     reading = ChunkReader(GenerateRequest("m", "hi", choices=choices), lambda: f"made_{next(numbers)}")
-    said = [event for chunk in chunks for event in reading.feed(msgspec.convert(chunk, UpstreamChunk))]
-    return list(check_events([*said, *reading.close()]))
+    output = [event for chunk in chunks for event in reading.feed(msgspec.convert(chunk, UpstreamChunk))]
+    return list(check_events([*output, *reading.close()]))
 
 
 def reply(*chunks: dict[str, Any], choices: int = 1) -> Reply:
@@ -57,7 +57,7 @@ def test_started_says_what_the_first_chunk_counts() -> None:
     assert events({**delta(content="a"), "usage": usage}, end())[0] == Started(7, 4)
 
 
-def test_usage_that_is_not_known_is_not_made_up() -> None:
+def test_unknown_usage_is_not_invented() -> None:
     usage = reply(delta(content="a"), end()).usage
     assert (usage.cached, usage.reasoning) == (None, None)
 
@@ -74,13 +74,13 @@ def test_reasons_are_translated(word: str, reason: FinishReason) -> None:
     assert reply(end(word)).choices[0].reason is reason
 
 
-def test_a_reason_that_nobody_knows_is_no_success() -> None:
+def test_an_unknown_finish_reason_is_an_error() -> None:
     with pytest.raises(EngineError, match="insufficient"):
         reply(delta(content="a"), end("insufficient_system_resource"))
 
 
 @pytest.mark.parametrize("field", ["stop_reason", "matched_stop"])
-def test_the_stop_that_was_met_is_told(field: str) -> None:
+def test_the_matched_stop_is_reported(field: str) -> None:
     assert reply(end(**{field: "END"})).choices[0].stop == "END"
 
 
@@ -110,7 +110,7 @@ def test_an_error_before_the_start_refuses_and_one_after_it_fails() -> None:
 
 @given(st.lists(st.sampled_from("ab"), min_size=1).map("".join), st.data())
 def test_interleaved_calls_are_put_in_sequence(order: str, data: st.DataObject) -> None:
-    """Two calls whose deltas come in any order: each is said whole, in the order in which they began."""
+    """Two calls whose deltas come in any order: each is emitted whole, in the order in which they began."""
     arguments = {"a": '{"x": "}{", "y": [1]}', "b": '{"z": {}}'}
     left = dict(arguments)
     chunks = [delta(tool_calls=[call("ab".index(which), "", f"id_{which}", which)]) for which in dict.fromkeys(order)]
@@ -137,7 +137,7 @@ def test_a_call_without_an_id_gets_one() -> None:
     assert reply(delta(tool_calls=[call(0, "{}", None, "f")]), end()).choices[0].list_calls()[0].id == "made_0"
 
 
-def test_calls_that_all_have_the_same_number_are_told_apart_by_their_ids() -> None:
+def test_calls_with_the_same_index_are_distinguished_by_their_ids() -> None:
     chunks = [delta(tool_calls=[call(0, "{}", id, "f")]) for id in ("one", "two")]
     assert [each.id for each in reply(*chunks, end()).choices[0].list_calls()] == ["one", "two"]
 

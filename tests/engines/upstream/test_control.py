@@ -21,10 +21,10 @@ from dragoman.pipeline.models import EventBackend, Models, ServedModel
 from dragoman.pipeline.served_model import Adapters
 from dragoman.serving.clock import SystemClock
 from dragoman.settings import Settings
-from tests.engines.upstream.far import Handle, far_server
 from tests.engines.upstream.relays import VLLM, client, direct, engine, server
+from tests.engines.upstream.stub_server import Handle, far_server
 from tests.http.wire import serving
-from tests.serving.house import tokenizer
+from tests.serving.harness import tokenizer
 
 CHAT: dict[str, Any] = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 3}
 
@@ -38,7 +38,7 @@ def build_front(*addresses: str, key: str | None = None) -> Models:
 
 
 class Loader:
-    """What an engine is told of its adapters."""
+    """The adapters that an engine receives."""
 
     def __init__(self) -> None:
         self.loaded: dict[str, str] = {}
@@ -131,11 +131,11 @@ CHUNK = b'data: {"choices":[{"index":0,"delta":{"content":"Hi"},"finish_reason":
 
 
 async def test_a_request_names_the_adapter_as_the_model() -> None:
-    asked: list[str] = []
+    bodies: list[str] = []
 
     def answer(request: httpx2.Request) -> httpx2.Response:
         if request.url.path == "/v1/chat/completions":
-            asked.append(json.loads(request.content)["model"])
+            bodies.append(json.loads(request.content)["model"])
             return httpx2.Response(200, content=CHUNK, headers={"content-type": "text/event-stream"})
         return httpx2.Response(200, text="loaded")
 
@@ -143,10 +143,10 @@ async def test_a_request_names_the_adapter_as_the_model() -> None:
         await it.post("/v1/load_lora_adapter", json={"lora_name": "poet", "lora_path": "/there/poet"})
         for model in ("m", "poet"):
             assert (await it.post("/v1/chat/completions", json={**CHAT, "model": model})).status_code == 200
-    assert asked == ["m", "poet"]
+    assert bodies == ["m", "poet"]
 
 
-async def test_each_of_several_upstreams_is_told_with_its_key() -> None:
+async def test_each_of_several_upstreams_is_called_with_its_key() -> None:
     keys: list[str | None] = []
 
     def answer(request: httpx2.Request) -> httpx2.Response:
@@ -203,6 +203,6 @@ def test_adapters_that_the_upstream_has_are_served() -> None:
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "tei"])
 def test_only_servers_with_vllms_routes_are_controlled(kind: str) -> None:
-    asked = Settings(model="http://a/v1", upstream_kind=kind, upstream_model="m")  # pyright: ignore[reportArgumentType]
-    [model] = build_models(asked, SystemClock())
+    settings = Settings(model="http://a/v1", upstream_kind=kind, upstream_model="m")  # pyright: ignore[reportArgumentType]
+    [model] = build_models(settings, SystemClock())
     assert (model.control is not None) == (kind in ("vllm", "dragoman"))

@@ -26,8 +26,8 @@ from dragoman.serving.app import create_app
 from dragoman.store import MemoryStore
 from tests.engines.upstream.relays import engine
 from tests.http.wire import Wire, serving
-from tests.http_client.far import CHUNKED, Far, serve
-from tests.serving.house import Counting, Still, scope
+from tests.http_client.stub_server import CHUNKED, StubServer, serve
+from tests.serving.harness import Counting, Still, scope
 
 EVENT_STREAM = CHUNKED[:-2] + b"content-type: text/event-stream\r\n\r\n"
 
@@ -50,12 +50,12 @@ class Client:
     sent: list[bytes] = field(default_factory=list[bytes])
     n_direct: int = 0
     started: bool = False
-    _asked: int = 0
+    _write_checks: int = 0
 
     @property
     def can_write(self) -> bool:
-        self._asked += 1
-        return self.started and self.turns[self._asked % len(self.turns)]
+        self._write_checks += 1
+        return self.started and self.turns[self._write_checks % len(self.turns)]
 
     def write(self, body: bytes) -> None:
         self.n_direct += 1
@@ -74,7 +74,7 @@ class Client:
 
 
 @asynccontextmanager
-async def front(far: Far, *, parses: bool) -> AsyncGenerator[ASGIApp]:
+async def front(far: StubServer, *, parses: bool) -> AsyncGenerator[ASGIApp]:
     """parses: tool calls and reasoning are separated here."""
     upstream = engine(
         f"http://127.0.0.1:{far.port}", kind="openai", native_tools=not parses, native_reasoning=not parses
@@ -95,8 +95,10 @@ PATHS: dict[str, dict[str, Any]] = {
 }
 
 
-def sending(packets: list[bytes]) -> Callable[[Far, asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]:
-    async def handle(far: Far, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+def sending(
+    packets: list[bytes],
+) -> Callable[[StubServer, asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]:
+    async def handle(far: StubServer, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while True:
             await far.read_request(reader)
             if far.requests[-1].startswith(b"GET"):
@@ -113,17 +115,17 @@ def sending(packets: list[bytes]) -> Callable[[Far, asyncio.StreamReader, asynci
 
 async def respond(path: str, packets: list[bytes], *, stream: bool, turns: list[bool], parses: bool) -> Client:
     client = Client(json.dumps({"model": "m", "stream": stream, **PATHS[path]}).encode(), turns)
-    asked = scope(path)
+    request_scope = scope(path)
     extensions: dict[str, object] = {asgi_extensions.DISCONNECT_EXTENSION: client.watch}
     if turns:
         extensions[asgi_extensions.DIRECT_WRITE_EXTENSION] = client
-    asked["extensions"] = extensions
+    request_scope["extensions"] = extensions
     async with serve(sending(packets)) as far, front(far, parses=parses) as app:
-        await cast(Any, app)(asked, client.receive, client.send)
+        await cast(Any, app)(request_scope, client.receive, client.send)
     return client
 
 
-def without_seals(client: Client) -> bytes:
+def strip_signatures(client: Client) -> bytes:
     """Reasoning is encrypted with a nonce."""
     return re.sub(rb'("signature"|"encrypted_content"):"[^"]*"', rb"\1", b"".join(client.sent))
 
@@ -162,7 +164,7 @@ def test_both_drivers_send_the_same(
     async def both() -> None:
         pulled = await respond(path, packets, stream=stream, turns=[], parses=parses)
         pushed = await respond(path, packets, stream=stream, turns=turns, parses=parses)
-        assert without_seals(pushed) == without_seals(pulled)
+        assert strip_signatures(pushed) == strip_signatures(pulled)
 
     asyncio.run(both())
 
@@ -223,12 +225,12 @@ async def ask(engine: Pushing, **more: Any) -> Client:
     app = create_app(Models([model]), clock=Still(), ids=Counting(), store=MemoryStore())
     body = {"model": "m", "stream": True, **PATHS["/v1/messages"], **more}
     client = Client(json.dumps(body).encode(), [True])
-    asked = scope("/v1/messages")
-    asked["extensions"] = {
+    request_scope = scope("/v1/messages")
+    request_scope["extensions"] = {
         asgi_extensions.DISCONNECT_EXTENSION: client.watch,
         asgi_extensions.DIRECT_WRITE_EXTENSION: client,
     }
-    await cast(Any, app)(asked, client.receive, client.send)
+    await cast(Any, app)(request_scope, client.receive, client.send)
     return client
 
 
@@ -259,7 +261,7 @@ async def test_a_client_that_does_not_read_stops_the_upstream() -> None:
     """Nothing is buffered without limit between an upstream that sends and a client that does not read."""
     written, packet = 0, frame(chunk(delta={"content": "x" * 8000}))
 
-    async def handle(far: Far, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def handle(far: StubServer, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         nonlocal written
         while True:
             await far.read_request(reader)

@@ -24,10 +24,10 @@ from dragoman.serving.clock import SystemClock
 from dragoman.serving.service import ServingOptions
 from dragoman.settings import Settings, SettingsError
 from tests.engines.encoder.directories import SCORER, write_encoder
-from tests.engines.upstream.far import Handle, Pieces, far_server
 from tests.engines.upstream.relays import VLLM, client, direct, engine, server
+from tests.engines.upstream.stub_server import Handle, Pieces, far_server
 from tests.http.wire import serving
-from tests.serving.house import scope
+from tests.serving.harness import scope
 
 TEXTS = ["the cat sat on the mat", "a dog ran", "Tokyo is the capital of Japan"]
 LONG = "the cat " * 100
@@ -242,12 +242,12 @@ async def test_an_upstream_that_only_embeds_scores_by_cosine() -> None:
 
 def rerank(request: httpx2.Request) -> httpx2.Response:
     """Cohere's form, or TEI's where the request has it: the score is the length of the document."""
-    asked = json.loads(request.content)
-    texts = asked.get("texts") or asked["documents"]
-    name = "score" if "texts" in asked else "relevance_score"
+    request_body = json.loads(request.content)
+    texts = request_body.get("texts") or request_body["documents"]
+    name = "score" if "texts" in request_body else "relevance_score"
     results = [{"index": index, name: float(len(text))} for index, text in enumerate(texts)]
     results.reverse()
-    if "texts" in asked:
+    if "texts" in request_body:
         assert request.url.path == "/rerank"
         return httpx2.Response(200, json=results)
     assert request.url.path == "/v1/rerank"
@@ -349,7 +349,7 @@ async def test_a_client_that_leaves_ends_the_request_upstream() -> None:
         await models.stop()
 
 
-def told(models: list[dict[str, Any]], *accepted: str) -> httpx2.Client:
+def build_client(models: list[dict[str, Any]], *accepted: str) -> httpx2.Client:
     """A client of an upstream with these models, which accepts requests at these paths."""
 
     def answer(request: httpx2.Request) -> httpx2.Response:
@@ -381,7 +381,7 @@ EMBEDS, SCORES = frozenset({EncodingTask.EMBEDDINGS}), frozenset({EncodingTask.S
     ],
 )
 def test_what_the_model_is_for_is_discovered(card: dict[str, Any], accepted: tuple[str, ...], expected: Any) -> None:
-    found = discover(Upstream("http://a/v1"), None, client=told([{"id": "m", **card}], *accepted))
+    found = discover(Upstream("http://a/v1"), None, client=build_client([{"id": "m", **card}], *accepted))
     assert found.tasks == expected
 
 
@@ -396,8 +396,10 @@ def test_tei_says_what_it_is_for(type: str, tasks: frozenset[EncodingTask]) -> N
 
 
 def test_the_task_can_be_set() -> None:
-    asked = Settings(model="http://a/v1", upstream_kind="openai", upstream_model="m", upstream_task=("generate,embed",))
-    [model] = build_models(asked, SystemClock())
+    settings = Settings(
+        model="http://a/v1", upstream_kind="openai", upstream_model="m", upstream_task=("generate,embed",)
+    )
+    [model] = build_models(settings, SystemClock())
     assert model.text_encoder is not None
     assert (model.text_encoder.encoding_tasks, isinstance(model.backend, EventBackend)) == (EMBEDS, True)
 
@@ -406,6 +408,6 @@ def test_the_task_can_be_set() -> None:
     ("task", "kind", "words"), [("classify", "vllm", "expected `generate`"), ("", "tei", "`embed`")]
 )
 def test_a_task_that_does_not_exist_is_rejected(task: str, kind: str, words: str) -> None:
-    asked = {"upstream_model": "m", "upstream_kind": kind, "upstream_task": (task,) if task else ()}
+    fields = {"upstream_model": "m", "upstream_kind": kind, "upstream_task": (task,) if task else ()}
     with pytest.raises(SettingsError, match=words):
-        build_models(Settings(model="http://a/v1", **asked), SystemClock())  # pyright: ignore[reportArgumentType]
+        build_models(Settings(model="http://a/v1", **fields), SystemClock())  # pyright: ignore[reportArgumentType]

@@ -95,11 +95,11 @@ CONVERSATIONS = {
 
 @pytest.mark.parametrize("name", CONVERSATIONS)
 def test_a_conversation_comes_out_as_it_went_in(name: str) -> None:
-    asked = GenerateRequest("there", CONVERSATIONS[name], add_special_tokens=False)
+    request = GenerateRequest("there", CONVERSATIONS[name], add_special_tokens=False)
     (read,) = read_chat(
-        encode_request(asked, KINDS["dragoman"], "there", UpstreamDefaults()).body, ReaderOptions()
+        encode_request(request, KINDS["dragoman"], "there", UpstreamDefaults()).body, ReaderOptions()
     ).requests
-    assert read.prompt == asked.prompt
+    assert read.prompt == request.prompt
 
 
 CONSTRAINTS: list[Constraint] = [
@@ -115,7 +115,7 @@ CONSTRAINTS: list[Constraint] = [
 
 @pytest.mark.parametrize("constraint", CONSTRAINTS, ids=str)
 def test_a_whole_request_comes_out_as_it_went_in(constraint: Constraint) -> None:
-    asked = GenerateRequest(
+    request = GenerateRequest(
         "there",
         talk(),
         choices=3,
@@ -130,20 +130,20 @@ def test_a_whole_request_comes_out_as_it_went_in(constraint: Constraint) -> None
         extras=Extras('{"a":1}', '{"b":2}'),
     )
     (read,) = read_chat(
-        encode_request(asked, KINDS["dragoman"], "there", UpstreamDefaults()).body, ReaderOptions()
+        encode_request(request, KINDS["dragoman"], "there", UpstreamDefaults()).body, ReaderOptions()
     ).requests
     # This server asks for the ids of all tokens, and so for the prompt's.
-    assert read == msgspec.structs.replace(asked, return_prompt=True, constraint_param=read.constraint_param)
+    assert read == msgspec.structs.replace(request, return_prompt=True, constraint_param=read.constraint_param)
 
 
-def test_only_what_was_said_is_said() -> None:
+def test_only_given_fields_are_sent() -> None:
     assert body(GenerateRequest("m", talk()), "compatible").keys() == {"model", "stream", "stream_options", "messages"}
 
 
 def test_settings_stand_in_for_what_the_request_does_not_say() -> None:
     defaults = UpstreamDefaults(SamplingOptions(temperature=0.1, top_p=0.5), 9)
-    said = body(GenerateRequest("m", talk(), sampling=SamplingOptions(temperature=1.0)), "openai", defaults)
-    assert (said["temperature"], said["top_p"], said["max_completion_tokens"]) == (1.0, 0.5, 9)
+    payload = body(GenerateRequest("m", talk(), sampling=SamplingOptions(temperature=1.0)), "openai", defaults)
+    assert (payload["temperature"], payload["top_p"], payload["max_completion_tokens"]) == (1.0, 0.5, 9)
 
 
 @pytest.mark.parametrize(("kind", "rest"), [("vllm", None), ("dragoman", -1), ("llama.cpp", -1)])
@@ -160,24 +160,24 @@ def test_words_differ_by_kind() -> None:
     assert roles == ["system", "system", "user"]
 
 
-def test_who_knows_no_allowed_tools_is_told_of_no_others() -> None:
+def test_an_upstream_without_allowed_tools_gets_only_the_allowed_tools() -> None:
     tools = (ADD, FunctionTool("sub"))
-    said = body(GenerateRequest("m", talk(tools=tools, tool_choice=ToolChoice("required", ("sub",)))), "vllm")
-    assert ([tool["function"]["name"] for tool in said["tools"]], said["tool_choice"]) == (["sub"], "required")
+    payload = body(GenerateRequest("m", talk(tools=tools, tool_choice=ToolChoice("required", ("sub",)))), "vllm")
+    assert ([tool["function"]["name"] for tool in payload["tools"]], payload["tool_choice"]) == (["sub"], "required")
 
 
 def test_thinking_is_switched_in_the_template() -> None:
-    said = body(GenerateRequest("m", talk(reasoning=ReasoningOptions(False))), "vllm")
-    assert said["chat_template_kwargs"] == {"enable_thinking": False}
-    told = TemplateOptions(kwargs='{"thinking": true}')
-    said = body(GenerateRequest("m", talk(reasoning=ReasoningOptions(True), template=told)), "vllm")
-    assert said["chat_template_kwargs"] == {"thinking": True}
+    payload = body(GenerateRequest("m", talk(reasoning=ReasoningOptions(False))), "vllm")
+    assert payload["chat_template_kwargs"] == {"enable_thinking": False}
+    options = TemplateOptions(kwargs='{"thinking": true}')
+    payload = body(GenerateRequest("m", talk(reasoning=ReasoningOptions(True), template=options)), "vllm")
+    assert payload["chat_template_kwargs"] == {"thinking": True}
 
 
 def test_a_failed_tool_says_so_in_words() -> None:
     result = Message(Role.USER, (ToolResult("c", (Text("no"),), is_error=True), Text("Go on.")))
-    said = body(GenerateRequest("m", Conversation((result,))), "openai")["messages"]
-    assert [(each["role"], each["content"]) for each in said] == [("tool", "Error: no"), ("user", "Go on.")]
+    messages = body(GenerateRequest("m", Conversation((result,))), "openai")["messages"]
+    assert [(each["role"], each["content"]) for each in messages] == [("tool", "Error: no"), ("user", "Go on.")]
 
 
 CONTINUED = TemplateOptions(continue_final_message=True)
@@ -209,7 +209,7 @@ CONTINUED = TemplateOptions(continue_final_message=True)
         ),
     ],
 )
-def test_what_cannot_be_said_is_refused_by_name(request_: GenerateRequest, kind: str, param: str) -> None:
+def test_an_unsupported_field_is_refused_by_name(request_: GenerateRequest, kind: str, param: str) -> None:
     with pytest.raises(Unsupported) as found:
         body(request_, kind)
     assert found.value.param == param

@@ -28,8 +28,8 @@ from dragoman.core.events import ChoiceFinished, Event, Finished, FinishReason, 
 from dragoman.core.message import Message, Role, Text
 from dragoman.core.request import Conversation, GenerateRequest, GenerationLimits
 from dragoman.engines.upstream import Upstream, UpstreamEngine
-from tests.engines.upstream.far import Handle, Pieces, far_server
 from tests.engines.upstream.relays import engine
+from tests.engines.upstream.stub_server import Handle, Pieces, far_server
 
 ASK = GenerateRequest("m", Conversation((Message(Role.USER, (Text("hi"),)),)))
 ROLE = b'data: {"choices":[{"index":0,"delta":{"role":"assistant"}}]}\n\n'
@@ -68,7 +68,7 @@ def healthy(handle: Handle) -> Handle:
     return answer
 
 
-async def said(it: UpstreamEngine) -> list[Event]:
+async def collect_events(it: UpstreamEngine) -> list[Event]:
     return [event async for event in it.generate(ASK)]
 
 
@@ -122,17 +122,17 @@ async def test_closing_hangs_up() -> None:
 async def test_what_an_upstream_refuses_is_refused_alike(status: int, body: object, kind: type[DragomanError]) -> None:
     async with serving(lambda _: httpx2.Response(status, json=body, headers={"retry-after": "7"})) as it:
         with pytest.raises(DragomanError) as found:
-            await said(it)
+            await collect_events(it)
     assert type(found.value) is kind
     assert (found.value.retry_after == 7) is (status == 429 or status >= 500)
 
 
 @pytest.mark.parametrize("status", [500, 502, 503, 504, 599])
 async def test_the_words_of_a_failure_are_for_the_log_alone(status: int, caplog: pytest.LogCaptureFixture) -> None:
-    told = {"error": {"message": "boom secret", "param": None}}
-    async with serving(lambda _: httpx2.Response(status, json=told)) as it:
+    error = {"error": {"message": "boom secret", "param": None}}
+    async with serving(lambda _: httpx2.Response(status, json=error)) as it:
         with pytest.raises(DragomanError) as found:
-            await said(it)
+            await collect_events(it)
     own_words = {503: "The upstream is overloaded; retry later.", 504: "The upstream did not answer in time."}
     assert found.value.message == own_words.get(status, f"The upstream failed (HTTP {status}).")
     assert "boom secret" in caplog.text
@@ -142,15 +142,15 @@ async def test_the_words_of_a_failure_are_for_the_log_alone(status: int, caplog:
 async def test_the_words_of_a_failure_within_a_stream_are_too(error: str) -> None:
     async with serving(lambda _: streaming(b'data: {"error": ' + error.encode() + b"}\n\n")) as it:
         with pytest.raises(EngineError) as found:
-            await said(it)
+            await collect_events(it)
     assert "secret" not in found.value.message
 
 
 async def test_the_words_and_the_field_of_a_refusal_stay() -> None:
-    told = {"error": {"message": "Bad n.", "param": "n", "code": "invalid_value"}}
-    async with serving(lambda _: httpx2.Response(400, json=told)) as it:
+    error = {"error": {"message": "Bad n.", "param": "n", "code": "invalid_value"}}
+    async with serving(lambda _: httpx2.Response(400, json=error)) as it:
         with pytest.raises(RequestError) as found:
-            await said(it)
+            await collect_events(it)
     assert (found.value.message, found.value.param, found.value.code) == ("Bad n.", "n", "invalid_value")
 
 
@@ -158,16 +158,16 @@ async def test_a_prompt_that_is_too_long_there_is_too_long_here() -> None:
     message = "This model's maximum context length is 4096 tokens. However, your prompt has at least 6001 tokens."
     async with serving(lambda _: httpx2.Response(400, json={"error": {"message": message}})) as it:
         with pytest.raises(ContextTooLong) as found:
-            await said(it)
+            await collect_events(it)
     assert (found.value.limit, found.value.prompt, found.value.at_least) == (4096, 6001, True)
 
 
 @pytest.mark.parametrize("status", [301, 401, 403])
-async def test_what_this_server_was_told_wrong_is_no_fault_of_the_client(status: int) -> None:
+async def test_an_upstream_authentication_failure_is_an_engine_error(status: int) -> None:
     body = {"error": {"message": "Incorrect API key provided: sk-up"}}
     async with serving(lambda _: httpx2.Response(status, json=body)) as it:
         with pytest.raises(EngineError) as found:
-            await said(it)
+            await collect_events(it)
     assert "sk-up" not in found.value.message
 
 
@@ -185,14 +185,14 @@ async def test_what_this_server_was_told_wrong_is_no_fault_of_the_client(status:
 async def test_an_answer_that_breaks_off_is_a_failure(pieces: tuple[bytes, ...]) -> None:
     async with serving(lambda _: streaming(*pieces)) as it:
         with pytest.raises(EngineError):
-            await said(it)
+            await collect_events(it)
         assert it.health().running == 0
 
 
 async def test_silence_is_a_timeout() -> None:
     async with serving(lambda _: streaming(ROLE, None), read_timeout=0.01) as it:
         with pytest.raises(EngineTimeout):
-            await said(it)
+            await collect_events(it)
 
 
 async def test_a_server_that_does_not_stream_is_read_whole() -> None:
@@ -201,13 +201,13 @@ async def test_a_server_that_does_not_stream_is_read_whole() -> None:
         "usage": {"prompt_tokens": 3},
     }
     async with serving(lambda _: httpx2.Response(200, json=whole)) as it:
-        assert TextDelta(0, "Hi") in await said(it)
+        assert TextDelta(0, "Hi") in await collect_events(it)
 
 
-def failing_first(first: Callable[[], httpx2.Response | None], asked: list[str]) -> Handle:
+def failing_first(first: Callable[[], httpx2.Response | None], hosts: list[str]) -> Handle:
     def handle(request: httpx2.Request) -> httpx2.Response | None:
-        asked.append(request.url.path.split("/")[1])
-        return first() if len(asked) == 1 else good(request)
+        hosts.append(request.url.path.split("/")[1])
+        return first() if len(hosts) == 1 else good(request)
 
     return handle
 
@@ -218,14 +218,16 @@ def find_dead_port() -> int:
 
 
 @pytest.mark.parametrize("first", [lambda: None, lambda: httpx2.Response(503), lambda: httpx2.Response(429)])
-async def test_another_one_is_asked_where_nothing_was_answered(first: Callable[[], httpx2.Response]) -> None:
-    asked: list[str] = []
-    async with serving(failing_first(first, asked), "a", "b") as it:
-        assert isinstance((await said(it))[-1], Finished)
-    assert sorted(asked) == ["a", "b"]
+async def test_a_request_without_a_response_is_retried_at_another_upstream(
+    first: Callable[[], httpx2.Response],
+) -> None:
+    hosts: list[str] = []
+    async with serving(failing_first(first, hosts), "a", "b") as it:
+        assert isinstance((await collect_events(it))[-1], Finished)
+    assert sorted(hosts) == ["a", "b"]
 
 
-async def test_another_one_is_asked_where_the_first_cannot_be_reached(caplog: pytest.LogCaptureFixture) -> None:
+async def test_an_unreachable_upstream_is_retried_at_another(caplog: pytest.LogCaptureFixture) -> None:
     dead = f"http://127.0.0.1:{find_dead_port()}/v1"
     async with far_server(healthy(good)) as address:
         # Which one is preferred depends on the prompt: some of these prefer the one that is down.
@@ -239,20 +241,20 @@ async def test_another_one_is_asked_where_the_first_cannot_be_reached(caplog: py
     assert dead in caplog.text
 
 
-async def test_nobody_else_is_asked_once_something_was_answered() -> None:
-    asked: list[str] = []
-    handle = failing_first(lambda: streaming(ROLE, httpx2.ReadError("reset")), asked)
+async def test_a_request_is_not_retried_after_the_first_event() -> None:
+    hosts: list[str] = []
+    handle = failing_first(lambda: streaming(ROLE, httpx2.ReadError("reset")), hosts)
     async with serving(handle, "a", "b") as it:
         with pytest.raises(EngineError):
-            await said(it)
-    assert len(asked) == 1
+            await collect_events(it)
+    assert len(hosts) == 1
 
 
-async def test_a_connection_that_had_gone_stale_is_made_anew() -> None:
-    asked: list[str] = []
-    async with serving(failing_first(lambda: None, asked)) as it:
-        assert isinstance((await said(it))[-1], Finished)
-    assert asked == ["a", "a"]
+async def test_a_stale_connection_is_replaced() -> None:
+    hosts: list[str] = []
+    async with serving(failing_first(lambda: None, hosts)) as it:
+        assert isinstance((await collect_events(it))[-1], Finished)
+    assert hosts == ["a", "a"]
 
 
 async def test_readiness_falls_when_no_upstream_can_be_reached_and_comes_back() -> None:
@@ -264,11 +266,11 @@ async def test_readiness_falls_when_no_upstream_can_be_reached_and_comes_back() 
     it = engine(f"http://127.0.0.1:{port}", kind="compatible", sleep=sleep)
     await it.start()
     with pytest.raises(Overloaded):
-        await said(it)
+        await collect_events(it)
     assert not it.health().ready
     async with far_server(healthy(good), port):
         woken.set()
-        while not it.health().ready:  # noqa: ASYNC110 - the next look tells nobody
+        while not it.health().ready:  # noqa: ASYNC110 - there is no event for the next check
             await asyncio.sleep(0)
         woken.clear()
         await it.stop()
@@ -276,7 +278,7 @@ async def test_readiness_falls_when_no_upstream_can_be_reached_and_comes_back() 
 
 async def test_what_runs_when_the_engine_stops_fails() -> None:
     async with serving(lambda _: streaming(ROLE, None)) as it:
-        answer = asyncio.create_task(said(it))
+        answer = asyncio.create_task(collect_events(it))
         while not it.health().running:  # noqa: ASYNC110
             await asyncio.sleep(0)
         await it.stop()
@@ -294,6 +296,6 @@ async def test_the_key_goes_upstream_and_into_no_log(caplog: pytest.LogCaptureFi
     with caplog.at_level(logging.DEBUG):
         async with serving(handle) as it:
             with pytest.raises(EngineError):
-                await said(it)
+                await collect_events(it)
     assert keys == ["Bearer sk-up"]
     assert "sk-up" not in caplog.text

@@ -1,4 +1,4 @@
-"""What an upstream says of its own failures stays in the log; what it says of a request reaches the client."""
+"""An upstream's messages about its own failures stay in the log; those about a request reach the client."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ def test_neither_is_that_of_an_error_within_a_stream(error: str | WireError) -> 
     assert "srv" not in built.message
 
 
-def test_a_code_that_clients_act_on_is_kept() -> None:
+def test_a_code_that_clients_act_on_is_preserved() -> None:
     error = parse_error(503, body("full", code="overloaded"), "7")
     assert (error.code, error.retry_after) == ("overloaded", 7.0)
 
 
-def test_what_is_the_requests_fault_is_told_in_the_upstreams_words() -> None:
+def test_a_request_error_has_the_upstreams_message() -> None:
     error = parse_error(400, body("`temperature` must be at most 2.", param="temperature"), None)
     assert type(error) is RequestError
     assert (error.message, error.param) == ("`temperature` must be at most 2.", "temperature")

@@ -1,4 +1,4 @@
-"""The law of the upstream engine: through it a server says, byte for byte, what it says itself.
+"""The law of the upstream engine: through it a server's output is the same, byte for byte.
 
 In every dialect, streamed and whole, although the only one that the two servers speak between them is Chat (and
 Completions for prompts that are texts). Of calls only the ids may differ where each dialect makes its own.
@@ -21,7 +21,7 @@ from dragoman.prompts.tokenizer import HfTokenizer
 from dragoman.serving.clock import SystemClock
 from dragoman.settings import Settings
 from tests.engines.upstream.relays import VLLM, direct, relay
-from tests.serving.house import tokenizer
+from tests.serving.harness import tokenizer
 
 CALL = CallTool("add", '{"a": 1, "b": [2, {}]}', id="call_one")
 REPLIES = {
@@ -66,7 +66,7 @@ def messages(**more: Any) -> tuple[str, dict[str, Any]]:
     return "/v1/messages", {"model": "m", "max_tokens": 100, "messages": HI, "tools": tools, **more}
 
 
-ASKED = {
+CASES = {
     "chat": chat(),
     "chat of three": chat(n=3),
     "chat with logprobs": chat(logprobs=True, top_logprobs=2),
@@ -130,23 +130,23 @@ async def compare(make: Callable[[], Models], path: str, body: dict[str, Any]) -
 
 
 @pytest.mark.parametrize("streamed", [False, True])
-@pytest.mark.parametrize("asked", ASKED)
+@pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("reply", REPLIES)
 async def test_a_script_says_the_same_through_another_server(
-    lent: HfTokenizer, reply: str, asked: str, streamed: bool
+    lent: HfTokenizer, reply: str, case: str, streamed: bool
 ) -> None:
-    path, body = ASKED[asked]
-    if (reply, asked) == ("bytes", "completions with logprobs"):
+    path, body = CASES[case]
+    if (reply, case) == ("bytes", "completions with logprobs"):
         pytest.skip("a completion's logprobs tell a token's text and not its bytes, by which offsets are counted")
     await compare(lambda: scripted(lent, *REPLIES[reply]), path, {**body, "stream": streamed})
 
 
 @pytest.mark.parametrize("streamed", [False, True])
-@pytest.mark.parametrize("asked", ASKED)
+@pytest.mark.parametrize("case", CASES)
 async def test_the_embedded_model_says_the_same_through_another_server(
-    embedded: Models, asked: str, streamed: bool
+    embedded: Models, case: str, streamed: bool
 ) -> None:
-    path, body = ASKED[asked]
+    path, body = CASES[case]
     if streamed and "prompt_logprobs" in body:
         pytest.skip("a stream has no logprobs of a prompt")
     limit = {"max_output_tokens": 24} if path == "/v1/responses" else {"max_tokens": body.get("max_tokens", 24)}
@@ -166,16 +166,16 @@ ECHOES: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("asked", ECHOES)
-async def test_an_echo_has_the_scores_that_the_server_itself_gives_it(embedded: Models, asked: str) -> None:
+@pytest.mark.parametrize("case", ECHOES)
+async def test_an_echo_has_the_scores_that_the_server_itself_gives_it(embedded: Models, case: str) -> None:
     path, body = completions(echo=True, logprobs=0, max_tokens=8, temperature=1.0, seed=5)
-    await compare(lambda: embedded, path, {**body, **ECHOES[asked]})
+    await compare(lambda: embedded, path, {**body, **ECHOES[case]})
 
 
-@pytest.mark.parametrize("asked", ECHOES)
-async def test_a_stream_with_such_an_echo_folds_to_the_whole(embedded: Models, asked: str) -> None:
+@pytest.mark.parametrize("case", ECHOES)
+async def test_a_stream_with_such_an_echo_folds_to_the_whole(embedded: Models, case: str) -> None:
     body = {"model": "m", "prompt": "Once upon a time", "echo": True, "logprobs": 0, "max_tokens": 8, "seed": 5}
-    body = {**body, **ECHOES[asked]}
+    body = {**body, **ECHOES[case]}
     body.pop("prompt_logprobs", None)
     async with relay(embedded, VLLM) as client:
         whole = (await client.post("/v1/completions", json=body)).json()

@@ -56,5 +56,5 @@ def test_all_turns_of_a_conversation_begin_alike() -> None:
     assert build_prefix(Conversation(first)) != build_prefix(Conversation(first[1:]))
 
 
-def test_a_key_is_not_shown() -> None:
+def test_a_key_is_not_in_the_repr() -> None:
     assert "secret" not in repr(Upstream("http://x", 1.0, "secret"))

@@ -14,14 +14,14 @@ from dragoman.launch import build_models
 from dragoman.pipeline.models import EventBackend, Models, ServedModel
 from dragoman.serving.clock import SystemClock
 from dragoman.settings import Settings
-from tests.engines.upstream.far import far_server
 from tests.engines.upstream.relays import VLLM, client, direct, engine, server
+from tests.engines.upstream.stub_server import far_server
 from tests.http.wire import serving
 
 HI = [{"role": "user", "content": "Say hi, 日本 😀, please."}]
 SCHEMA = {"type": "object", "properties": {"a": {"type": "string"}}}
 FUNCTION = {"name": "add", "description": "Adds", "parameters": SCHEMA}
-ASKED: list[tuple[str, dict[str, Any]]] = [
+CASES: list[tuple[str, dict[str, Any]]] = [
     ("/tokenize", {"prompt": "Grüße, 日本! 😀"}),
     ("/tokenize", {"prompt": "Once upon", "add_special_tokens": False, "return_token_strs": True}),
     ("/tokenize", {"messages": HI}),
@@ -52,7 +52,7 @@ def embedded() -> Models:
 
 
 @pytest.mark.parametrize("kind", ["dragoman", "vllm"])
-@pytest.mark.parametrize(("path", "body"), ASKED)
+@pytest.mark.parametrize(("path", "body"), CASES)
 async def test_the_upstream_tokenizes_as_the_server_itself(
     embedded: Models, path: str, body: dict[str, Any], kind: str
 ) -> None:
@@ -77,7 +77,7 @@ async def test_the_upstream_tokenizes_as_the_server_itself(
     assert found.json() == expected.json()
 
 
-async def test_an_upstream_that_does_not_tokenize_is_not_asked() -> None:
+async def test_an_upstream_without_tokenization_is_not_called() -> None:
     it = engine("http://127.0.0.1:9", kind="openai")
     for call in (it.count_prompt_tokens(ASK), it.tokenize_prompt(ASK), it.detokenize((1, 2))):
         with pytest.raises(Unsupported, match="does not offer tokenization"):

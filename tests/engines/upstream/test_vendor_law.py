@@ -1,4 +1,4 @@
-"""The law of upstreams that speak a vendor's own API: through them a server says what it says itself.
+"""The law of upstreams with a vendor's own API: through them a server's output is the same.
 
 The server behind is Dragoman with all of its routes; the one in front uses only those of the vendor's API. What the
 two dialects cannot carry (logprobs, ids, a refusal as such) is no part of what is compared.
@@ -28,7 +28,7 @@ from tests.engines.upstream.test_law import chat, messages, plain, responses
 from tests.laws.anthropic_sdk import AnthropicSdk
 from tests.laws.responses_sdk import ResponsesSdk
 from tests.laws.sdk import OpenAiSdk
-from tests.serving.house import tokenizer
+from tests.serving.harness import tokenizer
 
 KINDS = ("anthropic", "responses")
 CALL = CallTool("add", '{"a": 1, "b": [2, {}]}', id="call_one")
@@ -41,7 +41,7 @@ REPLIES = {
     "nothing": (),
 }
 LIMIT = 100
-ASKED = {
+BODIES = {
     "chat": chat(max_tokens=LIMIT),
     "chat cut short": chat(max_tokens=5),
     "chat with a stop": chat(max_tokens=LIMIT, stop=["three"]),
@@ -73,23 +73,23 @@ def without_sizes(body: bytes) -> bytes:
 
 
 CASES = [
-    (reply, asked, streamed)
+    (reply, case, streamed)
     for reply in REPLIES
-    for asked in ASKED
+    for case in BODIES
     for streamed in (False, True)
     # Arguments come in other pieces, and where they are cut the vendors' APIs have other rules: see the law below.
-    if CALL not in REPLIES[reply] or not (streamed or asked == "chat cut short")
+    if CALL not in REPLIES[reply] or not (streamed or case == "chat cut short")
 ]
 
 
-@pytest.mark.parametrize(("reply", "asked", "streamed"), CASES)
+@pytest.mark.parametrize(("reply", "case", "streamed"), CASES)
 @pytest.mark.parametrize("kind", KINDS)
 async def test_a_script_says_the_same_through_the_api_of_a_vendor(
-    lent: HfTokenizer, kind: str, reply: str, asked: str, streamed: bool
+    lent: HfTokenizer, kind: str, reply: str, case: str, streamed: bool
 ) -> None:
-    if kind == "responses" and "stop" in asked and reply == "text":
+    if kind == "responses" and "stop" in case and reply == "text":
         pytest.skip("this API has no stop strings: they are applied here, and the vendor's counts never come")
-    path, body = ASKED[asked]
+    path, body = BODIES[case]
     body = {**body, "stream": streamed}
     async with direct(repeating(lent, *REPLIES[reply]), VLLM) as client:
         expected = await client.post(path, json=body)
@@ -160,8 +160,8 @@ async def continue_chat(client: httpx2.AsyncClient) -> dict[str, Any]:
     path, body = chat(max_tokens=LIMIT)
     message = (await client.post(path, json=body)).json()["choices"][0]["message"]
     result = {"role": "tool", "tool_call_id": message["tool_calls"][0]["id"], "content": "3"}
-    told = {key: value for key, value in message.items() if value is not None}
-    return (await client.post(path, json={**body, "messages": [*body["messages"], told, result]})).json()
+    fields = {key: value for key, value in message.items() if value is not None}
+    return (await client.post(path, json={**body, "messages": [*body["messages"], fields, result]})).json()
 
 
 async def continue_messages(client: httpx2.AsyncClient) -> dict[str, Any]:
@@ -328,7 +328,7 @@ async def test_what_turns_a_parameter_off_needs_no_parameter(lent: HfTokenizer, 
 
 
 @pytest.mark.parametrize(
-    ("kind", "asked", "param"),
+    ("kind", "case", "param"),
     [
         ("responses", chat(max_tokens=LIMIT, messages=[{"role": "user", "content": ""}]), "messages"),
         ("responses", chat(max_tokens=2**40), "max_tokens"),
@@ -337,9 +337,9 @@ async def test_what_turns_a_parameter_off_needs_no_parameter(lent: HfTokenizer, 
     ],
 )
 async def test_fields_have_the_names_that_the_client_knows(
-    lent: HfTokenizer, kind: str, asked: tuple[str, dict[str, Any]], param: str
+    lent: HfTokenizer, kind: str, case: tuple[str, dict[str, Any]], param: str
 ) -> None:
-    path, body = asked
+    path, body = case
     async with relay(repeating(lent, Say("Hi")), kind=kind) as client:
         answer = await client.post(path, json=body)
     if answer.status_code == 200:
@@ -351,10 +351,10 @@ async def test_fields_have_the_names_that_the_client_knows(
 
 async def test_a_last_message_of_the_assistant_is_reported_where_the_vendor_continues_it(lent: HfTokenizer) -> None:
     path, body = chat(max_tokens=LIMIT)
-    said = [*body["messages"], {"role": "assistant", "content": "The"}]
+    messages = [*body["messages"], {"role": "assistant", "content": "The"}]
     async with relay(repeating(lent, Say("Hi")), kind="anthropic") as client:
-        answer = await client.post(path, json={**body, "messages": said})
+        answer = await client.post(path, json={**body, "messages": messages})
         assert "the upstream continues the last message" in answer.headers["x-dragoman-warnings"]
         wanted = {"continue_final_message": True, "add_generation_prompt": False}
-        answer = await client.post(path, json={**body, "messages": said, **wanted})
+        answer = await client.post(path, json={**body, "messages": messages, **wanted})
         assert "x-dragoman-warnings" not in answer.headers

@@ -1,4 +1,4 @@
-"""What an upstream ignores is reported to our client, however the upstream says it and whichever dialect asks."""
+"""Parameters that an upstream ignores are reported to the client, in any form and dialect."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from dragoman.pipeline.models import EventBackend, Models, ServedModel
 from dragoman.serving.app import create_app
 from dragoman.serving.disconnect import StreamTimeouts
 from dragoman.serving.service import ServingOptions
-from tests.engines.upstream.far import Handle, Pieces, far_server
 from tests.engines.upstream.relays import VLLM, direct, engine
+from tests.engines.upstream.stub_server import Handle, Pieces, far_server
 from tests.serving.responses.test_websocket import serving as websocket_server
 
 NAME = "x-dragoman-warnings"
@@ -64,8 +64,8 @@ async def test_those_of_the_upstream_follow_our_own(streamed: bool) -> None:
 
 @pytest.mark.parametrize("cut", [1, len(COMMENT) - 1, len(COMMENT), len(COMMENT) + 10])
 async def test_the_list_in_the_body_is_exact_however_it_is_cut(cut: int) -> None:
-    said = COMMENT + CHUNKS
-    async with relaying(streaming(said[:cut], said[cut:])) as it:
+    stream = COMMENT + CHUNKS
+    async with relaying(streaming(stream[:cut], stream[cut:])) as it:
         assert (await it.post("/v1/chat/completions", json=CHAT)).json()["dragoman_warnings"] == WARNINGS
 
 
@@ -86,18 +86,18 @@ async def test_an_answer_that_the_upstream_does_not_stream() -> None:
     assert answer.json()["dragoman_warnings"] == WARNINGS
 
 
-async def test_only_an_upstream_that_knows_the_header_is_asked_for_the_list() -> None:
-    asked: list[str | None] = []
+async def test_the_warnings_header_goes_only_to_upstreams_that_know_it() -> None:
+    headers: list[str | None] = []
 
     def answer(request: httpx2.Request) -> httpx2.Response | None:
         if request.method == "POST":
-            asked.append(request.headers.get(NAME))
+            headers.append(request.headers.get(NAME))
         return streaming(CHUNKS)(request)
 
     for kind in ("dragoman", "openai"):
         async with relaying(answer, kind=kind) as it:
             await it.post("/v1/chat/completions", json=CHAT)
-    assert asked == ["body", None]
+    assert headers == ["body", None]
 
 
 async def test_a_client_that_does_not_ask_finds_them_in_the_header_alone() -> None:
@@ -124,8 +124,8 @@ async def test_a_warning_has_the_clients_name_of_the_field() -> None:
     ]
 
 
-async def test_a_stream_whose_headers_have_gone_out_has_them_in_its_comment() -> None:
-    # The headers wait for nothing, and this client has not asked for the comment.
+async def test_a_stream_with_sent_headers_has_warnings_in_its_comment() -> None:
+    # The headers wait for nothing, and this client did not request the comment.
     timeouts = StreamTimeouts(headers=0.0, admitted_headers=0.0, keepalive=3600.0)
     options = ServingOptions(profile=Profile.OPENAI, timeouts=timeouts)
     async with relaying(streaming(COMMENT, CHUNKS), options) as it:

@@ -149,7 +149,7 @@ class NumpyExecutor(executor.Executor):  # pyright: ignore[reportUntypedBaseClas
         return ReasoningBudgetState(ReasoningBudget(budget, begin, end, end, is_open))
 
     def _follow(self, output: SchedulerOutput) -> None:
-        """What the scheduler says of those that it has told of before."""
+        """The scheduler's data of requests that it scheduled before."""
         cached = output.scheduled_cached_reqs
         for id, blocks, computed in zip(cached.req_ids, cached.new_block_ids, cached.num_computed_tokens, strict=True):
             row = self._rows[id]

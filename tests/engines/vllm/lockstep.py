@@ -367,7 +367,7 @@ class Lockstep:
                 self._compare("the end", [0, 0], [self._ours.num_running, self._ours.num_waiting])
                 break
             self._iterate()
-        # Some settings admit nobody any more, such as a watermark higher than what is free. Then both wait for ever.
+        # Some settings admit no further request, such as a watermark higher than what is free. Then both wait for ever.
         return Comparison(self._num_steps, self._ours.stats.num_preemptions, self._num_tokens, self._num_cached_tokens)
 
     def _add(self, request: CaseRequest) -> None:

@@ -30,7 +30,7 @@ ARGUMENTS = {
 
 @contextmanager
 def without_accelerator() -> Generator[None]:
-    """vLLM is told so before it is imported; its processes inherit it."""
+    """Set before vLLM is imported; its processes inherit it."""
     if find_spec("vllm") is None:
         pytest.skip("needs vLLM")
     with pytest.MonkeyPatch.context() as patch:
@@ -56,9 +56,9 @@ def settings(**more: object) -> Settings:
 
 
 @asynccontextmanager
-async def started(asked: Settings) -> AsyncGenerator[Models]:
+async def started(settings: Settings) -> AsyncGenerator[Models]:
     with without_accelerator():
-        models = build_models(asked, SystemClock())
+        models = build_models(settings, SystemClock())
         await models.start()
         try:
             yield models

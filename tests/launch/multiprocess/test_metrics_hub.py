@@ -33,9 +33,9 @@ class Rounds:
     """A hub with its workers' answers in the hands of the test."""
 
     def __init__(self) -> None:
-        self.asked: list[int] = []
+        self.requested_workers: list[int] = []
         self.answers: list[list[MetricFamily]] = []
-        self.hub = MetricsHub(self.asked.append)
+        self.hub = MetricsHub(self.requested_workers.append)
 
     def ask(self, asking: int, own: Sequence[MetricFamily], ready: Sequence[int] = (0, 1), now: float = 0.0) -> None:
         self.hub.start_round(asking, own, ready, now, self.answers.append)
@@ -75,11 +75,11 @@ def test_values_are_added_up_by_name_and_labels() -> None:
     ]
 
 
-def test_all_other_workers_are_asked_once_for_several_scrapes() -> None:
+def test_concurrent_scrapes_request_each_other_worker_once() -> None:
     rounds = Rounds()
     rounds.ask(0, worker(1), ready=(0, 1, 2))
     rounds.ask(2, worker(4), ready=(0, 1, 2))
-    assert (sorted(rounds.asked), rounds.answers) == ([0, 1, 2], [])
+    assert (sorted(rounds.requested_workers), rounds.answers) == ([0, 1, 2], [])
     rounds.hub.add_report(1, worker(2))
     rounds.hub.add_report(2, worker(4))
     rounds.hub.finish_rounds((0, 1, 2), 0.5)
@@ -104,7 +104,7 @@ def test_a_worker_that_does_not_answer_counts_with_its_last_metrics() -> None:
     assert read(rounds.answers[1], "http_requests_total") == 7
     # It still has a question to answer, so it gets no second one.
     rounds.ask(0, worker(3), now=20.0)
-    assert rounds.asked == [1, 1]
+    assert rounds.requested_workers == [1, 1]
 
 
 def test_what_a_dead_worker_has_counted_stays_and_what_it_was_doing_does_not() -> None:
@@ -125,7 +125,7 @@ def test_what_a_dead_worker_has_counted_stays_and_what_it_was_doing_does_not() -
 
 
 @given(st.lists(st.tuples(st.integers(0, 2), st.sampled_from(["work", "scrape", "die"])), max_size=60))
-def test_counters_never_fall_and_nothing_that_was_shown_is_lost(steps: list[tuple[int, str]]) -> None:
+def test_counters_never_fall_after_a_worker_is_lost(steps: list[tuple[int, str]]) -> None:
     rounds, counted = Rounds(), [0, 0, 0]
     previous = 0.0
     for number, step in steps:
@@ -140,10 +140,10 @@ def test_counters_never_fall_and_nothing_that_was_shown_is_lost(steps: list[tupl
                 for other in {0, 1, 2} - {number}:
                     rounds.hub.add_report(other, worker(counted[other]))
                 rounds.hub.finish_rounds((0, 1, 2), 0.0)
-                shown = read(rounds.answers[-1], "http_requests_total")
-                assert shown >= previous
-                assert shown >= sum(counted)
-                previous = shown
+                total = read(rounds.answers[-1], "http_requests_total")
+                assert total >= previous
+                assert total >= sum(counted)
+                previous = total
 
 
 def test_frames_are_read_in_any_pieces_and_a_reader_that_waits_blocks_no_one() -> None:

@@ -29,7 +29,7 @@ from dragoman.settings import Settings, SettingsError, load_settings
 from dragoman.tenants import KeyHash, Tenant, edit_key_file, hash_key
 from tests.launch.test_systemd import activated
 from tests.loopback import served
-from tests.serving.house import tokenizer
+from tests.serving.harness import tokenizer
 
 from .processes import EMPTY, LOST, TIMEOUT, Workers, chat, is_running, serving, started
 
@@ -123,7 +123,7 @@ def test_the_embedded_model_is_loaded_before_a_worker_serves(tmp_path: Path) -> 
             assert status == 200, body
 
 
-def test_the_metrics_are_those_of_all_workers_whichever_is_asked(tmp_path: Path) -> None:
+def test_every_worker_reports_the_metrics_of_all_workers(tmp_path: Path) -> None:
     with serving(tmp_path, "--store", "none") as running:
         for _ in range(30):
             assert running.post("/v1/chat/completions", chat())[0] == 200
@@ -203,16 +203,16 @@ def test_a_reload_reaches_every_worker_and_those_that_start_later(tmp_path: Path
     write(a="scripted")
     command = ("--port", "0", "--no-access-log", "--workers", "2", "--config", str(file))
     with started([sys.executable, "-m", "dragoman", "serve", *command], tmp_path) as running, ExitStack() as stack:
-        kept = stack.enter_context(closing(running.connect()))
-        kept.request("GET", "/v1/models/a")
-        assert kept.getresponse().read()
+        connection = stack.enter_context(closing(running.connect()))
+        connection.request("GET", "/v1/models/a")
+        assert connection.getresponse().read()
         write(a="scripted", b="scripted")
         running.process.send_signal(signal.SIGHUP)
         running.wait_for_log("models reloaded", 2)
         running.ask_all("/v1/models/b")
         # The connection from before the reload is still open.
-        kept.request("GET", "/v1/models/b")
-        with kept.getresponse() as response:
+        connection.request("GET", "/v1/models/b")
+        with connection.getresponse() as response:
             assert response.status == 200
         for number, restarts in ((0, 1), (1, 2)):
             running.kill(number)
@@ -262,7 +262,7 @@ def test_workers_stop_when_their_supervisor_is_killed(tmp_path: Path) -> None:
         running.process.kill()
         running.process.wait(TIMEOUT)
         host, port = running.address.split(":")
-        # They may stay as zombies where no process waits for orphans, so the port tells.
+        # They may stay as zombies where no process waits for orphans, so the port is checked.
         for _ in range(10**5):
             with socket.socket() as client:
                 if client.connect_ex((host, int(port))):
@@ -367,7 +367,7 @@ def test_a_rejected_engine_ends_the_command_with_one_line(tmp_path: Path) -> Non
     assert "Traceback" not in result.stderr
 
 
-def test_programs_cannot_replicate_engines_that_they_have_made() -> None:
+def test_engines_that_a_program_created_cannot_be_replicated() -> None:
 
     with pytest.raises(SettingsError, match="cannot be copied"):
         dragoman.serve(engines={"a": ScriptedEngine(Script(()), tokenizer=tokenizer())}, workers=2, store="none")

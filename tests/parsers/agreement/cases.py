@@ -25,7 +25,7 @@ from dragoman.parsers.call_families import CALL_FAMILIES
 from dragoman.parsers.model_families import REASONING_FAMILIES
 from dragoman.parsers.think import ThinkFormat
 
-from ..running import Shape, context, fold, parse, shape
+from ..parsing import Shape, context, fold, parse, shape
 
 HERE = Path(__file__).parent
 _MARK = re.compile(r"<[^<>\s=\"]+>|\[/?[A-Z_]+\]|◁/?think▷")
@@ -99,7 +99,7 @@ def load_cases(kind: str) -> list[Case]:
 
 
 class Difference(Struct, frozen=True):
-    """Texts that are deliberately read differently, as docs/parsers.md tells: what vLLM reads, what Dragoman, and why.
+    """Texts that are deliberately read differently, as docs/parsers.md lists: what vLLM reads, what Dragoman, and why.
 
     kind: tools or reasoning. text: what the cases have in common. cases: their ids.
     """
@@ -208,11 +208,11 @@ def read_reasoning(case: Case) -> tuple[Reading, ...]:
 
 def _read(build: Callable[[], Parser], text: str, markers: Collection[str]) -> tuple[Reading, ...]:
     marks = find_marks()
-    kept = [
+    lines = [
         piece for piece in split_tokens(text) if not _CONTROL.fullmatch(piece) or any(piece in one for one in markers)
     ]
-    tokens = [Token(index, piece, special=piece in marks) for index, piece in enumerate(kept)]
-    whole = [TextDelta(0, "".join(kept), tuple(tokens))] if kept else []
+    tokens = [Token(index, piece, special=piece in marks) for index, piece in enumerate(lines)]
+    whole = [TextDelta(0, "".join(lines), tuple(tokens))] if lines else []
     each = [TextDelta(0, token.text, (token,)) for token in tokens]
     return tuple(_as_reading(shape(fold(parse(build(), deltas)))) for deltas in (whole, each))
 

@@ -56,14 +56,14 @@ def record_tools(case: Case) -> Case:
 def _stream_tools(parser_type: Any, request: Any, case: Case) -> Reading:
     with _as_error() as error:
         parser = parser_type(build_tokenizer(case.marks), request.tools)
-        said, calls = "", dict[int, list[str]]()
+        text, calls = "", dict[int, list[str]]()
         for delta in _deltas(parser, parser.extract_tool_calls_streaming, case, request):
-            said += delta.content or ""
+            text += delta.content or ""
             for call in delta.tool_calls or ():
                 name, arguments = calls.get(call.index, ["", ""])
                 function = call.function
                 calls[call.index] = [name + (function.name or ""), arguments + (function.arguments or "")]
-        return Reading(said, tuple((name, arguments) for name, arguments in calls.values()))
+        return Reading(text, tuple((name, arguments) for name, arguments in calls.values()))
     return Reading(error=error[0])
 
 
@@ -86,8 +86,8 @@ def record_reasoning(case: Case) -> Case:
     with _as_error() as stream_error:
         parser = build()
         deltas = list(_deltas(parser, parser.extract_reasoning_streaming, case))
-        said = "".join(delta.content or "" for delta in deltas)
-        streamed = Reading(said, reasoning="".join(delta.reasoning or "" for delta in deltas))
+        text = "".join(delta.content or "" for delta in deltas)
+        streamed = Reading(text, reasoning="".join(delta.reasoning or "" for delta in deltas))
     return _with(
         case,
         whole if not error else Reading(error=error[0]),

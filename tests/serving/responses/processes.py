@@ -36,14 +36,14 @@ class Process:
 
 @asynccontextmanager
 async def serving(store: str, folder: Path) -> AsyncGenerator[Process]:
-    """A server that answers. It is told to stop at the end, unless it was killed before."""
+    """A running server. It is stopped at the end, unless it was killed before."""
     script = folder / "script.yaml"
     script.write_text(SCRIPT)
     command = [sys.executable, "-m", "dragoman", "serve", f"scripted:{script}", "--port", "0", "--store", store]
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("DRAGOMAN_")}
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("DRAGOMAN_")}
     with (folder / "server.log").open("a") as log:
         process = subprocess.Popen(  # noqa: ASYNC220 - nothing else runs on this loop
-            command, env=kept | {"XDG_STATE_HOME": str(folder)}, stdout=subprocess.PIPE, stderr=log, text=True
+            command, env=environment | {"XDG_STATE_HOME": str(folder)}, stdout=subprocess.PIPE, stderr=log, text=True
         )
     try:
         assert process.stdout is not None

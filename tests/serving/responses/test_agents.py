@@ -71,8 +71,8 @@ async def replayed(who: Agent[None]) -> list[RunResult]:
 
 def usages(results: list[RunResult]) -> list[tuple[int, int]]:
     """(input tokens, of which were cached) of every response."""
-    made = [response.usage for result in results for response in result.raw_responses]
-    return [(usage.input_tokens, usage.input_tokens_details.cached_tokens) for usage in made]
+    usage_list = [response.usage for result in results for response in result.raw_responses]
+    return [(usage.input_tokens, usage.input_tokens_details.cached_tokens) for usage in usage_list]
 
 
 @pytest.mark.asyncio(loop_scope="module")
@@ -83,9 +83,9 @@ async def test_ten_turns_chained_are_those_replayed_and_those_of_the_other_diale
     assert len(calls) >= len(CITIES)
     replay = await replayed(who)
     assert [tokens for tokens, _ in usages(chain)] == [tokens for tokens, _ in usages(replay)]
-    for told in (usages(chain), usages(replay)):
+    for usage_list in (usages(chain), usages(replay)):
         # All but the first prompt begin with the one before.
-        assert sum(cached for _, cached in told[1:]) / sum(tokens for tokens, _ in told[1:]) > 0.85
+        assert sum(cached for _, cached in usage_list[1:]) / sum(tokens for tokens, _ in usage_list[1:]) > 0.85
     items: list[Any] = replay[-1].to_input_list()
     responses, chat, messages = await counted(http, items)
     assert (chat, messages) == (responses, responses)
@@ -108,10 +108,10 @@ async def counted(http: httpx2.AsyncClient, items: list[dict[str, Any]]) -> tupl
         "messages": [*map(as_message, items), question],
         "tools": [{**named, "input_schema": schema, "strict": True}],
     }
-    asked = [("/v1/responses/input_tokens", responses), ("/v1/chat/completions", chat)]
-    asked.append(("/v1/messages/count_tokens", messages))
-    told = [(await http.post(path, json=body)).json() for path, body in asked]
-    return told[0]["input_tokens"], told[1]["usage"]["prompt_tokens"], told[2]["input_tokens"]
+    requests = [("/v1/responses/input_tokens", responses), ("/v1/chat/completions", chat)]
+    requests.append(("/v1/messages/count_tokens", messages))
+    counts = [(await http.post(path, json=body)).json() for path, body in requests]
+    return counts[0]["input_tokens"], counts[1]["usage"]["prompt_tokens"], counts[2]["input_tokens"]
 
 
 def as_chat(items: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -155,8 +155,8 @@ async def test_a_chain_finds_its_prefix_again_however_it_was_spelled(http: httpx
     hot = {"model": "tiny", "temperature": 1.9}
     letters = {"seed": 1, "structured_outputs": {"regex": "[a-z ]{100,150}"}}
     first = (await http.post("/v1/responses", json={**hot, **letters, "input": "Tell me a story."})).json()
-    asked = {**hot, "input": "And?", "previous_response_id": first["id"]}
-    second = (await http.post("/v1/responses", json=asked)).json()["usage"]
+    body = {**hot, "input": "And?", "previous_response_id": first["id"]}
+    second = (await http.post("/v1/responses", json=body)).json()["usage"]
     before = first["usage"]["input_tokens"] + first["usage"]["output_tokens"]
     assert second["input_tokens_details"]["cached_tokens"] > before - 17
     replay = [{"role": "user", "content": "Tell me a story."}, *first["output"], {"role": "user", "content": "And?"}]

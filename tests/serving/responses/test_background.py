@@ -16,9 +16,9 @@ from dragoman.engines.scripted import CallTool, Fail, Say, ScriptEntry, Think, W
 from dragoman.serving.routes.responses.background import EVENTS_SERIES
 from dragoman.serving.service import ServingOptions
 from dragoman.store import Append, Item, Key, MemoryStore, Put, SqliteStore
-from tests.serving.house import House, body, scope
+from tests.serving.harness import ServerHarness, body, scope
 
-from .house import lifespan, remembering
+from .harness import lifespan, remembering
 
 END = b"data: [DONE]\n\n"
 STORY = ScriptEntry((Think("Hmm."), Say("Once upon a time there was a fox."), Wait(1), Say("The end.")), repeat=True)
@@ -26,7 +26,7 @@ ASK: dict[str, Any] = {"model": "m", "input": "hi", "background": True}
 
 
 class Gate:
-    """A clock's sleep that ends when the test says so."""
+    """A clock's sleep that ends on demand."""
 
     def __init__(self) -> None:
         self._opened = asyncio.Event()
@@ -38,7 +38,7 @@ class Gate:
         self._opened.set()
 
 
-async def start(it: House, **more: Any) -> str:
+async def start(it: ServerHarness, **more: Any) -> str:
     answer = await it.post("/v1/responses", {**ASK, **more})
     assert answer.status_code == 200
     check_object(answer.json())
@@ -46,13 +46,13 @@ async def start(it: House, **more: Any) -> str:
     return answer.json()["id"]
 
 
-async def ended(it: House, id: str) -> dict[str, Any]:
-    """The object once the response has ended; its events tell when."""
+async def ended(it: ServerHarness, id: str) -> dict[str, Any]:
+    """The object once the response has ended, as its events show."""
     await it.get(f"/v1/responses/{id}?stream=true")
     return (await it.get(f"/v1/responses/{id}")).json()
 
 
-async def stream_of(it: House, id: str, after: int | None = None) -> bytes:
+async def stream_of(it: ServerHarness, id: str, after: int | None = None) -> bytes:
     more = "" if after is None else f"&starting_after={after}"
     return (await it.get(f"/v1/responses/{id}?stream=true{more}")).content
 
@@ -163,8 +163,8 @@ async def test_a_deleted_one_stops() -> None:
         sent.append(message)
 
     # Not by a client, whose transport gathers the whole body: deleted before the stream begins it is a 404.
-    asked = {**scope(f"/v1/responses/{id}", method="GET"), "query_string": b"stream=true"}
-    following = asyncio.ensure_future(it.app(asked, asyncio.Queue[Message]().get, send))
+    request_scope = {**scope(f"/v1/responses/{id}", method="GET"), "query_string": b"stream=true"}
+    following = asyncio.ensure_future(it.app(request_scope, asyncio.Queue[Message]().get, send))
     await until(lambda: b"response.created" in b"".join(body(*sent)))
     await it.openai().responses.delete(id)
     await until(lambda: it.engine.num_running == 0)
@@ -181,7 +181,7 @@ async def test_a_failed_one_says_why() -> None:
     assert [event["type"] for event in check_stream(await stream_of(it, id))[-2:]] == ["error", "response.failed"]
 
 
-async def test_one_that_is_still_made_is_not_continued() -> None:
+async def test_a_running_response_cannot_be_continued() -> None:
     it = remembering(STORY, sleep=(gate := Gate()))
     id = await start(it)
     await until(lambda: it.engine.num_running == 1)
@@ -203,7 +203,7 @@ async def test_its_conversation_gets_it_when_it_is_done() -> None:
     assert [item.role for item in items.data] == ["assistant", "user"]  # type: ignore[union-attr]
 
 
-async def test_one_whose_conversation_is_gone_has_failed() -> None:
+async def test_a_response_fails_when_its_conversation_is_deleted() -> None:
     it = remembering(STORY, sleep=(gate := Gate()))
     client = it.openai()
     conversation = await client.conversations.create()

@@ -35,7 +35,7 @@ QUIET = RunConfig(tracing_disabled=True)
 
 
 class Machine:
-    """What the SDK is asked to run. Nothing is run."""
+    """The calls that the SDK receives. None is run."""
 
     def __init__(self) -> None:
         self.commands: list[str] = []
@@ -82,7 +82,7 @@ async def run(who: Agent[None], question: str, *, streamed: bool) -> RunResult |
 
 @pytest.mark.parametrize("streamed", [False, True])
 @pytest.mark.asyncio(loop_scope="module")
-async def test_a_shell_is_asked_and_its_output_reaches_the_model(http: httpx2.AsyncClient, streamed: bool):
+async def test_a_shell_call_is_returned_and_its_output_reaches_the_model(http: httpx2.AsyncClient, streamed: bool):
     machine = Machine()
     result = await run(agent(http, ShellTool(executor=machine.run)), "Which files are there?", streamed=streamed)
     items: list[Any] = result.to_input_list()
@@ -90,17 +90,17 @@ async def test_a_shell_is_asked_and_its_output_reaches_the_model(http: httpx2.As
     assert kinds[1:3] == ["shell_call", "shell_call_output"]
     assert kinds[-1] == "message"
     assert machine.commands == [command for item in items for command in item.get("action", {}).get("commands", [])]
-    shown = (await http.post("/v1/responses/input_tokens", json={"input": items})).json()
+    counted = (await http.post("/v1/responses/input_tokens", json={"input": items})).json()
     without = [item for item in items if item.get("type") != "shell_call_output"]
     assert (
-        shown["input_tokens"]
+        counted["input_tokens"]
         > (await http.post("/v1/responses/input_tokens", json={"input": without})).json()["input_tokens"]
     )
 
 
 @pytest.mark.parametrize("streamed", [False, True])
 @pytest.mark.asyncio(loop_scope="module")
-async def test_a_patch_is_asked_for(http: httpx2.AsyncClient, streamed: bool):
+async def test_a_patch_call_is_returned(http: httpx2.AsyncClient, streamed: bool):
     machine = Machine()
     result = await run(agent(http, ApplyPatchTool(editor=machine)), "Create a file.", streamed=streamed)
     items: list[Any] = result.to_input_list()
@@ -110,13 +110,13 @@ async def test_a_patch_is_asked_for(http: httpx2.AsyncClient, streamed: bool):
 
 @pytest.mark.asyncio(loop_scope="module")
 async def test_what_is_stored_is_continued(http: httpx2.AsyncClient):
-    asked = {"model": "tiny", "input": "List the files.", "tools": [{"type": "shell"}], "max_output_tokens": 400}
-    first = (await http.post("/v1/responses", json={**asked, "tool_choice": {"type": "shell"}})).json()
+    body = {"model": "tiny", "input": "List the files.", "tools": [{"type": "shell"}], "max_output_tokens": 400}
+    first = (await http.post("/v1/responses", json={**body, "tool_choice": {"type": "shell"}})).json()
     call = first["output"][-1]
     assert call["type"] == "shell_call"
     output = {"stdout": "a.py", "stderr": "", "outcome": {"type": "exit", "exit_code": 0}}
     result = {"type": "shell_call_output", "call_id": call["call_id"], "output": [output]}
-    second = {**asked, "input": [result], "previous_response_id": first["id"]}
+    second = {**body, "input": [result], "previous_response_id": first["id"]}
     answer = await http.post("/v1/responses", json=second)
     assert answer.status_code == 200
     listed = (await http.get(f"/v1/responses/{answer.json()['id']}/input_items", params={"order": "asc"})).json()[

@@ -7,15 +7,15 @@ from typing import Any
 from dragoman.conformance.responses import check_stream
 from dragoman.engines.scripted import Say, ScriptEntry, Think
 from dragoman.serving.service import ServingOptions
-from tests.serving.house import house
-from tests.serving.responses.house import remembering
+from tests.serving.harness import build_server
+from tests.serving.responses.harness import remembering
 
 SUMMARY = ScriptEntry((Think("Hm."), Say("They asked for a poem.")), repeat=True)
 INPUT: Any = [{"role": "user", "content": "Write a poem."}, {"role": "assistant", "content": "Roses are red."}]
 
 
 async def test_what_is_compacted_can_be_continued():
-    it = house(SUMMARY)
+    it = build_server(SUMMARY)
     compacted = await it.openai().responses.compact(model="m", input=INPUT)
     assert compacted.object == "response.compaction"
     user, compaction = compacted.output
@@ -27,17 +27,17 @@ async def test_what_is_compacted_can_be_continued():
 
 
 async def test_a_trigger_in_a_stream_leaves_one_compaction():
-    it = house(SUMMARY)
-    asked = {"model": "m", "input": [*INPUT, {"type": "compaction_trigger"}], "stream": True}
-    *_, last = check_stream((await it.post("/v1/responses", asked)).content)
+    it = build_server(SUMMARY)
+    body = {"model": "m", "input": [*INPUT, {"type": "compaction_trigger"}], "stream": True}
+    *_, last = check_stream((await it.post("/v1/responses", body)).content)
     assert [item["type"] for item in last["response"]["output"]] == ["compaction"]
     assert "They asked" not in str(last)
 
 
 async def test_a_compaction_belongs_to_its_key():
-    it = house(SUMMARY, options=ServingOptions(api_key=("mine", "yours")))
-    made = await it.openai("mine").responses.compact(model="m", input=INPUT)
-    body: Any = {"model": "m", "input": [item.to_dict(warnings=False) for item in made.output]}
+    it = build_server(SUMMARY, options=ServingOptions(api_key=("mine", "yours")))
+    compaction = await it.openai("mine").responses.compact(model="m", input=INPUT)
+    body: Any = {"model": "m", "input": [item.to_dict(warnings=False) for item in compaction.output]}
     for key, status in (("mine", 200), ("yours", 400)):
         answer = await it.post("/v1/responses", body, {"authorization": f"Bearer {key}"})
         assert answer.status_code == status, answer.text
@@ -54,16 +54,16 @@ async def test_what_is_stored_is_compacted_and_counted_by_its_id():
 
 async def test_a_chain_goes_on_from_a_compaction_in_it():
     it = remembering(SUMMARY)
-    asked: dict[str, Any] = {"model": "m", "input": [*INPUT, {"type": "compaction_trigger"}]}
-    compacted = (await it.post("/v1/responses", asked)).json()
+    body: dict[str, Any] = {"model": "m", "input": [*INPUT, {"type": "compaction_trigger"}]}
+    compacted = (await it.post("/v1/responses", body)).json()
     assert [item["type"] for item in compacted["output"]] == ["compaction"]
     went_on = await it.post("/v1/responses", {"model": "m", "input": "And?", "previous_response_id": compacted["id"]})
     assert went_on.json()["status"] == "completed"
 
 
 async def test_the_endpoint_wants_a_model_and_no_background():
-    it = house(SUMMARY)
-    asked: list[tuple[dict[str, Any], str]] = [({}, "model"), ({"model": "m", "background": True}, "background")]
-    for fields, param in asked:
+    it = build_server(SUMMARY)
+    bodies: list[tuple[dict[str, Any], str]] = [({}, "model"), ({"model": "m", "background": True}, "background")]
+    for fields, param in bodies:
         answer = await it.post("/v1/responses/compact", {"input": "hi", **fields})
         assert (answer.status_code, answer.json()["error"]["param"]) == (400, param)

@@ -16,21 +16,21 @@ from dragoman.serving.app import create_app
 from dragoman.serving.clock import RandomIdGenerator, SystemClock
 from dragoman.settings import Settings
 from dragoman.store import MemoryStore
-from tests.serving.house import House
+from tests.serving.harness import ServerHarness
 
-from .house import lifespan, remembering
+from .harness import lifespan, remembering
 
 ADD: Any = {"type": "function", "name": "add", "parameters": {"type": "object"}, "strict": False}
 
 
-def messages(it: House) -> tuple[Message, ...]:
+def messages(it: ServerHarness) -> tuple[Message, ...]:
     """Those of the last prompt."""
     prompt = it.engine.requests[-1].prompt
     assert isinstance(prompt, Conversation)
     return prompt.messages
 
 
-def said(it: House) -> list[tuple[str, str]]:
+def list_messages(it: ServerHarness) -> list[tuple[str, str]]:
     return [
         (message.role.value, "".join(part.text for part in message.parts if isinstance(part, Text)))
         for message in messages(it)
@@ -47,7 +47,7 @@ async def test_all_items_of_all_hops_come_in_order_and_no_earlier_instructions()
         )
         previous = response.id
     turns = [("user", "question 0"), ("assistant", "answer 0"), ("user", "question 1"), ("assistant", "answer 1")]
-    assert said(it) == [("system", "rule 2"), *turns, ("user", "question 2")]
+    assert list_messages(it) == [("system", "rule 2"), *turns, ("user", "question 2")]
 
 
 async def test_reasoning_and_calls_come_back_as_what_they_were() -> None:
@@ -71,7 +71,7 @@ async def test_a_reasoning_summary_comes_back_as_reasoning_too() -> None:
 
 
 @pytest.mark.parametrize("streamed", [False, True])
-async def test_a_response_that_is_not_there_is_told_before_anything_else(streamed: bool) -> None:
+async def test_a_missing_previous_response_is_reported_first(streamed: bool) -> None:
     it = remembering(ScriptEntry((Say("x"),)))
     answer = await it.post(
         "/v1/responses", {"model": "m", "input": "hi", "stream": streamed, "previous_response_id": "resp_1"}
@@ -128,7 +128,7 @@ async def test_a_reference_to_what_comes_before_anyway_adds_nothing() -> None:
     first = await client.responses.create(model="m", input="capital of Japan?")
     refer: Any = [{"id": first.output[0].id}, {"role": "user", "content": "Thanks."}]
     await client.responses.create(model="m", input=refer, previous_response_id=first.id)
-    assert said(it) == [("user", "capital of Japan?"), ("assistant", "Tokyo."), ("user", "Thanks.")]
+    assert list_messages(it) == [("user", "capital of Japan?"), ("assistant", "Tokyo."), ("user", "Thanks.")]
 
 
 async def test_a_reference_to_nothing_is_refused() -> None:
@@ -139,14 +139,14 @@ async def test_a_reference_to_nothing_is_refused() -> None:
     assert it.engine.num_requests == 0
 
 
-async def test_a_conversation_gets_what_was_asked_and_answered() -> None:
+async def test_a_conversation_gets_the_input_and_the_output() -> None:
     it = remembering(ScriptEntry((Say("Tokyo."),)), ScriptEntry((Say("You're welcome."),)))
     client = it.openai()
     conversation = await client.conversations.create(items=[{"role": "system", "content": "Be short."}])
     first = await client.responses.create(model="m", input="capital of Japan?", conversation=conversation.id)
     await client.responses.create(model="m", input="Thanks.", conversation={"id": conversation.id})
     turns = [("system", "Be short."), ("user", "capital of Japan?"), ("assistant", "Tokyo.")]
-    assert said(it) == [*turns, ("user", "Thanks.")]
+    assert list_messages(it) == [*turns, ("user", "Thanks.")]
     items = [item async for item in client.conversations.items.list(conversation.id, order="asc", limit=2)]
     assert [item.role for item in items] == ["system", "user", "assistant", "user", "assistant"]  # type: ignore[union-attr]
     assert first.conversation is not None
@@ -160,7 +160,7 @@ async def test_a_response_of_a_conversation_is_continued_from_where_it_was() -> 
     first = await client.responses.create(model="m", input="b", conversation=conversation.id)
     await client.responses.create(model="m", input="c", conversation=conversation.id)
     await client.responses.create(model="m", input="d", previous_response_id=first.id)
-    assert [text for _, text in said(it)] == ["a", "b", "0", "d"]
+    assert [text for _, text in list_messages(it)] == ["a", "b", "0", "d"]
 
 
 async def test_a_failed_response_adds_nothing_to_its_conversation() -> None:
@@ -197,5 +197,5 @@ async def test_what_is_compacted_is_all_that_comes_before() -> None:
     it = remembering(ScriptEntry((Say("Tokyo."),)), ScriptEntry((Say("They asked for the capital of Japan."),)))
     first = await it.openai().responses.create(model="m", input="capital of Japan?")
     compacted = await it.openai().responses.compact(model="m", previous_response_id=first.id)
-    assert "Tokyo." in [text for _, text in said(it)]
+    assert "Tokyo." in [text for _, text in list_messages(it)]
     assert [item.type for item in compacted.output] == ["message", "compaction"]

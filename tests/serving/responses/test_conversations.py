@@ -10,50 +10,50 @@ import pytest
 
 from dragoman.engines.scripted import Fail, Say, ScriptEntry, Wait
 from dragoman.serving.service import ServingOptions
-from tests.serving.house import house
+from tests.serving.harness import build_server
 
-from .house import lifespan, remembering
+from .harness import lifespan, remembering
 
 ANSWER = ScriptEntry((Say("Yes."),), repeat=True)
 LINES: Any = [{"role": "user", "content": f"line {i}"} for i in range(5)]
 
 
-async def test_a_conversation_is_made_read_changed_and_deleted() -> None:
+async def test_a_conversation_is_created_read_changed_and_deleted() -> None:
     client = remembering(ANSWER).openai()
-    made = await client.conversations.create(metadata={"topic": "demo"})
-    assert (made.object, made.metadata) == ("conversation", {"topic": "demo"})
-    assert await client.conversations.retrieve(made.id) == made
-    changed = await client.conversations.update(made.id, metadata={"topic": "other"})
+    conversation = await client.conversations.create(metadata={"topic": "demo"})
+    assert (conversation.object, conversation.metadata) == ("conversation", {"topic": "demo"})
+    assert await client.conversations.retrieve(conversation.id) == conversation
+    changed = await client.conversations.update(conversation.id, metadata={"topic": "other"})
     assert changed.metadata == {"topic": "other"}
-    assert await client.conversations.retrieve(made.id) == changed
-    deleted = await client.conversations.delete(made.id)
-    assert (deleted.id, deleted.object, deleted.deleted) == (made.id, "conversation.deleted", True)
+    assert await client.conversations.retrieve(conversation.id) == changed
+    deleted = await client.conversations.delete(conversation.id)
+    assert (deleted.id, deleted.object, deleted.deleted) == (conversation.id, "conversation.deleted", True)
     with pytest.raises(openai.NotFoundError):
-        await client.conversations.retrieve(made.id)
+        await client.conversations.retrieve(conversation.id)
 
 
 async def test_of_twenty_deletions_one_succeeds() -> None:
     it = remembering(ANSWER)
-    made = await it.openai().conversations.create()
+    conversation = await it.openai().conversations.create()
     async with it.http() as http:
-        answers = await asyncio.gather(*(http.delete(f"/v1/conversations/{made.id}") for _ in range(20)))
+        answers = await asyncio.gather(*(http.delete(f"/v1/conversations/{conversation.id}") for _ in range(20)))
     assert sorted(answer.status_code for answer in answers) == [200] + [404] * 19
 
 
 async def test_its_items_are_added_listed_read_and_deleted() -> None:
     client = remembering(ANSWER).openai()
-    made = await client.conversations.create(items=LINES[:2])
-    added = await client.conversations.items.create(made.id, items=LINES[2:])
+    conversation = await client.conversations.create(items=LINES[:2])
+    added = await client.conversations.items.create(conversation.id, items=LINES[2:])
     assert len(added.data) == 3
-    items = [item async for item in client.conversations.items.list(made.id, limit=2)]
+    items = [item async for item in client.conversations.items.list(conversation.id, limit=2)]
     assert [item.content[0].text for item in items] == [f"line {i}" for i in (4, 3, 2, 1, 0)]  # type: ignore
     one = items[1].id or ""
-    assert await client.conversations.items.retrieve(one, conversation_id=made.id) == items[1]
-    assert (await client.conversations.items.delete(one, conversation_id=made.id)).id == made.id
-    left = [item.id async for item in client.conversations.items.list(made.id, order="asc")]
+    assert await client.conversations.items.retrieve(one, conversation_id=conversation.id) == items[1]
+    assert (await client.conversations.items.delete(one, conversation_id=conversation.id)).id == conversation.id
+    left = [item.id async for item in client.conversations.items.list(conversation.id, order="asc")]
     assert left == [item.id for item in reversed(items) if item.id != one]
     with pytest.raises(openai.NotFoundError):
-        await client.conversations.items.delete(one, conversation_id=made.id)
+        await client.conversations.items.delete(one, conversation_id=conversation.id)
 
 
 async def test_items_keep_their_kind_and_get_ids() -> None:
@@ -64,8 +64,8 @@ async def test_items_keep_their_kind_and_get_ids() -> None:
         {"type": "reasoning", "id": "rs_mine", "summary": [{"type": "summary_text", "text": "Hmm."}]},
         {"role": "assistant", "content": "3"},
     ]
-    made = await client.conversations.create(items=given)
-    items = [item async for item in client.conversations.items.list(made.id, order="asc")]
+    conversation = await client.conversations.create(items=given)
+    items = [item async for item in client.conversations.items.list(conversation.id, order="asc")]
     assert [item.type for item in items] == ["function_call", "function_call_output", "reasoning", "message"]
     assert [(item.id or "").partition("_")[0] for item in items] == ["fc", "fco", "rs", "msg"]
     assert items[2].id == "rs_mine"
@@ -91,18 +91,18 @@ async def test_a_conversation_that_cannot_be_is_refused_by_name(body: Any, param
 async def test_an_item_cannot_come_twice() -> None:
     client = remembering(ANSWER).openai()
     item: Any = {"id": "msg_mine", "role": "user", "content": "hi"}
-    made = await client.conversations.create(items=[item])
+    conversation = await client.conversations.create(items=[item])
     with pytest.raises(openai.ConflictError):
-        await client.conversations.items.create(made.id, items=[item])
-    assert len((await client.conversations.items.list(made.id)).data) == 1
+        await client.conversations.items.create(conversation.id, items=[item])
+    assert len((await client.conversations.items.list(conversation.id)).data) == 1
 
 
 async def test_what_is_anothers_looks_as_what_is_not_there() -> None:
     it = remembering(ANSWER, options=ServingOptions(api_key=("a", "b")))
-    made = await it.openai("a").conversations.create(items=LINES)
+    conversation = await it.openai("a").conversations.create(items=LINES)
     other = it.openai("b")
 
-    async def is_said(id: str) -> list[str]:
+    async def assert_absent(id: str) -> list[str]:
         uses: tuple[Any, ...] = (
             other.conversations.retrieve(id),
             other.conversations.delete(id),
@@ -111,35 +111,35 @@ async def test_what_is_anothers_looks_as_what_is_not_there() -> None:
             other.conversations.items.create(id, items=LINES),
             other.responses.create(model="m", input="hi", conversation=id),
         )
-        told: list[str] = []
+        messages: list[str] = []
         for use in uses:
             with pytest.raises(openai.NotFoundError) as refused:
                 await use
-            told.append(refused.value.message.replace(id, "ID"))
-        return told
+            messages.append(refused.value.message.replace(id, "ID"))
+        return messages
 
-    assert await is_said(made.id) == await is_said(f"conv_{'0' * 32}")
+    assert await assert_absent(conversation.id) == await assert_absent(f"conv_{'0' * 32}")
 
 
 async def test_turns_at_the_same_time_do_not_mix() -> None:
     it = remembering(ANSWER)
     client = it.openai()
-    made = await client.conversations.create()
-    ask = [client.responses.create(model="m", input=f"{i}", conversation=made.id) for i in range(10)]
-    told = await asyncio.gather(*ask, return_exceptions=True)
-    refused = [each for each in told if isinstance(each, openai.BadRequestError)]
+    conversation = await client.conversations.create()
+    ask = [client.responses.create(model="m", input=f"{i}", conversation=conversation.id) for i in range(10)]
+    results = await asyncio.gather(*ask, return_exceptions=True)
+    refused = [each for each in results if isinstance(each, openai.BadRequestError)]
     assert len(refused) < 10
-    items = [item async for item in client.conversations.items.list(made.id, order="asc")]
+    items = [item async for item in client.conversations.items.list(conversation.id, order="asc")]
     assert [item.role for item in items] == ["user", "assistant"] * (10 - len(refused))  # type: ignore[union-attr]
 
 
 async def test_without_a_store_there_are_none() -> None:
-    answer = await house(ANSWER).post("/v1/conversations", {})
+    answer = await build_server(ANSWER).post("/v1/conversations", {})
     assert answer.status_code == 400
 
 
 class Gate:
-    """A clock's sleep that ends when the test says so."""
+    """A clock's sleep that ends on demand."""
 
     def __init__(self) -> None:
         self.begun, self.opened = asyncio.Event(), asyncio.Event()
@@ -149,31 +149,31 @@ class Gate:
         await self.opened.wait()
 
 
-async def test_while_a_response_is_made_in_a_conversation_another_has_to_wait() -> None:
+async def test_responses_in_one_conversation_run_one_at_a_time() -> None:
     gate = Gate()
     it = remembering(ScriptEntry((Wait(1), Say("Yes."))), ANSWER, sleep=gate)
     client = it.openai()
-    made, other = await client.conversations.create(), await client.conversations.create()
+    conversation, other = await client.conversations.create(), await client.conversations.create()
     async with lifespan(it.app):
-        first = await client.responses.create(model="m", input="hi", conversation=made.id, background=True)
+        first = await client.responses.create(model="m", input="hi", conversation=conversation.id, background=True)
         await gate.begun.wait()
         with pytest.raises(openai.BadRequestError) as locked:
-            await client.responses.create(model="m", input="hi", conversation=made.id)
+            await client.responses.create(model="m", input="hi", conversation=conversation.id)
         assert (locked.value.code, locked.value.param) == ("conversation_locked", "conversation")
         await client.responses.create(model="m", input="hi", conversation=other.id)
         gate.opened.set()
         await it.get(f"/v1/responses/{first.id}?stream=true")
-        await client.responses.create(model="m", input="hi", conversation=made.id)
-        items = [item async for item in client.conversations.items.list(made.id)]
+        await client.responses.create(model="m", input="hi", conversation=conversation.id)
+        items = [item async for item in client.conversations.items.list(conversation.id)]
     assert len(items) == 4
 
 
 async def test_a_refused_or_failed_response_leaves_its_conversation() -> None:
     it = remembering(ScriptEntry((Fail(503, "gone"),)), ScriptEntry((Say("So far"), Fail(503, "gone"))), ANSWER)
     client = it.openai()
-    made = await client.conversations.create()
+    conversation = await client.conversations.create()
     reference: Any = [{"type": "item_reference", "id": "msg_1"}]
     for model, input in (("nobody", "hi"), ("m", reference), ("m", "hi"), ("m", "hi")):
         with pytest.raises(openai.APIError):
-            await client.responses.create(model=model, input=input, conversation=made.id)
-    assert (await client.responses.create(model="m", input="hi", conversation=made.id)).output_text == "Yes."
+            await client.responses.create(model=model, input=input, conversation=conversation.id)
+    assert (await client.responses.create(model="m", input="hi", conversation=conversation.id)).output_text == "Yes."

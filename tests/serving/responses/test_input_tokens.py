@@ -1,4 +1,4 @@
-"""What is counted beforehand is what the call counts, and what does not fit is left out in whole turns, and told."""
+"""Counts equal those of the call; input that does not fit is truncated by whole turns with a warning."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ async def client() -> AsyncGenerator[httpx2.AsyncClient]:
 
 @pytest.mark.asyncio(loop_scope="module")
 @pytest.mark.parametrize(
-    "asked",
+    "body",
     [
         {"input": "Hello"},
         {"input": [LAST], "instructions": "Be brief.", "tools": [TOOL]},
@@ -56,17 +56,19 @@ async def client() -> AsyncGenerator[httpx2.AsyncClient]:
         {"input": [*PAST, LAST], "truncation": "auto"},
     ],
 )
-async def test_the_count_is_that_of_the_call(client: httpx2.AsyncClient, asked: dict[str, Any]):
+async def test_the_count_is_that_of_the_call(client: httpx2.AsyncClient, body: dict[str, Any]):
     sdk = openai.AsyncOpenAI(api_key="none", base_url="http://localhost/v1", http_client=client, max_retries=0)
-    counted = await sdk.responses.input_tokens.count(model="tiny", **asked)
+    counted = await sdk.responses.input_tokens.count(model="tiny", **body)
     assert counted.object == "response.input_tokens"
-    called = await client.post("/v1/responses", json={**asked, "max_output_tokens": 16})
+    called = await client.post("/v1/responses", json={**body, "max_output_tokens": 16})
     assert called.json()["usage"]["input_tokens"] == counted.input_tokens
 
 
 @pytest.mark.asyncio(loop_scope="module")
 @pytest.mark.parametrize("input", [[*PAST, LAST], [LAST, *CALLS]], ids=("questions", "calls"))
-async def test_what_does_not_fit_is_left_out_and_told_or_refused(client: httpx2.AsyncClient, input: list[Any]):
+async def test_input_that_does_not_fit_is_truncated_with_a_warning_or_refused(
+    client: httpx2.AsyncClient, input: list[Any]
+):
     async def ask(**fields: Any) -> httpx2.Response:
         return await client.post("/v1/responses", json={"input": input, "max_output_tokens": 16, **fields})
 
@@ -90,7 +92,7 @@ async def test_what_fits_is_left_as_it_is_and_one_turn_that_does_not_is_refused(
 @pytest.mark.asyncio(loop_scope="module")
 async def test_what_comes_before_counts_too(client: httpx2.AsyncClient):
     first = (await client.post("/v1/responses", json={"input": "Hello", "max_output_tokens": 16})).json()
-    asked = {"input": "And?", "previous_response_id": first["id"]}
-    counted = (await client.post("/v1/responses/input_tokens", json=asked)).json()
-    called = (await client.post("/v1/responses", json={**asked, "max_output_tokens": 16})).json()
+    body = {"input": "And?", "previous_response_id": first["id"]}
+    counted = (await client.post("/v1/responses/input_tokens", json=body)).json()
+    called = (await client.post("/v1/responses", json={**body, "max_output_tokens": 16})).json()
     assert counted["input_tokens"] == called["usage"]["input_tokens"] > first["usage"]["input_tokens"]

@@ -48,21 +48,21 @@ async def test_what_a_killed_process_was_making_another_ends(store: str, tmp_pat
             stream = await begun(a, id)
         followed = asyncio.create_task(b.get(f"/v1/responses/{id}?stream=true"))
         one.kill()
-        told = (await followed).content
-        assert told.startswith(stream)
-        assert check_stream(told)[-1]["response"]["status"] == "failed"
-        assert (await b.get(f"/v1/responses/{id}")).json() == check_stream(told)[-1]["response"]
+        rest = (await followed).content
+        assert rest.startswith(stream)
+        assert check_stream(rest)[-1]["response"]["status"] == "failed"
+        assert (await b.get(f"/v1/responses/{id}")).json() == check_stream(rest)[-1]["response"]
 
 
 async def begun(client: httpx2.AsyncClient, id: str) -> bytes:
     """The first events, up to the first text."""
-    said = b""
+    received = b""
     async with client.stream("GET", f"/v1/responses/{id}?stream=true") as answer:
         async for piece in answer.aiter_bytes():
-            said += piece
-            if b"output_text.delta" in said and said.endswith(b"\n\n"):
+            received += piece
+            if b"output_text.delta" in received and received.endswith(b"\n\n"):
                 break
-    return said
+    return received
 
 
 class Memory:
@@ -90,19 +90,19 @@ class Memory:
                         continue
             except (httpx2.HTTPError, ValueError):
                 return
-            told: dict[str, Any] = json.loads(answer)
-            previous = told["id"]
-            self.whole[told["id"]] = answer
+            stored: dict[str, Any] = json.loads(answer)
+            previous = stored["id"]
+            self.whole[stored["id"]] = answer
 
     async def check(self, client: httpx2.AsyncClient, most: int) -> None:
         """Nothing is lost, nothing is damaged, nothing is made for ever. most: how many of each to look at."""
         for id, whole in list(self.whole.items())[-most:]:
             assert (await client.get(f"/v1/responses/{id}")).content == whole
         for id in list(self.runs)[-most:]:
-            told = (await client.get(f"/v1/responses/{id}")).json()
-            assert told["status"] in ENDS
+            stored = (await client.get(f"/v1/responses/{id}")).json()
+            assert stored["status"] in ENDS
             events = check_stream((await client.get(f"/v1/responses/{id}?stream=true")).content)
-            assert events[-1]["response"] == told
+            assert events[-1]["response"] == stored
 
 
 def last_object(stream: bytes) -> bytes:

@@ -16,7 +16,7 @@ from dragoman.engines.scripted import CallTool, Fail, Say, ScriptEntry, Think
 from dragoman.serving.service import ServingOptions
 from dragoman.store import Change, MemoryStore, StoreUnavailable
 
-from .house import remembering
+from .harness import remembering
 
 ADD: Any = {"type": "function", "name": "add", "parameters": {"type": "object"}, "strict": False}
 ANSWER = ScriptEntry((Think("Hmm."), Say("I add."), CallTool("add", '{"a": 1}')), repeat=True)
@@ -48,8 +48,8 @@ async def test_what_is_stored_is_the_very_object_of_the_last_event() -> None:
     it = remembering(ANSWER)
     answer = await it.post("/v1/responses", {**ASK, "stream": True})
     check_stream(answer.content)
-    told = last_object(answer.content)
-    assert (await it.get(f"/v1/responses/{json.loads(told)['id']}")).content == told
+    response = last_object(answer.content)
+    assert (await it.get(f"/v1/responses/{json.loads(response)['id']}")).content == response
 
 
 async def test_what_is_stored_is_the_very_whole_answer() -> None:
@@ -69,9 +69,9 @@ async def test_what_was_cut_off_is_stored_as_incomplete() -> None:
 async def test_what_failed_in_mid_stream_is_stored_as_failed() -> None:
     it = remembering(ScriptEntry((Say("Hello "), Fail(500, "the engine broke"))))
     answer = await it.post("/v1/responses", {**ASK, "stream": True})
-    told = last_object(answer.content)
-    assert json.loads(told)["error"]["message"] == "the engine broke"
-    assert (await it.get(f"/v1/responses/{json.loads(told)['id']}")).content == told
+    response = last_object(answer.content)
+    assert json.loads(response)["error"]["message"] == "the engine broke"
+    assert (await it.get(f"/v1/responses/{json.loads(response)['id']}")).content == response
 
 
 async def test_what_is_not_to_be_stored_is_not() -> None:
@@ -88,7 +88,7 @@ async def test_a_response_that_cannot_be_stored_has_failed() -> None:
         await it.openai().responses.create(model="m", input="hi")
 
 
-async def test_a_stream_whose_response_cannot_be_stored_fails_and_is_never_complete() -> None:
+async def test_a_stream_that_cannot_be_stored_fails_and_is_never_complete() -> None:
     it = remembering(ANSWER, store=Broken())
     answer = await it.post("/v1/responses", {**ASK, "stream": True})
     events = check_stream(answer.content)
@@ -96,7 +96,7 @@ async def test_a_stream_whose_response_cannot_be_stored_fails_and_is_never_compl
     assert "response.completed" not in answer.text
 
 
-async def test_nobody_chooses_the_id_of_what_is_stored() -> None:
+async def test_clients_cannot_choose_the_id_of_a_stored_object() -> None:
     it = remembering(ANSWER)
     answer = await it.post("/v1/responses", {**ASK, "request_id": "mine"}, headers={"x-request-id": "mine"})
     assert "mine" not in answer.json()["id"]
@@ -137,15 +137,15 @@ async def test_what_is_anothers_looks_as_what_is_not_there() -> None:
         refers,
     )
     for use in uses:
-        told = [await refused(use, id) for id in (mine.id, absent)]
-        assert told[0] == told[1]
+        messages = [await refused(use, id) for id in (mine.id, absent)]
+        assert messages[0] == messages[1]
     assert (await it.openai("a").responses.retrieve(mine.id)).id == mine.id
 
 
 async def refused(use: Any, id: str) -> tuple[int, str]:
-    with pytest.raises(openai.APIStatusError) as told:
+    with pytest.raises(openai.APIStatusError) as caught:
         await use(id)
-    return told.value.status_code, told.value.message.replace(id, "ID").replace(id[5:], "ID")
+    return caught.value.status_code, caught.value.message.replace(id, "ID").replace(id[5:], "ID")
 
 
 async def test_the_input_is_listed_in_normal_form_page_by_page() -> None:

@@ -1,4 +1,4 @@
-"""Walks through the operations: every prompt is what a plain model of the memory says."""
+"""Walks through the operations: every prompt equals that of a plain model of the memory."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from dragoman.core.message import Text
 from dragoman.core.request import Conversation
 from dragoman.engines.scripted import Say, ScriptEntry
-from tests.serving.house import House
+from tests.serving.harness import ServerHarness
 
-from .house import remembering
+from .harness import remembering
 
 CREATE, CREATE_UNSTORED, DELETE, READ = "create", "create, not stored", "delete", "read"
 steps = st.lists(
@@ -24,7 +24,7 @@ steps = st.lists(
 
 @dataclass
 class Turn:
-    """What a response was asked, and what it continued."""
+    """The input of a response, and the response that it continued."""
 
     id: str
     text: str
@@ -41,7 +41,7 @@ class Turn:
 
 @dataclass
 class Walk:
-    it: House = field(default_factory=lambda: remembering(ScriptEntry((Say("Yes."),), repeat=True)))
+    it: ServerHarness = field(default_factory=lambda: remembering(ScriptEntry((Say("Yes."),), repeat=True)))
     turns: list[Turn] = field(default_factory=list[Turn])
 
     async def take(self, step: str, place: int | None) -> None:
@@ -75,10 +75,10 @@ class Walk:
         assert answer.status_code == (200 if turn.stored else 404)
 
 
-def prompt(it: House) -> list[str]:
-    asked = it.engine.requests[-1].prompt
-    assert isinstance(asked, Conversation)
-    return [part.text for message in asked.messages for part in message.parts if isinstance(part, Text)]
+def prompt(it: ServerHarness) -> list[str]:
+    conversation = it.engine.requests[-1].prompt
+    assert isinstance(conversation, Conversation)
+    return [part.text for message in conversation.messages for part in message.parts if isinstance(part, Text)]
 
 
 @given(steps)

@@ -24,7 +24,7 @@ from dragoman.serving.clock import SystemClock
 from dragoman.serving.service import ServingOptions
 from dragoman.settings import Settings
 from dragoman.store import MemoryStore, Store
-from tests.serving.house import tokenizer
+from tests.serving.harness import tokenizer
 
 ANSWER = ScriptEntry((Think("Hm."), Say("Well.")), repeat=True)
 HI: Any = [{"role": "user", "content": "hi"}]
@@ -69,7 +69,7 @@ def client(where: str, key: str = "none") -> openai.AsyncOpenAI:
 
 
 def raw_connection(where: str) -> connect:
-    """It reads all that comes, also when nobody asks: else its own closing would wait for that."""
+    """It reads everything, even unrequested frames: otherwise its own close would wait for them."""
     return connect(f"ws://{where}/v1/responses", max_queue=None)
 
 
@@ -88,11 +88,11 @@ async def respond(connection: AsyncResponsesConnection, **fields: Any) -> list[A
 async def test_a_connection_tells_the_events_of_a_stream():
     async with served(ANSWER) as where, client(where) as sdk:
         async with sdk.responses.connect() as connection:
-            told = [json.loads(event.to_json()) for event in await respond(connection, store=False)]
+            sent = [json.loads(event.to_json()) for event in await respond(connection, store=False)]
         stream = await sdk.responses.create(model="m", input=HI, store=False, stream=True)
         streamed = [json.loads(event.to_json()) async for event in stream]
-    assert [event["type"] for event in told] == [event["type"] for event in streamed]
-    assert [event["sequence_number"] for event in told] == list(range(len(told)))
+    assert [event["type"] for event in sent] == [event["type"] for event in streamed]
+    assert [event["sequence_number"] for event in sent] == list(range(len(sent)))
 
 
 @pytest.mark.parametrize("store", [None, MemoryStore()], ids=("without a store", "with one"))
@@ -170,9 +170,9 @@ async def test_a_prewarm_of_a_continuation_says_nothing_either():
 async def test_a_bad_frame_is_refused_and_the_connection_goes_on(frame: str, param: str | None):
     async with served(ANSWER) as where, raw_connection(where) as raw:
         await raw.send(frame)
-        told = json.loads(await raw.recv())
-        assert (told["type"], told["status"], told["error"]["param"]) == ("error", 400, param)
-        assert told["error"]["message"]
+        event = json.loads(await raw.recv())
+        assert (event["type"], event["status"], event["error"]["param"]) == ("error", 400, param)
+        assert event["error"]["message"]
         await raw.send('{"type":"response.processed","response_id":"resp_1"}')
         await raw.send('{"type":"response.create","model":"m","input":"hi","top_k":3,"unheard_of":1}')
         begun = json.loads(await raw.recv())
@@ -257,9 +257,7 @@ async def test_a_client_that_leaves_frees_its_slot(generate: bool):
 
 
 @pytest.mark.parametrize(("grace", "tokens", "last"), [(60.0, 200, "incomplete"), (0.0, 20_000, "failed")])
-async def test_what_is_answered_when_the_server_stops_is_told_and_the_rest_is_closed(
-    grace: float, tokens: int, last: str
-):
+async def test_shutdown_finishes_running_responses_and_closes_idle_connections(grace: float, tokens: int, last: str):
     models = build_models(Settings(), SystemClock())
     story = {"type": "response.create", "model": "tiny", "input": "Hi", "max_output_tokens": tokens, "ignore_eos": True}
     async with stoppable(create_app(models), models, grace) as (where, server):
@@ -271,10 +269,10 @@ async def test_what_is_answered_when_the_server_stops_is_told_and_the_rest_is_cl
             server.should_exit = True
             with pytest.raises(ConnectionClosed):
                 await idle.recv()
-            told = [json.loads(event)["type"] async for event in saying(busy)]
+            types = [json.loads(event)["type"] async for event in saying(busy)]
         assert (idle.close_code, busy.close_code) == (1012, 1012)
-        assert told[-1] == f"response.{last}"
-        assert "response.created" not in told
+        assert types[-1] == f"response.{last}"
+        assert "response.created" not in types
 
 
 async def test_a_frame_over_the_cap_ends_the_connection():
@@ -288,8 +286,8 @@ async def test_a_frame_over_the_cap_ends_the_connection():
 async def test_a_connection_ends_at_its_age():
     options = ServingOptions(socket_lifetime=0.0)
     async with served(ANSWER, options=options) as where, raw_connection(where) as raw:
-        told = json.loads(await raw.recv())
-        assert (told["type"], told["error"]["code"]) == ("error", "websocket_connection_limit_reached")
+        frame = json.loads(await raw.recv())
+        assert (frame["type"], frame["error"]["code"]) == ("error", "websocket_connection_limit_reached")
         with pytest.raises(ConnectionClosed):
             await raw.recv()
 
@@ -304,7 +302,7 @@ async def test_a_connection_ends_at_its_age():
         ({"authorization": "Bearer mine", "host": "evil.example"}, 421),
     ],
 )
-async def test_who_may_not_use_http_may_not_connect(headers: dict[str, str], status: int):
+async def test_a_client_without_http_access_cannot_connect(headers: dict[str, str], status: int):
     async with served(ANSWER, options=ServingOptions(api_key=("mine", "yours"))) as where:
         assert await handshake(where, headers) == status
         async with connect(f"ws://{where}/v1/responses", additional_headers={"x-api-key": "mine"}):

@@ -137,10 +137,10 @@ def recording(*, usage: bool = True) -> bytes:
 
 
 def _exchange(index: int, *, usage: bool) -> dict[str, Any]:
-    told = _genai_perf_request(index, usage=usage)
+    request = _genai_perf_request(index, usage=usage)
     begin = ARRIVALS[index]
     pieces: list[list[Any]] = []
-    for at, output in zip(told["response_timestamps"], told["response_outputs"], strict=True):
+    for at, output in zip(request["response_timestamps"], request["response_outputs"], strict=True):
         event = output["response"]
         pieces += [[at / 1e9 - T0 - begin - 0.001, event[:20]], [at / 1e9 - T0 - begin, event[20:]]]
     rest = {"status": 200, "pieces": pieces, "head_at": 0.1, "end_at": 9.0, "ended": "complete"}

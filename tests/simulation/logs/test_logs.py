@@ -1,4 +1,4 @@
-"""Every tool's log of the same requests is the same log; what one lacks is said, and how to have it."""
+"""Every tool's log of the same requests is the same log; missing columns are reported with a remedy."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_a_log_of_our_own_keeps_what_prompts_share() -> None:
     assert log.timings[0].scheduled_s == pytest.approx(0.001865)
 
 
-def test_requests_without_an_answer_are_left_out_and_told() -> None:
+def test_requests_without_an_answer_are_left_out_and_reported() -> None:
     log = read_any(examples.vllm_bench(errors=["", "timeout", "", ""]))
     assert len(log.timings) == 3
     assert "1 requests failed" in log.notes[0]
@@ -75,7 +75,7 @@ def test_a_recording_that_was_appended_to_is_several_runs() -> None:
     assert log.timings[4].arrival_s > log.timings[3].last_token_s + 1000
 
 
-def test_units_are_told_by_the_name_or_by_the_caller() -> None:
+def test_units_come_from_the_column_name_or_the_caller() -> None:
     csv = b"start,ttft,latency,isl,osl\n1000,125,250,10,3\n1500,125,250,10,3"
     assert read_any(csv, unit="ms").timings[1].arrival_s == pytest.approx(0.5)
     assert read_any(csv, unit="ms").timings[1].latency == pytest.approx(0.25)
@@ -94,7 +94,7 @@ def test_times_of_the_day_and_other_ways_to_tell_the_end_are_read() -> None:
     assert log.timings[0].latency == pytest.approx(0.12)
 
 
-def test_ids_that_come_twice_are_told_apart() -> None:
+def test_duplicate_ids_are_distinguished() -> None:
     rows = [dict(row, request_id="same") for row in examples.rows()]
     assert len({timing.id for timing in read_any(json.dumps(rows).encode()).timings}) == 4
 
@@ -133,6 +133,6 @@ SUMMARY = {name: value for name, value in VLLM.items() if not isinstance(value, 
         (b'{"id": 1}\n{broken', "line 2"),
     ],
 )
-def test_what_a_log_lacks_is_told(data: bytes, why: str) -> None:
+def test_missing_columns_are_named(data: bytes, why: str) -> None:
     with pytest.raises(LogError, match=why):
         read_any(data)

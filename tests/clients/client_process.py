@@ -13,14 +13,14 @@ from typing import Any
 
 import pytest
 
-from ..docs.house import Server
+from ..docs.harness import Server
 
 PATIENCE = 240.0
 """Seconds: to import what they import takes some of them half a minute on a small machine."""
 
 
 def needs(*modules: str) -> pytest.MarkDecorator:
-    """Skips, and says so, where a client is not installed."""
+    """Skips with a reason where a client is not installed."""
     missing = [module for module in modules if find_spec(module) is None]
     return pytest.mark.skipif(bool(missing), reason=f"needs {', '.join(missing)}")
 
@@ -35,7 +35,7 @@ def serving(arguments: str, folder: Path) -> Generator[str]:
         server.close()
 
 
-Said = dict[str, dict[str, Any]]
+Results = dict[str, dict[str, Any]]
 """By the name of each trial: what a client made of the answers."""
 
 MODELS = """models:
@@ -45,17 +45,17 @@ MODELS = """models:
 """Where a client leaves the temperature to the server, `tiny` says the same each time."""
 
 
-def tried(folder: Path, *command: str) -> Said:
-    """What a client tells, a line of JSON a trial, of a server of `scripted` and `tiny`, whose address it is told."""
+def tried(folder: Path, *command: str) -> Results:
+    """The results of a client program, one JSON line a trial, against a server of `scripted` and `tiny`."""
     (folder / "models.yaml").write_text(MODELS)
     with serving("--config models.yaml --store memory", folder) as address:
-        told = run(folder, *command, address)
-    lines = [json.loads(line) for line in told.splitlines() if line.startswith("{")]
+        output = run(folder, *command, address)
+    lines = [json.loads(line) for line in output.splitlines() if line.startswith("{")]
     return {line.pop("name"): line for line in lines}
 
 
 def run(folder: Path, *command: str) -> str:
-    """What the command says. Nothing is looked up on any hub."""
+    """The output of the command. Hubs are offline."""
     home = {"HOME": str(folder), "HF_HOME": str(folder / "hf"), "HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"}
     done = subprocess.run(
         command, cwd=folder, env={**os.environ, **home}, capture_output=True, text=True, timeout=PATIENCE, check=False

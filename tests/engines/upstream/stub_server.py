@@ -1,4 +1,4 @@
-"""A server on loopback that answers each request with what a test makes of it, and breaks off where that says so."""
+"""A server on loopback that answers each request as the test's handler does, including truncated responses."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ WORDS = ["Hello", " world", "<", "end", ">", "é", "日本", "\n"]
 END, THINK = 256 + len(WORDS), 257 + len(WORDS)
 
 
-class Bytes:
+class ByteTokenizer:
     """A tokenizer of 256 bytes, a few words and two special tokens."""
 
     vocab_size = 258 + len(WORDS)
@@ -28,8 +28,8 @@ class Bytes:
         return id >= END
 
     def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = False) -> str:
-        kept = (id for id in ids if not (skip_special_tokens and self.is_special(id)))
-        return b"".join(self._bytes[id] for id in kept).decode("utf-8", "replace")
+        visible = (id for id in ids if not (skip_special_tokens and self.is_special(id)))
+        return b"".join(self._bytes[id] for id in visible).decode("utf-8", "replace")
 
 
-BYTES = Bytes()
+BYTES = ByteTokenizer()

@@ -1,4 +1,4 @@
-"""What LangChain makes of a server, dialect by dialect: one line of JSON for each. Told: the address."""
+"""LangChain against a server, dialect by dialect: prints one JSON line for each. Argument: the address."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def add(a: int, b: int) -> int:
 
 
 class Person(BaseModel):
-    """Somebody."""
+    """A person."""
 
     name: Literal["Ann", "Bob"]
     age: int = Field(ge=0, le=120)
@@ -57,18 +57,18 @@ def folded(model: Any, words: str, *, bound: bool = False) -> dict[str, Any]:
     whole: Any = None
     for chunk in (model.bind_tools([add]) if bound else model).stream(words):
         whole = chunk if whole is None else whole + chunk
-    return told(whole)
+    return summarize(whole)
 
 
-def told(message: Any) -> dict[str, Any]:
+def summarize(message: Any) -> dict[str, Any]:
     usage = message.usage_metadata or {}
     calls = [(call["name"], call["args"]) for call in message.tool_calls]
     return {"text": message.text, "calls": calls, "usage": [usage.get("input_tokens"), usage.get("output_tokens")]}
 
 
 def shaped(model: Any, method: str) -> dict[str, Any]:
-    made = model.with_structured_output(Person, method=method).invoke("Who are you?")
-    return {"valid": isinstance(made, Person), "age": made.age}
+    structured = model.with_structured_output(Person, method=method).invoke("Who are you?")
+    return {"valid": isinstance(structured, Person), "age": structured.age}
 
 
 def main(address: str) -> None:
@@ -77,9 +77,9 @@ def main(address: str) -> None:
 
     for name, model in models(address, "scripted").items():
         say(f"{name} loop", lambda model=model: looped(model))
-        say(f"{name} whole", lambda model=model: told(model.bind_tools([add]).invoke(LOOP)))
+        say(f"{name} whole", lambda model=model: summarize(model.bind_tools([add]).invoke(LOOP)))
         say(f"{name} streamed", lambda model=model: folded(model, LOOP, bound=True))
-        say(f"{name} refused", lambda model=model: told(model.invoke("[[error 429 slowly]]")))
+        say(f"{name} refused", lambda model=model: summarize(model.invoke("[[error 429 slowly]]")))
         say(f"{name} broken", lambda model=model: folded(model, "[[say So far]] [[error 503 out of memory]]"))
     for name, model in models(address, "tiny").items():
         for method in ("json_schema", "function_calling"):

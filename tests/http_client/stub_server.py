@@ -13,7 +13,7 @@ OK = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"
 CHUNKED = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
 
 
-class Far:
+class StubServer:
     """port: of the server. connections: how many were accepted. requests: the heads that `read_request` has read."""
 
     def __init__(self) -> None:
@@ -34,10 +34,10 @@ class Far:
 
 @asynccontextmanager
 async def serve(
-    handle: Callable[[Far, asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]],
+    handle: Callable[[StubServer, asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]],
     context: ssl.SSLContext | None = None,
-) -> AsyncGenerator[Far]:
-    far = Far()
+) -> AsyncGenerator[StubServer]:
+    far = StubServer()
     tasks: set[asyncio.Task[None]] = set()
 
     async def run(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -80,10 +80,10 @@ async def client(
         await http.close()
 
 
-def answering(*responses: bytes) -> Callable[[Far, asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]:
+def answering(*responses: bytes) -> Callable[[StubServer, asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]:
     """Answers the requests of each connection in this order, and closes it then."""
 
-    async def handle(far: Far, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def handle(far: StubServer, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         for response in responses:
             await far.read_request(reader)
             writer.write(response)
@@ -92,10 +92,10 @@ def answering(*responses: bytes) -> Callable[[Far, asyncio.StreamReader, asyncio
     return handle
 
 
-def repeating(response: bytes) -> Callable[[Far, asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]:
+def repeating(response: bytes) -> Callable[[StubServer, asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]:
     """Answers every request alike."""
 
-    async def handle(far: Far, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def handle(far: StubServer, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while True:
             await far.read_request(reader)
             writer.write(response)

@@ -1,4 +1,4 @@
-"""What is set in vain is said, and the table of who heeds what is what the engines are really built from."""
+"""Settings without effect are warned of, and the table of supported settings matches how engines are built."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_the_table_says_what_an_engine_looks_at(engine: str, tmp_path: Any, monk
     assert looked_at - ELSEWHERE == declared - ELSEWHERE
 
 
-def test_what_is_meant_is_known_by_the_name_that_the_table_has() -> None:
+def test_every_engine_of_the_table_is_a_model_kind() -> None:
     names = ("tiny", "scripted", "sim:x", "http://a/v1", "m.gguf", "vllm:x", "mlx:x", "transformers:x", "encoder:x")
     assert {parse_model(name)[0] for name in names} == ENGINES
 
@@ -59,7 +59,7 @@ def vain(caplog: pytest.LogCaptureFixture, **given: Any) -> list[str]:
     return [record.message.partition(";")[0] for record in caplog.records]
 
 
-def test_what_no_engine_heeds_is_said(caplog: pytest.LogCaptureFixture) -> None:
+def test_settings_without_effect_are_warned_of(caplog: pytest.LogCaptureFixture) -> None:
     assert vain(caplog, model="tiny", quantization="torchao") == ["--quantization is for transformers"]
 
 
@@ -69,7 +69,7 @@ def test_a_switch_that_is_off_is_called_by_what_turns_it_off(caplog: pytest.LogC
     )
 
 
-def test_what_is_as_by_default_needs_nobody(caplog: pytest.LogCaptureFixture) -> None:
+def test_default_values_need_no_support(caplog: pytest.LogCaptureFixture) -> None:
     assert find_changed_settings(load_settings({"model": "tiny", "quantization": None, "dtype": "auto"}, {})) == set()
     assert vain(caplog, model="tiny", dtype="auto") == []
 

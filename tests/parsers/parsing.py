@@ -32,9 +32,9 @@ Shape = list[tuple[str, ...]]
 
 
 def context(*tools: str | Tool, tail: str = "<|im_start|>assistant\n") -> ParseContext:
-    made = (FunctionTool(tool) if isinstance(tool, str) else tool for tool in tools)
+    built = (FunctionTool(tool) if isinstance(tool, str) else tool for tool in tools)
     count = iter(range(1_000_000))
-    return ParseContext(tail, tuple(made), lambda: f"call_{next(count)}")
+    return ParseContext(tail, tuple(built), lambda: f"call_{next(count)}")
 
 
 PATCH = CustomTool("patch")

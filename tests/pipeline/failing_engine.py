@@ -26,8 +26,8 @@ async def never(_: float) -> None:
     await asyncio.Event().wait()
 
 
-class Mortal:
-    """A script whose engine can die: it says no more, and waits to be stopped, as a lost process would."""
+class FailingEngine:
+    """A scripted engine that can die: it emits nothing more until it is stopped, as a lost process would."""
 
     def __init__(self, lent: HfTokenizer) -> None:
         self._actor = ScriptedEngine(Script((ScriptEntry((Say("One two three four."),), repeat=True),)), tokenizer=lent)
@@ -58,10 +58,10 @@ class Mortal:
 
     async def generate(self, request: GenerateRequest) -> AsyncGenerator[Event]:
         async with aclosing(self._actor.generate(request)) as events:
-            said = 0
+            count = 0
             async for event in events:
-                said += 1
-                self.dead |= said == self.die_at
+                count += 1
+                self.dead |= count == self.die_at
                 if self.dead:
                     await self._stopped.wait()
                     raise EngineError("The engine crashed.")

@@ -34,8 +34,8 @@ def conversation(**fields: object) -> Conversation:
     return prompt
 
 
-def turns(*said: object, **fields: object) -> tuple[Message, ...]:
-    return conversation(messages=said, **fields).messages
+def turns(*messages: object, **fields: object) -> tuple[Message, ...]:
+    return conversation(messages=messages, **fields).messages
 
 
 def parts(*blocks: object, role: str = "user") -> tuple[Part, ...]:
@@ -50,7 +50,7 @@ def refusal(options: ReaderOptions = OPTIONS, /, **fields: object) -> RequestErr
     return caught.value
 
 
-def told(**fields: object) -> str:
+def read_error_message(**fields: object) -> str:
     """The message that the client reads."""
     error = msgspec.json.decode(render_anthropic_error(refusal(**fields)))
     return error["error"]["message"]

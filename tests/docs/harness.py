@@ -19,7 +19,7 @@ PATIENCE = 60.0
 
 
 class Server:
-    """`dragoman serve` as its users run it, on a free port. It says where it listens; that is waited for."""
+    """`dragoman serve` as its users run it, on a free port. Waits until it prints its address."""
 
     def __init__(self, arguments: str, folder: Path) -> None:
         command = [sys.executable, "-m", "dragoman", "serve", *shlex.split(arguments), "--port", "0"]
@@ -31,20 +31,20 @@ class Server:
         watchdog.start()
         self.address = self._read_address()
         watchdog.cancel()
-        # What it says later must not fill the pipe.
+        # Later output must not fill the pipe.
         self._reader = threading.Thread(target=lambda: [None for _ in self._process.stdout or ()], daemon=True)
         self._reader.start()
 
     def _read_address(self) -> str:
-        said: list[str] = []
+        lines: list[str] = []
         for line in self._process.stdout or ():
-            said.append(line)
+            lines.append(line)
             found = re.search(r"http://[\w.]+:\d+", line)
             if found:
                 return found[0]
         self.close()
         log = Path(self._log.name).read_text()
-        raise AssertionError(f"the server did not say where it listens:\n{''.join(said)}\n{log}")
+        raise AssertionError(f"the server did not say where it listens:\n{''.join(lines)}\n{log}")
 
     def close(self) -> None:
         self._process.terminate()
@@ -58,7 +58,7 @@ class Server:
         self._log.close()
 
 
-class House:
+class PageRunner:
     """One page being run. Close it."""
 
     def __init__(self, folder: Path) -> None:
@@ -133,6 +133,6 @@ class House:
 
 
 def _environment() -> dict[str, str]:
-    """This Python's commands first, no settings and no keys of whoever runs the tests."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("DRAGOMAN_", "OPENAI_"))}
-    return kept | {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"}
+    """This Python's commands first, no settings and no keys of the user who runs the tests."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("DRAGOMAN_", "OPENAI_"))}
+    return environment | {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"}

@@ -1,4 +1,4 @@
-"""Ports of simulated servers that are closed, reset whoever connects, or are silent: on real sockets."""
+"""Ports of simulated servers that are closed, reset connections, or are silent: on real sockets."""
 
 from __future__ import annotations
 
@@ -56,10 +56,10 @@ class Fleet:
             answer = await client.get("/dragoman/listener")
         return [one["state"] for one in answer.json()["ports"]]
 
-    async def connect(self, port: int, said: bytes = b"") -> asyncio.StreamReader:
+    async def connect(self, port: int, data: bytes = b"") -> asyncio.StreamReader:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         self.writers.append(writer)
-        writer.write(said)
+        writer.write(data)
         return reader
 
     async def stream(self, port: int, body: Mapping[str, object]) -> asyncio.StreamReader:
@@ -72,7 +72,7 @@ class Fleet:
         return reader
 
     async def due(self, seconds: float, *, becomes: list[str]) -> None:
-        """becomes: what the last port says of all of them, soon."""
+        """becomes: the states that the last port reports for all of them, soon."""
         self.timers.pending.pop(seconds)()
         while await self.states(self.ports[-1]) != becomes:
             pass
@@ -80,18 +80,18 @@ class Fleet:
 
 @pytest_asyncio.fixture
 async def fleet() -> AsyncGenerator[Fleet]:
-    told = load_settings({"model": "sim", "port": "0", "store": "none", "instances": "2", "time_scale": "2"}, {})
+    settings = load_settings({"model": "sim", "port": "0", "store": "none", "instances": "2", "time_scale": "2"}, {})
     timers = Timers()
-    doors = ServerPorts([ServerPort(one) for one in expand_instances(told)], timers.later)
+    doors = ServerPorts([ServerPort(one) for one in expand_instances(settings)], timers.later)
     each = [
-        assemble_server(one, b"", ServerPortController(door, doors))
-        for one, door in zip(expand_instances(told), doors.ports, strict=True)
+        assemble_server(one, b"", ServerPortController(one_port, doors))
+        for one, one_port in zip(expand_instances(settings), doors.ports, strict=True)
     ]
-    sockets = [door.listen() for door in doors.ports]
-    ports = [door.port for door in doors.ports]
+    sockets = [one_port.listen() for one_port in doors.ports]
+    ports = [one_port.port for one_port in doors.ports]
     app = PortDispatcher({port: one.application for port, one in zip(ports, each, strict=True)})
     server = Server(
-        build_uvicorn_config(app, told),
+        build_uvicorn_config(app, settings),
         *(one.models for one in each),
         shutdown_config=ShutdownConfig(timeout=0.0),
         server_ports=doors,
@@ -107,7 +107,7 @@ async def fleet() -> AsyncGenerator[Fleet]:
     await task
 
 
-async def test_a_closed_port_refuses_and_listens_again_when_it_is_told_to(fleet: Fleet) -> None:
+async def test_a_closed_port_refuses_connections_until_it_is_reopened(fleet: Fleet) -> None:
     one, other = fleet.ports
     answer = await fleet.order(other, {"port": one, "state": "closed"})
     assert answer.status_code == 200, answer.text
@@ -146,16 +146,16 @@ async def test_a_port_may_reset_or_be_silent(fleet: Fleet) -> None:
         await (await fleet.connect(one)).read()
     await fleet.order(other, {"port": one, "state": "hanging"})
     reader = await fleet.connect(one, b"GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n")
-    said = asyncio.create_task(reader.read())
+    response = asyncio.create_task(reader.read())
     assert await fleet.states(other) == ["hanging", "listening"]
-    assert not said.done()
+    assert not response.done()
     await fleet.order(other, {"port": one, "state": "listening"})
     with pytest.raises(ConnectionResetError):
-        await said
+        await response
     assert await fleet.states(one) == ["listening", "listening"]
 
 
-async def test_whoever_closes_its_own_port_is_answered(fleet: Fleet) -> None:
+async def test_a_request_that_closes_its_own_port_is_answered(fleet: Fleet) -> None:
     one, other = fleet.ports
     answer = await fleet.order(one, {"state": "closed"})
     assert answer.json()["ports"] == [

@@ -18,11 +18,11 @@ from dragoman.dialects.base import GenerationCall, Header, ReaderOptions
 from dragoman.dialects.responses import ResponsesCall, assign_ids, read_responses
 from dragoman.dialects.responses.input_items import read_stored_items
 
-from ..wax import Wax
+from ..sealing_key import ReadableSealingKey
 
 Json = dict[str, Any]
 OPTIONS = ReaderOptions(default_model="tiny")
-SEALED = ReaderOptions(default_model="tiny", sealing_key=Wax())
+SEALED = ReaderOptions(default_model="tiny", sealing_key=ReadableSealingKey())
 HEADER = Header("resp_1", 1700000000, "tiny")
 WEATHER: Json = {"type": "function", "name": "weather", "parameters": {"type": "object"}}
 AGENTS: Json = {
@@ -58,9 +58,9 @@ def turns(*items: object, **fields: object) -> tuple[Message, ...]:
     return conversation(input=items, **fields).messages
 
 
-def with_rows(asked: ResponsesCall, *rows: bytes) -> ResponsesCall:
+def with_rows(parsed: ResponsesCall, *rows: bytes) -> ResponsesCall:
     """The call with stored items in place of its own."""
-    return asked.with_history(read_stored_items(rows), ())
+    return parsed.with_history(read_stored_items(rows), ())
 
 
 def input_rows(*items: object, options: ReaderOptions = OPTIONS, **fields: object) -> list[Json]:
@@ -74,14 +74,14 @@ def refusal(options: ReaderOptions = OPTIONS, /, **fields: object) -> RequestErr
     return caught.value
 
 
-def events(call: GenerationCall, *said: Event) -> list[Json]:
+def events(call: GenerationCall, *sequence: Event) -> list[Json]:
     """The events of a finished stream, which keeps the grammar."""
     writer = call.writer(HEADER)
-    return check_stream(b"".join(writer.feed(event) for event in said) + writer.end)
+    return check_stream(b"".join(writer.feed(event) for event in sequence) + writer.end)
 
 
-def whole(call: GenerationCall, *said: Event) -> Json:
+def whole(call: GenerationCall, *sequence: Event) -> Json:
     folded = ReplyBuilder()
-    for event in said:
+    for event in sequence:
         folded.feed(event)
     return json.loads(call.writer(HEADER).render_full(folded.build()))

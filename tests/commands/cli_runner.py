@@ -12,7 +12,7 @@ def call(*arguments: str) -> Result:
     return CliRunner().invoke(app, arguments, prog_name="dragoman", env={"COLUMNS": "200", "NO_COLOR": "1"})
 
 
-def told(*arguments: str) -> str:
+def get_output(*arguments: str) -> str:
     """The standard output of a call that goes well."""
     result = call(*arguments)
     assert result.exit_code == 0, result.stderr or result.exception

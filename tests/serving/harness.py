@@ -1,4 +1,4 @@
-"""A whole server in the test's own process: the real app, the real SDK, an engine that says what it is told."""
+"""A whole server in the test's own process: the real app, the real SDK, a scripted engine."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def tokenizer() -> HfTokenizer:
 
 
 @dataclass
-class House:
+class ServerHarness:
     app: ASGIApp
     engine: ScriptedEngine
 
@@ -64,19 +64,19 @@ class House:
             return await client.get(path, headers=headers)
 
 
-def house(
+def build_server(
     *entries: ScriptEntry,
     options: ServingOptions | None = None,
     aliases: Sequence[str] = (),
     request_log: RequestLog | None = None,
     **engine: Any,
-) -> House:
+) -> ServerHarness:
     lent = tokenizer()
     script = Script(tuple(entries))
     actor = ScriptedEngine(script, tokenizer=lent, **engine)
     model = ServedModel("m", EventBackend(actor, lent), 4096, 1_700_000_000, tuple(aliases))
     app = create_app(Models([model]), options=options, clock=Still(), ids=Counting(), request_log=request_log)
-    return House(app, actor)
+    return ServerHarness(app, actor)
 
 
 def scope(path: str, headers: Mapping[str, str] | None = None, method: str = "POST") -> Scope:

@@ -1,6 +1,6 @@
-"""What the official Ollama client, LangChain-Ollama and LiteLLM make of a server: one line of JSON for each trial.
+"""The official Ollama client, LangChain-Ollama and LiteLLM against a server: prints one JSON line for each trial.
 
-Told: the address, and which of them: `ollama`, `langchain` or `litellm`.
+Arguments: the address, and which of them: `ollama`, `langchain` or `litellm`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ SUM = "What is 17 + 26?"
 
 
 class Person(BaseModel):
-    """Somebody."""
+    """A person."""
 
     name: Literal["Ann", "Bob"]
     age: int = Field(ge=0, le=120)
@@ -40,10 +40,10 @@ def add(a: int, b: int) -> int:
 
 def tell(name: str, work: Callable[[], dict[str, Any]]) -> None:
     try:
-        told = work()
+        result = work()
     except Exception as error:
-        told = {"error": type(error).__name__, "status": getattr(error, "status_code", None), "message": str(error)}
-    print(json.dumps({"name": name, **told}, default=str), flush=True)
+        result = {"error": type(error).__name__, "status": getattr(error, "status_code", None), "message": str(error)}
+    print(json.dumps({"name": name, **result}, default=str), flush=True)
 
 
 def valid(text: str) -> dict[str, Any]:
@@ -58,7 +58,7 @@ def try_ollama(address: str) -> None:
     def user(text: str) -> list[dict[str, Any]]:
         return [{"role": "user", "content": text}]
 
-    def told(parts: Iterable[Any]) -> dict[str, Any]:
+    def summarize(parts: Iterable[Any]) -> dict[str, Any]:
         chunks = list(parts)
         messages = [chunk.message for chunk in chunks]
         calls = [call.function for message in messages for call in message.tool_calls or ()]
@@ -72,8 +72,8 @@ def try_ollama(address: str) -> None:
         }
 
     looped: dict[str, Any] = {"model": "scripted", "messages": user(LOOP), "tools": [add]}
-    tell("chat whole", lambda: told([client.chat(**looped)]))
-    tell("chat streamed", lambda: told(client.chat(**looped, stream=True)))
+    tell("chat whole", lambda: summarize([client.chat(**looped)]))
+    tell("chat streamed", lambda: summarize(client.chat(**looped, stream=True)))
 
     def loop() -> dict[str, Any]:
         messages, results = list[Any](user(LOOP)), []
@@ -89,10 +89,10 @@ def try_ollama(address: str) -> None:
     tell("chat loop", loop)
     for streamed in (False, True):
         name = "streamed" if streamed else "whole"
-        asked: dict[str, Any] = {"model": "tiny:latest", "messages": user(SUM), "think": True, "stream": streamed}
+        body: dict[str, Any] = {"model": "tiny:latest", "messages": user(SUM), "think": True, "stream": streamed}
         tell(
             f"think {name}",
-            lambda asked=asked: told(client.chat(**asked) if asked["stream"] else [client.chat(**asked)]),
+            lambda fields=body: summarize(client.chat(**fields) if fields["stream"] else [client.chat(**fields)]),
         )
     tell("format", lambda: valid(client.chat("tiny", user("Who are you?"), format=SCHEMA).message.content or ""))
     tell("generate format", lambda: valid(client.generate("tiny", "Who?", format=SCHEMA).response))
@@ -114,8 +114,8 @@ def try_ollama(address: str) -> None:
     tell("pull streamed", lambda: {"statuses": [part.status for part in client.pull("tiny", stream=True)]})
     tell("unknown", lambda: {"text": client.chat("llama3.2", user("a"))})
     tell("delete", lambda: {"text": client.delete("tiny")})
-    tell("refused", lambda: told([client.chat("scripted", user("[[error 429 slowly]]"))]))
-    tell("broken", lambda: told(client.chat("scripted", user(BROKEN), stream=True)))
+    tell("refused", lambda: summarize([client.chat("scripted", user("[[error 429 slowly]]"))]))
+    tell("broken", lambda: summarize(client.chat("scripted", user(BROKEN), stream=True)))
     tell("load", lambda: {"reason": client.chat("tiny").done_reason})
 
 
@@ -127,7 +127,7 @@ def try_langchain(address: str) -> None:
     there = {"base_url": address}
     adds = tool(add)
 
-    def told(message: Any) -> dict[str, Any]:
+    def summarize(message: Any) -> dict[str, Any]:
         usage = message.usage_metadata or {}
         return {
             "text": message.text,
@@ -140,11 +140,11 @@ def try_langchain(address: str) -> None:
         whole: Any = None
         for chunk in model.stream(words):
             whole = chunk if whole is None else whole + chunk
-        return told(whole)
+        return summarize(whole)
 
     scripted = ChatOllama(model="scripted", reasoning=True, **there)
     bound = scripted.bind_tools([adds])
-    tell("whole", lambda: told(bound.invoke(LOOP)))
+    tell("whole", lambda: summarize(bound.invoke(LOOP)))
     tell("streamed", lambda: folded(bound, LOOP))
 
     def loop() -> dict[str, Any]:
@@ -173,7 +173,7 @@ def try_litellm(address: str) -> None:
     loop = [{"role": "user", "content": LOOP}]
     declared = {"type": "function", "function": {"name": "add", "description": "Adds", "parameters": NUMBERS}}
 
-    def told(reply: Any) -> dict[str, Any]:
+    def summarize(reply: Any) -> dict[str, Any]:
         message = reply.choices[0].message
         calls = [[call.function.name, json.loads(call.function.arguments)] for call in message.tool_calls or ()]
         return {
@@ -184,17 +184,17 @@ def try_litellm(address: str) -> None:
             "usage": [reply.usage.prompt_tokens, reply.usage.completion_tokens],
         }
 
-    def streamed(**asked: Any) -> dict[str, Any]:
-        chunks = list(litellm.completion(**asked, stream=True))
-        return told(litellm.stream_chunk_builder(chunks, messages=asked["messages"]))
+    def streamed(**fields: Any) -> dict[str, Any]:
+        chunks = list(litellm.completion(**fields, stream=True))
+        return summarize(litellm.stream_chunk_builder(chunks, messages=fields["messages"]))
 
-    asked: dict[str, Any] = {"model": "ollama_chat/scripted", "messages": loop, "tools": [declared], **there}
-    tell("whole", lambda: told(litellm.completion(**asked)))
-    tell("streamed", lambda: streamed(**asked))
+    body: dict[str, Any] = {"model": "ollama_chat/scripted", "messages": loop, "tools": [declared], **there}
+    tell("whole", lambda: summarize(litellm.completion(**body)))
+    tell("streamed", lambda: streamed(**body))
     capital = [{"role": "user", "content": CAPITAL}]
     for kind in ("ollama_chat", "ollama"):
         plain: dict[str, Any] = {"model": f"{kind}/tiny", "messages": capital, "temperature": 0, **there}
-        tell(f"{kind} text", lambda plain=plain: told(litellm.completion(**plain)))
+        tell(f"{kind} text", lambda plain=plain: summarize(litellm.completion(**plain)))
         tell(f"{kind} text streamed", lambda plain=plain: streamed(**plain))
     who: dict[str, Any] = {"model": "ollama_chat/tiny", "messages": [{"role": "user", "content": "Who are you?"}]}
     tell("object", lambda: valid(litellm.completion(**who, response_format=Person, **there).choices[0].message.content))
@@ -202,8 +202,8 @@ def try_litellm(address: str) -> None:
         "embed",
         lambda: {"size": len(litellm.embedding(model="ollama/tiny", input=["a"], **there).data[0]["embedding"])},
     )
-    refused = {**asked, "messages": [{"role": "user", "content": "[[error 429 slowly]]"}]}
-    tell("refused", lambda: told(litellm.completion(**refused, num_retries=0)))
+    refused = {**body, "messages": [{"role": "user", "content": "[[error 429 slowly]]"}]}
+    tell("refused", lambda: summarize(litellm.completion(**refused, num_retries=0)))
 
 
 NUMBERS = {

@@ -12,8 +12,8 @@ from dragoman.serving.app import create_app
 from dragoman.serving.clock import Clock, RandomIdGenerator
 from dragoman.serving.service import ServingOptions
 from dragoman.store import MemoryStore, Store
-from tests.serving.house import House, Still, tokenizer
-from tests.serving.responses.house import lifespan
+from tests.serving.harness import ServerHarness, Still, tokenizer
+from tests.serving.responses.harness import lifespan
 
 
 @asynccontextmanager
@@ -23,7 +23,7 @@ async def working(
     clock: Clock | None = None,
     options: ServingOptions | None = None,
     engine: Mapping[str, Any] | None = None,
-) -> AsyncGenerator[House]:
+) -> AsyncGenerator[ServerHarness]:
     """Without entries every request is answered."""
     lent = tokenizer()
     actor = ScriptedEngine(
@@ -34,4 +34,4 @@ async def working(
     store = store or MemoryStore(now=clock.now)
     app = create_app(Models([model]), options=options, clock=clock, ids=RandomIdGenerator(), store=store)
     async with lifespan(app):
-        yield House(app, actor)
+        yield ServerHarness(app, actor)

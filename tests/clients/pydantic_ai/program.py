@@ -1,4 +1,4 @@
-"""What Pydantic AI makes of a server, dialect by dialect: one line of JSON for each trial. Told: the address."""
+"""Pydantic AI against a server, dialect by dialect: prints one JSON line for each trial. Argument: the address."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ class Person(BaseModel):
 
 
 def agent(model: Model, **more: Any) -> Agent[None, Any]:
-    made: Agent[None, Any] = Agent(model, instructions="Be kind.", retries=0, **more)
+    created: Agent[None, Any] = Agent(model, instructions="Be kind.", retries=0, **more)
 
-    @made.tool_plain
+    @created.tool_plain
     def add(a: int, b: int) -> int:
         """Adds two numbers."""
         return a + b
 
-    return made
+    return created
 
 
-def told(result: Any) -> dict[str, Any]:
+def summarize(result: Any) -> dict[str, Any]:
     """The answer, what led to it and what it took."""
     parts = [part for message in result.all_messages() for part in message.parts]
     return {
@@ -54,7 +54,7 @@ def told(result: Any) -> dict[str, Any]:
 
 
 async def whole(model: Model) -> dict[str, Any]:
-    return told(await agent(model).run(LOOP))
+    return summarize(await agent(model).run(LOOP))
 
 
 async def streamed(model: Model) -> dict[str, Any]:
@@ -64,10 +64,10 @@ async def streamed(model: Model) -> dict[str, Any]:
                 async with node.stream(run.ctx) as stream:
                     async for _ in stream:
                         pass
-    return told(run.result)
+    return summarize(run.result)
 
 
-async def kept(model: Model) -> dict[str, Any]:
+async def continue_conversation(model: Model) -> dict[str, Any]:
     """The conversation goes through JSON and on."""
     first = await agent(model).run(LOOP)
     past = ModelMessagesTypeAdapter.validate_json(ModelMessagesTypeAdapter.dump_json(first.all_messages()))
@@ -127,7 +127,7 @@ async def main(address: str) -> None:
     for dialect, model in models("scripted").items():
         await say(f"{dialect} whole", whole(model))
         await say(f"{dialect} streamed", streamed(model))
-        await say(f"{dialect} kept", kept(model))
+        await say(f"{dialect} kept", continue_conversation(model))
         await say(f"{dialect} refused", agent(model).run("[[error 429 slowly]]"))
         await say(f"{dialect} broken", broken(model))
     await say("handed over", handed_over(list(models("scripted").values())))

@@ -45,7 +45,7 @@ def known_tokens(sequence: SimulatedSequence) -> MutableSequence[int]:
 
 
 def sample(sequence: SimulatedSequence) -> None:
-    """A number that nobody else uses at this place."""
+    """A number that no other sequence uses at this position."""
     known_tokens(sequence).append(1000 * (1 + sum(map(ord, sequence.id))) + sequence.num_output_tokens)
 
 
@@ -67,7 +67,7 @@ class Driver:
         self._known: set[tuple[int, ...]] = set()
         self._flights: deque[SchedulerOutput] = deque()
         self._fetches: deque[SimulatedSequence] = deque()
-        self._kept: list[SimulatedSequence] = []
+        self._held: list[SimulatedSequence] = []
         self._filled: set[SimulatedSequence] = set()
         self.lost: frozenset[str] = frozenset()
         """Ids of those whose prompt never comes from where it was computed."""
@@ -96,7 +96,7 @@ class Driver:
                 self.scheduler.finish(each)
             self.got.update(each.id for each in sampled)
             self.finished += [each.id for each in finished]
-            self._kept += [each for each in finished if each.keeps_blocks]
+            self._held += [each for each in finished if each.keeps_blocks]
         while len(self._flights) < self._depth:
             step = self.scheduler.schedule()
             self._check_step(step)
@@ -108,22 +108,22 @@ class Driver:
 
     def _hear(self) -> None:
         """From other instances: one has fetched what was kept for it, one has filled (or lost) what we fetch."""
-        if self._kept:
-            self.scheduler.release(self._kept.pop(0))
+        if self._held:
+            self.scheduler.release(self._held.pop(0))
         if not self._fetches or self._fetches[0].status is not SequenceStatus.FETCHING:
             self._fetches = deque(each for each in self._fetches if each.status is SequenceStatus.FETCHING)
             return
-        heard = self._fetches.popleft()
-        if heard.id in self.lost:
-            self.scheduler.fail_fetch(heard)
+        fetched = self._fetches.popleft()
+        if fetched.id in self.lost:
+            self.scheduler.fail_fetch(fetched)
         else:
-            self.scheduler.complete_fetch(heard)
-            self._filled.add(heard)
-            self._learn(heard, heard.num_computed_tokens)
+            self.scheduler.complete_fetch(fetched)
+            self._filled.add(fetched)
+            self._learn(fetched, fetched.num_computed_tokens)
 
     def run(self) -> None:
         for _ in range(20_000):
-            if not (self.scheduler.num_running or self.scheduler.num_waiting or self._flights or self._kept):
+            if not (self.scheduler.num_running or self.scheduler.num_waiting or self._flights or self._held):
                 return
             self.step()
         raise AssertionError("this never ends")

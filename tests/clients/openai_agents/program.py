@@ -1,4 +1,4 @@
-"""What the OpenAI Agents SDK makes of a server: one line of JSON for each trial. Told: the address."""
+"""The OpenAI Agents SDK against a server: prints one JSON line for each trial. Argument: the address."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def agent(model: Model, **more: Any) -> Agent[None]:
     return Agent(name="main", model=model, **given)
 
 
-def told(result: Any) -> dict[str, Any]:
+def summarize(result: Any) -> dict[str, Any]:
     """The answer, what led to it and what it took."""
     usage = result.context_wrapper.usage
     outputs = [item.output for item in result.new_items if item.type == "tool_call_output_item"]
@@ -57,7 +57,7 @@ def told(result: Any) -> dict[str, Any]:
 
 
 async def whole(model: Model) -> dict[str, Any]:
-    return told(await Runner.run(agent(model), LOOP))
+    return summarize(await Runner.run(agent(model), LOOP))
 
 
 async def streamed(model: Model) -> dict[str, Any]:
@@ -67,31 +67,31 @@ async def streamed(model: Model) -> dict[str, Any]:
         async for event in running.stream_events()
         if event.type == "raw_response_event" and event.data.type == DELTAS
     ]
-    return {"deltas": "".join(deltas), **told(running)}
+    return {"deltas": "".join(deltas), **summarize(running)}
 
 
 async def handed_off(model: Model) -> dict[str, Any]:
-    asked = "[[tool transfer_to_billing {}]] [[then]] [[say paid]]"
-    result = await Runner.run(agent(model, handoffs=[Agent(name="billing", model=model)]), asked)
+    script = "[[tool transfer_to_billing {}]] [[then]] [[say paid]]"
+    result = await Runner.run(agent(model, handoffs=[Agent(name="billing", model=model)]), script)
     return {"text": result.final_output, "agent": result.last_agent.name}
 
 
 async def nested(model: Model) -> dict[str, Any]:
     tool = Agent(name="sub", model=model).as_tool("sub", "Asks another agent.")
-    asked = '[[tool sub {"input": "[[say inner]]"}]] [[then]] [[say outer]]'
-    result = told(await Runner.run(agent(model, tools=[tool]), asked))
+    script = '[[tool sub {"input": "[[say inner]]"}]] [[then]] [[say outer]]'
+    result = summarize(await Runner.run(agent(model, tools=[tool]), script))
     return {"text": result["text"], "outputs": result["outputs"]}
 
 
 async def refused(model: Model) -> dict[str, Any]:
-    return told(await Runner.run(agent(model), "[[error 429 slowly]]"))
+    return summarize(await Runner.run(agent(model), "[[error 429 slowly]]"))
 
 
 async def broken(model: Model) -> dict[str, Any]:
     running = Runner.run_streamed(agent(model), "[[say So far]] [[error 503 out of memory]]")
     async for _ in running.stream_events():
         pass
-    return told(running)
+    return summarize(running)
 
 
 async def remembered(model: Model, session: Any) -> dict[str, Any]:
@@ -120,10 +120,10 @@ async def continued(model: Model) -> dict[str, Any]:
 async def conversing(model: Model, client: AsyncOpenAI) -> dict[str, Any]:
     id = (await client.conversations.create()).id
     texts = [
-        (await Runner.run(agent(model), said, conversation_id=id)).final_output for said in (LOOP, "[[say again]]")
+        (await Runner.run(agent(model), prompt, conversation_id=id)).final_output for prompt in (LOOP, "[[say again]]")
     ]
-    kept = [item.type async for item in client.conversations.items.list(id, order="asc")]
-    return {"texts": texts, "kept": kept}
+    types = [item.type async for item in client.conversations.items.list(id, order="asc")]
+    return {"texts": texts, "kept": types}
 
 
 async def tried(work: Awaitable[dict[str, Any]]) -> dict[str, Any]:

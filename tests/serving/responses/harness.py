@@ -15,12 +15,12 @@ from dragoman.serving.app import create_app
 from dragoman.serving.clock import RandomIdGenerator
 from dragoman.serving.service import ServingOptions
 from dragoman.store import MemoryStore, Store
-from tests.serving.house import House, Still, tokenizer
+from tests.serving.harness import ServerHarness, Still, tokenizer
 
 
 def remembering(
     *entries: ScriptEntry, store: Store | None = None, options: ServingOptions | None = None, **engine: Any
-) -> House:
+) -> ServerHarness:
     """Its ids are random, as those of what is stored have to be."""
     lent = tokenizer()
     actor = ScriptedEngine(Script(tuple(entries)), tokenizer=lent, **engine)
@@ -28,20 +28,20 @@ def remembering(
     app = create_app(
         Models([model]), options=options, clock=Still(), ids=RandomIdGenerator(), store=store or MemoryStore()
     )
-    return House(app, actor)
+    return ServerHarness(app, actor)
 
 
 @asynccontextmanager
 async def lifespan(app: ASGIApp) -> AsyncGenerator[None]:
     """Start the app, and stop it behind the block."""
-    said: asyncio.Queue[Message] = asyncio.Queue()
-    heard: asyncio.Queue[Message] = asyncio.Queue()
-    running = asyncio.ensure_future(app({"type": "lifespan", "asgi": {"version": "3.0"}}, said.get, heard.put))
-    await said.put({"type": "lifespan.startup"})
-    assert (await heard.get())["type"] == "lifespan.startup.complete"
+    to_app: asyncio.Queue[Message] = asyncio.Queue()
+    from_app: asyncio.Queue[Message] = asyncio.Queue()
+    running = asyncio.ensure_future(app({"type": "lifespan", "asgi": {"version": "3.0"}}, to_app.get, from_app.put))
+    await to_app.put({"type": "lifespan.startup"})
+    assert (await from_app.get())["type"] == "lifespan.startup.complete"
     try:
         yield
     finally:
-        await said.put({"type": "lifespan.shutdown"})
-        assert (await heard.get())["type"] == "lifespan.shutdown.complete"
+        await to_app.put({"type": "lifespan.shutdown"})
+        assert (await from_app.get())["type"] == "lifespan.shutdown.complete"
         await running

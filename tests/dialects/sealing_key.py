@@ -1,4 +1,4 @@
-"""A key that a test can read: what it seals and signs says so."""
+"""A sealing key with readable output, so that a test sees what is sealed and signed."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dragoman.dialects.base import Purpose, VerificationMode
 
 
 @dataclass(frozen=True)
-class Wax:
+class ReadableSealingKey:
     check: VerificationMode = VerificationMode.LENIENT
 
     def seal(self, purpose: Purpose, text: str) -> str:
