@@ -5,9 +5,11 @@ from __future__ import annotations
 import pytest
 
 from dragoman.core.errors import Unsupported
+from dragoman.core.request import SamplingOptions
 from dragoman.dialects.all_dialects import list_parameters
 from dragoman.dialects.chat.wire import CHAT, ChatBody, ChatPromptFields
 from dragoman.dialects.completions import COMPLETIONS, CompletionsBody
+from dragoman.dialects.fields import DecodingFields
 from dragoman.dialects.parameter_table import ParameterSupport, SupportStatus
 
 from .bodies import chat, chat_refusal, completions, completions_refusal
@@ -21,6 +23,10 @@ def test_what_the_structs_have_is_what_is_honoured():
     assert honoured == set(ChatBody.__struct_fields__) | set(ChatPromptFields.__struct_fields__)
     honoured = {row.name for row in COMPLETIONS.rows if row.status is SupportStatus.HONOURED}
     assert honoured == set(CompletionsBody.__struct_fields__)
+
+
+def test_every_sampling_parameter_of_the_core_is_a_field():
+    assert set(SamplingOptions.__struct_fields__) <= set(DecodingFields.__struct_fields__)
 
 
 def test_no_parameter_has_two_rows():
