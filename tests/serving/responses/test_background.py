@@ -211,7 +211,10 @@ async def test_a_response_fails_when_its_conversation_is_deleted() -> None:
     await until(lambda: it.engine.num_running == 1)
     await client.conversations.delete(conversation.id)
     gate.open()
-    assert (await ended(it, id))["error"]["message"].endswith("not found.")
+    failed = await ended(it, id)
+    assert failed["error"]["message"].endswith("not found.")
+    # What was generated before it could not be stored is in the stream and in the output.
+    assert [item["type"] for item in failed["output"]] == ["reasoning", "message"]
     check_stream(await stream_of(it, id))
 
 

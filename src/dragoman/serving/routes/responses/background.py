@@ -262,6 +262,7 @@ class _BackgroundRun:
 
     def __init__(self, background: BackgroundRuns, key: Key, turn: ResponseTurn, response_store: ResponseStore) -> None:
         self._background, self._key, self._turn, self._response_store = background, key, turn, response_store
+        self._pending: list[StoredEvent] = []
         self._is_start_pending = False
         self._store_task: asyncio.Task[None] | None = None
 
@@ -310,6 +311,7 @@ class _BackgroundRun:
         self._is_start_pending |= any(isinstance(event, Started) for event in events)
         for event in events:
             self._turn.writer.feed(event)
+        self._pending += self._turn.writer.take_events()
 
     async def _fail(self, error: DragomanError) -> None:
         """Store the pending events if possible, then finalize the response as failed."""
@@ -323,7 +325,8 @@ class _BackgroundRun:
             self._background.mark_unfinalized(self._key)
 
     async def _store(self) -> None:
-        while events := self._turn.writer.take_events():
+        while self._pending:
+            events, self._pending = self._pending, []
             changes: list[Change] = [build_event_append(self._key, events)]
             if self._is_start_pending:
                 self._is_start_pending = False
@@ -343,7 +346,7 @@ class _BackgroundRun:
         state = stored.summarize().status
         self._turn.writer.feed(last)
         await self._response_store.commit(
-            build_event_append(self._key, self._turn.writer.take_events()),
+            build_event_append(self._key, [*self._pending, *self._turn.writer.take_events()]),
             Replace(self._key, state, stored.encode(), states=RUNNING_STATUSES),
             *self._response_store.build_conversation_changes(stored, state),
         )
