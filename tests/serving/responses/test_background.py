@@ -263,7 +263,7 @@ async def test_a_client_that_leaves_its_stream_leaves_the_response_running() -> 
     await until(lambda: it.engine.num_running == 1)
     leaving.cancel()
     await asyncio.gather(leaving, return_exceptions=True)
-    (record,) = await store.page("", "response")
+    (record,) = await store.load_page("", "response")
     gate.open()
     assert (await ended(it, record.key.id))["status"] == "completed"
 

@@ -110,7 +110,7 @@ async def _find_chats(
         position = cursor.position
     chats: list[tuple[Record, StoredChat]] = []
     while len(chats) <= paging.limit:
-        records = await store.page(owner, CHAT_KIND, after=position, limit=100, descending=paging.descending)
+        records = await store.load_page(owner, CHAT_KIND, after=position, limit=100, descending=paging.descending)
         for record in records:
             chat = read_stored_chat(record.body)
             if model in (None, chat.model) and chat.matches(metadata):
