@@ -82,7 +82,7 @@ async def test_a_file_that_is_too_large_leaves_nothing():
         with pytest.raises(openai.APIStatusError) as caught:
             await server.openai().files.create(file=b"x" * 20_000, purpose="user_data")
         assert caught.value.status_code == 413
-        assert await store.page("", "file") == ()
+        assert await store.load_page("", "file") == ()
 
 
 @pytest.mark.parametrize(

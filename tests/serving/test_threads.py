@@ -126,7 +126,7 @@ async def test_messages_outside_a_thread_are_not_stored():
     async with working(store=store) as server:
         for plain in (body(), body(thread=None), body(messages=[{"role": "user", "content": 'a "thread"'}])):
             assert (await server.post("/v1/messages", plain)).status_code == 200
-        assert await store.page("", "thread") == ()
+        assert await store.load_page("", "thread") == ()
 
 
 async def test_a_server_that_keeps_nothing_has_the_sdk_send_everything():
@@ -159,4 +159,4 @@ async def test_a_refused_turn_is_not_stored():
     async with working(store=store, engine={"directives": True}) as server:
         failing = body(thread={"type": "create"}, messages=[{"role": "user", "content": "[[error 500 broken]]"}])
         assert (await server.post("/v1/messages", failing)).status_code == 500
-        assert await store.page("", "thread") == ()
+        assert await store.load_page("", "thread") == ()

@@ -59,7 +59,7 @@ async def check(path: Path, acknowledged: list[str]) -> None:
         record = await store.get(key(id))
         assert record is not None, id
         if record.state == "done":
-            assert [entry.body for entry in await store.entries(key(id), "e")] == [b"1", b"2"]
+            assert [entry.body for entry in await store.load_entries(key(id), "e")] == [b"1", b"2"]
     for record in await store.list_abandoned("response"):
         await store.commit(Replace(record.key, "failed", b"", version=record.version))
     assert await store.list_abandoned("response") == ()

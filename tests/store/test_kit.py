@@ -48,9 +48,9 @@ async def test_a_foreign_record_looks_like_an_absent_one(storage: Storage, other
         await put(store, "a")
         await store.commit(Append(key("a"), "items", (Item(b"1", "i"),)))
         assert await store.get(other) is None
-        assert await store.chain(other) is None
-        assert await store.entry(other, "items", "i") is None
-        assert await store.entries(other, "items") == ()
+        assert await store.load_chain(other) is None
+        assert await store.load_entry(other, "items", "i") is None
+        assert await store.load_entries(other, "items") == ()
         for change in (Replace(other, "", b""), Append(other, "items", ()), Remove(other, "items", "i"), Delete(other)):
             assert (await refused(store, change)).found_state is None
 
@@ -59,8 +59,8 @@ async def test_lists_are_their_owners_own(storage: Storage):
     async with storage.open() as store:
         await put(store, "a")
         await store.commit(Put(key("b", owner="you"), 0, b""), Put(key("c", kind="file"), 0, b""))
-        assert [record.key for record in await store.page("me", "response")] == [key("a")]
-        assert [record.key for record in await store.page("you", "response")] == [key("b", owner="you")]
+        assert [record.key for record in await store.load_page("me", "response")] == [key("a")]
+        assert [record.key for record in await store.load_page("you", "response")] == [key("b", owner="you")]
 
 
 async def test_a_key_that_exists_is_not_overwritten(storage: Storage):
@@ -88,7 +88,7 @@ async def test_a_commit_is_all_or_nothing(storage: Storage):
         record = await store.get(key("a"))
         assert record is not None
         assert (record.state, record.body, record.version) == ("s", b"old", 1)
-        assert await store.entries(key("a"), "items") == (SeriesEntry(0, b"0", "zero"),)
+        assert await store.load_entries(key("a"), "items") == (SeriesEntry(0, b"0", "zero"),)
         assert await store.get(key("b")) is None
 
 
@@ -100,7 +100,7 @@ async def test_later_changes_see_earlier_ones(storage: Storage):
             Replace(key("a"), "t", b"", states=frozenset({"s"})),
             Append(key("a"), "items", (Item(b"1"),), states=frozenset({"t"})),
         )
-        assert [entry.body for entry in await store.entries(key("a"), "items")] == [b"0", b"1"]
+        assert [entry.body for entry in await store.load_entries(key("a"), "items")] == [b"0", b"1"]
 
 
 async def test_a_replacement_expects_a_state_or_a_version(storage: Storage):
@@ -138,15 +138,15 @@ async def test_entries_come_in_order_and_by_pages(storage: Storage):
         await store.commit(Append(key("a"), "other", (Item(b"x", "i1"),)))
 
         async def read(**arguments: Any) -> list[int]:
-            return [entry.position for entry in await store.entries(key("a"), "items", **arguments)]
+            return [entry.position for entry in await store.load_entries(key("a"), "items", **arguments)]
 
         assert await read() == [0, 1, 2, 3, 4]
         assert await read(limit=2) == [0, 1]
         assert await read(after=1, limit=2) == [2, 3]
         assert await read(descending=True, limit=2) == [4, 3]
         assert await read(descending=True, after=3) == [2, 1, 0]
-        assert await store.entry(key("a"), "items", "i3") == SeriesEntry(3, b"3", "i3")
-        assert await store.entry(key("a"), "items", "i9") is None
+        assert await store.load_entry(key("a"), "items", "i3") == SeriesEntry(3, b"3", "i3")
+        assert await store.load_entry(key("a"), "items", "i9") is None
         assert await read(limit=0) == []
 
 
@@ -154,7 +154,7 @@ async def test_many_appends_at_once_leave_no_gap(storage: Storage):
     async with storage.open() as store:
         await put(store, "a")
         await asyncio.gather(*(store.commit(Append(key("a"), "e", (Item(b""), Item(b"")))) for _ in range(20)))
-        assert [entry.position for entry in await store.entries(key("a"), "e")] == list(range(40))
+        assert [entry.position for entry in await store.load_entries(key("a"), "e")] == list(range(40))
 
 
 async def test_an_id_is_once_in_its_series(storage: Storage):
@@ -168,7 +168,7 @@ async def test_an_id_is_once_in_its_series(storage: Storage):
             (Item(b"", "\ud800"),),
         ):
             assert (await refused(store, Append(key("a"), "items", again))).found_state == "s"
-        assert len(await store.entries(key("a"), "items")) == 3
+        assert len(await store.load_entries(key("a"), "items")) == 3
 
 
 async def test_a_removed_entry_leaves_the_positions_of_the_others(storage: Storage):
@@ -176,10 +176,13 @@ async def test_a_removed_entry_leaves_the_positions_of_the_others(storage: Stora
         await put(store, "a")
         await store.commit(Append(key("a"), "items", tuple(Item(b"", id) for id in "xyz")))
         await store.commit(Remove(key("a"), "items", "y"))
-        assert [(entry.position, entry.id) for entry in await store.entries(key("a"), "items")] == [(0, "x"), (2, "z")]
+        assert [(entry.position, entry.id) for entry in await store.load_entries(key("a"), "items")] == [
+            (0, "x"),
+            (2, "z"),
+        ]
         assert (await refused(store, Remove(key("a"), "items", "y"))).found_state is None
         await store.commit(Append(key("a"), "items", (Item(b"", "y"),)))
-        assert [entry.position for entry in await store.entries(key("a"), "items")] == [0, 2, 3]
+        assert [entry.position for entry in await store.load_entries(key("a"), "items")] == [0, 2, 3]
 
 
 async def test_a_deleted_record_takes_its_entries_along(storage: Storage):
@@ -188,7 +191,7 @@ async def test_a_deleted_record_takes_its_entries_along(storage: Storage):
         await store.commit(Append(key("a"), "items", (Item(b"", "x"),)))
         await store.commit(Delete(key("a")))
         await put(store, "a")
-        assert await store.entries(key("a"), "items") == ()
+        assert await store.load_entries(key("a"), "items") == ()
 
 
 async def test_pages_go_both_ways(storage: Storage):
@@ -196,7 +199,7 @@ async def test_pages_go_both_ways(storage: Storage):
         records = [await put(store, f"r{number}") for number in range(5)]
 
         async def read(descending: bool, after: int | None = None, limit: int = 20) -> list[str]:
-            found = await store.page("me", "response", after=after, limit=limit, descending=descending)
+            found = await store.load_page("me", "response", after=after, limit=limit, descending=descending)
             return [record.key.id for record in found]
 
         assert await read(True) == ["r4", "r3", "r2", "r1", "r0"]
@@ -211,7 +214,7 @@ async def test_a_chain_is_all_hops_in_order(storage: Storage):
         await put(store, "b", parent="a")
         await put(store, "fork", parent="a")
         await put(store, "c", parent="b")
-        chain = await store.chain(key("c"))
+        chain = await store.load_chain(key("c"))
         assert chain is not None
         assert [record.key.id for record in chain.records] == ["a", "b", "c"]
         assert chain.is_complete
@@ -223,7 +226,7 @@ async def test_a_chain_with_a_missing_hop_is_not_whole(storage: Storage):
         await put(store, "b", parent="a")
         await put(store, "c", parent="b")
         await store.commit(Delete(key("b")))
-        chain = await store.chain(key("c"))
+        chain = await store.load_chain(key("c"))
         assert chain is not None
         assert [record.key.id for record in chain.records] == ["c"]
         assert not chain.is_complete
@@ -233,7 +236,7 @@ async def test_a_chain_does_not_reach_into_another_owners_records(storage: Stora
     async with storage.open() as store:
         await store.commit(Put(key("a", owner="you"), 0, b"secret"))
         await put(store, "b", parent="a")
-        chain = await store.chain(key("b"))
+        chain = await store.load_chain(key("b"))
         assert chain is not None
         assert [record.key.owner for record in chain.records] == ["me"]
         assert not chain.is_complete
@@ -245,7 +248,7 @@ async def test_records_that_continue_each_other_are_no_endless_chain(storage: St
         await put(store, "b", parent="a")
         await put(store, "self", parent="self")
         for id, hops in (("a", ["a"]), ("b", ["a", "b"]), ("self", ["self"])):
-            chain = await store.chain(key(id))
+            chain = await store.load_chain(key(id))
             assert chain is not None
             assert [record.key.id for record in chain.records] == hops
             assert not chain.is_complete
@@ -256,7 +259,7 @@ async def test_what_has_expired_is_absent_at_once_and_cleaned_later(storage: Sto
         await put(store, "a", expires=storage.clock.time + 10)
         storage.clock.time += 10
         assert await store.get(key("a")) is None
-        assert await store.page("me", "response") == ()
+        assert await store.load_page("me", "response") == ()
         assert (await refused(store, Delete(key("a")))).found_state is None
         assert await store.clean() == 1
         assert await store.clean() == 0
@@ -274,7 +277,7 @@ async def test_unused_entries_live_as_long_as_the_ttl(storage: Storage):
         storage.clock.time += 60
         assert await store.get(key("idle")) is None
         assert await store.clean() == 1
-        assert [record.key.id for record in await store.page("me", "response")] == ["working", "pinned", "used"]
+        assert [record.key.id for record in await store.load_page("me", "response")] == ["working", "pinned", "used"]
 
 
 async def test_the_least_recently_used_goes_first(storage: Storage):
@@ -287,7 +290,7 @@ async def test_the_least_recently_used_goes_first(storage: Storage):
         storage.clock.time += 1
         await store.commit(Append(key("b"), "items", (Item(b""),)))
         assert await store.clean() == 2
-        assert {record.key.id for record in await store.page("me", "response")} == {"a", "b", "e"}
+        assert {record.key.id for record in await store.load_page("me", "response")} == {"a", "b", "e"}
 
 
 async def test_a_chain_that_is_read_is_used_as_a_whole(storage: Storage):
@@ -296,7 +299,7 @@ async def test_a_chain_that_is_read_is_used_as_a_whole(storage: Storage):
             storage.clock.time += 1
             await put(store, id, parent=parent)
         storage.clock.time += 1
-        await store.chain(key("b"))
+        await store.load_chain(key("b"))
         assert await store.clean() == 1
         assert await store.get(key("other")) is None
 
@@ -332,7 +335,7 @@ async def test_what_is_in_work_or_pinned_is_not_evicted(storage: Storage):
         assert await store.clean() == 1
         await store.commit(Replace(key("working"), "done", b""))
         assert await store.clean() == 1
-        assert [record.key.id for record in await store.page("me", "response")] == ["pinned"]
+        assert [record.key.id for record in await store.load_page("me", "response")] == ["pinned"]
 
 
 async def test_what_is_pinned_must_find_room(storage: Storage):

@@ -188,6 +188,6 @@ async def test_entries_of_many_commits_share_few_writes(tmp_path: Path):
     store = await opened(tmp_path / "x.db", synchronous="NORMAL")
     await put(store, "a")
     await asyncio.gather(*(store.commit(Append(key("a"), "e", (Item(b"x"),))) for _ in range(500)))
-    assert len(await store.entries(key("a"), "e", limit=1000)) == 500
+    assert len(await store.load_entries(key("a"), "e", limit=1000)) == 500
     await store.commit(Delete(Key("me", "response", "a")))
     await store.close()

@@ -96,19 +96,19 @@ class Twins(RuleBasedStateMachine):
 
     @rule(key=KEYS)
     def chain(self, key: Key) -> None:
-        self.both("chain", key)
+        self.both("load_chain", key)
 
     @rule(owner=st.sampled_from(["me", "you"]), limit=st.integers(0, 3), descending=st.booleans())
     def page(self, owner: str, limit: int, descending: bool) -> None:
-        self.both("page", owner, "k", limit=limit, descending=descending)
+        self.both("load_page", owner, "k", limit=limit, descending=descending)
 
     @rule(key=KEYS, series=SERIES, after=CURSORS, limit=st.integers(0, 3), descending=st.booleans())
     def entries(self, key: Key, series: str, after: int | None, limit: int, descending: bool) -> None:
-        self.both("entries", key, series, after=after, limit=limit, descending=descending)
+        self.both("load_entries", key, series, after=after, limit=limit, descending=descending)
 
     @rule(key=KEYS, series=SERIES, id=IDS)
     def entry(self, key: Key, series: str, id: str) -> None:
-        self.both("entry", key, series, id)
+        self.both("load_entry", key, series, id)
 
     @rule(limit=st.integers(0, 4))
     def clean(self, limit: int) -> None:

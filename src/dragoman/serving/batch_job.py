@@ -242,7 +242,7 @@ class _BatchJob:
         # A hundred at a time: a file of results can be larger than the memory.
         while file is not None:
             key = Key(self.owner, file_store.FILE_KIND, file)
-            entries = await self._store.entries(key, file_store.CONTENT_SERIES, after=cursor, limit=100)
+            entries = await self._store.load_entries(key, file_store.CONTENT_SERIES, after=cursor, limit=100)
             for entry in entries:
                 yield entry
             if not entries:

@@ -36,7 +36,7 @@ async def read_chunks(store: Store, key: Key, batch_size: int = 16) -> AsyncGene
     """Iterate over the content, `batch_size` chunks at a time."""
     cursor: int | None = None
     # By position: chunks that are added meanwhile do not shift those that follow.
-    while entries := await store.entries(key, CONTENT_SERIES, after=cursor, limit=batch_size):
+    while entries := await store.load_entries(key, CONTENT_SERIES, after=cursor, limit=batch_size):
         yield b"".join(entry.body for entry in entries)
         cursor = entries[-1].position
 

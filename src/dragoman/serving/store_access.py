@@ -81,7 +81,7 @@ async def _find_records(
     records: list[Record] = []
     # Filters apply after the store has read a page, so several pages may be needed.
     while len(records) <= limit:
-        batch = await store.page(owner, kind, after=position, limit=_BATCH_SIZE, descending=descending)
+        batch = await store.load_page(owner, kind, after=position, limit=_BATCH_SIZE, descending=descending)
         records += filter(matches, batch)
         if len(batch) < _BATCH_SIZE:
             break

@@ -222,7 +222,7 @@ class UsageLedger:
     async def _iterate_records(self) -> AsyncGenerator[Record]:
         """The stored hours, latest first."""
         cursor: int | None = None
-        while page := await self._store.page(OWNER, KIND, after=cursor, limit=PAGE):
+        while page := await self._store.load_page(OWNER, KIND, after=cursor, limit=PAGE):
             for record in page:
                 yield record
             cursor = page[-1].position

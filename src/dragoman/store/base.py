@@ -217,23 +217,23 @@ class Store(Protocol):
 
     async def get(self, key: Key) -> Record | None: ...
 
-    async def chain(self, key: Key) -> RecordChain | None:
+    async def load_chain(self, key: Key) -> RecordChain | None:
         """Return the record with its ancestors, or None if the record itself is absent."""
         ...
 
-    async def page(
+    async def load_page(
         self, owner: str, kind: str, *, after: int | None = None, limit: int = 20, descending: bool = True
     ) -> tuple[Record, ...]:
         """At most `limit` records in order of position, starting after the position `after`. Does not count as use."""
         ...
 
-    async def entries(
+    async def load_entries(
         self, key: Key, series: str, *, after: int | None = None, limit: int = 100, descending: bool = False
     ) -> tuple[SeriesEntry, ...]:
         """At most `limit` entries in order, starting after the position `after`; () if the record is absent."""
         ...
 
-    async def entry(self, key: Key, series: str, id: str) -> SeriesEntry | None: ...
+    async def load_entry(self, key: Key, series: str, id: str) -> SeriesEntry | None: ...
 
     async def list_abandoned(self, kind: str, limit: int = 100) -> tuple[Record, ...]:
         """Records of all owners whose `run` is UNCLAIMED_RUN or that of a process that has died or closed.

@@ -98,7 +98,7 @@ class MemoryStore:
         self._touch(key)
         return stored.record
 
-    async def chain(self, key: Key) -> RecordChain | None:
+    async def load_chain(self, key: Key) -> RecordChain | None:
         stored = self._find_live(key)
         if stored is None:
             return None
@@ -115,7 +115,7 @@ class MemoryStore:
             self._touch(hop.key)
         return RecordChain(tuple(hops), is_complete=hops[0].parent is None)
 
-    async def page(
+    async def load_page(
         self, owner: str, kind: str, *, after: int | None = None, limit: int = 20, descending: bool = True
     ) -> tuple[Record, ...]:
         records = (
@@ -130,7 +130,7 @@ class MemoryStore:
             )
         )
 
-    async def entries(
+    async def load_entries(
         self, key: Key, series: str, *, after: int | None = None, limit: int = 100, descending: bool = False
     ) -> tuple[SeriesEntry, ...]:
         stored = self._find_live(key)
@@ -142,7 +142,7 @@ class MemoryStore:
             )
         )
 
-    async def entry(self, key: Key, series: str, id: str) -> SeriesEntry | None:
+    async def load_entry(self, key: Key, series: str, id: str) -> SeriesEntry | None:
         stored = self._find_live(key)
         position = None if stored is None else stored.ids.get((series, id))
         return None if stored is None or position is None else stored.series[series][position]

@@ -305,24 +305,24 @@ class SqlStore(ABC):
             self._touches[record.position] = now
         return record
 
-    async def chain(self, key: Key) -> RecordChain | None:
+    async def load_chain(self, key: Key) -> RecordChain | None:
         now = self._now()
         records = await self._read(select_chain(key, self._bounds, now))
         if records is not None:
             self._touches |= {record.position: now for record in records.records}
         return records
 
-    async def page(
+    async def load_page(
         self, owner: str, kind: str, *, after: int | None = None, limit: int = 20, descending: bool = True
     ) -> tuple[Record, ...]:
         return await self._read(select_page(owner, kind, after, limit, descending, self._bounds, self._now()))
 
-    async def entries(
+    async def load_entries(
         self, key: Key, series: str, *, after: int | None = None, limit: int = 100, descending: bool = False
     ) -> tuple[SeriesEntry, ...]:
         return await self._read(select_entries(key, series, after, limit, descending, self._bounds, self._now()))
 
-    async def entry(self, key: Key, series: str, id: str) -> SeriesEntry | None:
+    async def load_entry(self, key: Key, series: str, id: str) -> SeriesEntry | None:
         return await self._read(select_entry(key, series, id, self._bounds, self._now()))
 
     def _take_touches(self) -> list[tuple[int, float]]:

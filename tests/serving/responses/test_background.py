@@ -98,7 +98,7 @@ async def test_events_that_were_stored_as_text_are_resumed_and_finalized_with_th
     gate.open()
     done = await start(it)
     whole = await stream_of(it, done)
-    (record,) = await store.page("", "response")
+    (record,) = await store.load_page("", "response")
     text, queued = whole.removesuffix(END), whole.partition(b"event: response.in_progress")[0]
     queued_object = queued.rpartition(b'"response":')[2].removesuffix(b"}\n\n")
     former, running = Key("", "response", "resp_former"), Key("", "response", "resp_running")
@@ -292,7 +292,7 @@ async def test_a_client_that_leaves_its_stream_leaves_the_response_running() -> 
     await until(lambda: it.engine.num_running == 1)
     leaving.cancel()
     await asyncio.gather(leaving, return_exceptions=True)
-    (record,) = await store.page("", "response")
+    (record,) = await store.load_page("", "response")
     gate.open()
     assert (await ended(it, record.key.id))["status"] == "completed"
 

@@ -72,7 +72,7 @@ async def list_all(http: HttpRequest) -> JsonResponse | Responder:
     chats: list[tuple[Record, StoredChat]] = []
     # One more than is shown, which tells whether there is a next page.
     while len(chats) <= paging.limit:
-        records = await store.page(owner, CHAT_KIND, after=position, limit=100, descending=paging.descending)
+        records = await store.load_page(owner, CHAT_KIND, after=position, limit=100, descending=paging.descending)
         for record in records:
             chat = read_stored_chat(record.body)
             if model in (None, chat.model) and chat.matches(metadata):

@@ -90,12 +90,12 @@ async def list_items(http: HttpRequest) -> JsonResponse | Responder:
     key, store = (await _load_record(http)).key, _require_store(http)
     position: int | None = None
     if paging.after is not None:
-        cursor = await store.entry(key, ITEMS_SERIES, paging.after)
+        cursor = await store.load_entry(key, ITEMS_SERIES, paging.after)
         if cursor is None:
             raise unknown_cursor_error(paging.after)
         position = cursor.position
     # One more than is shown, which tells whether there is a next page.
-    entries = await store.entries(
+    entries = await store.load_entries(
         key, ITEMS_SERIES, after=position, limit=paging.limit + 1, descending=paging.descending
     )
     rows = [(entry.id or "", entry.body) for entry in entries[: paging.limit]]
@@ -104,7 +104,7 @@ async def list_items(http: HttpRequest) -> JsonResponse | Responder:
 
 async def show_item(http: HttpRequest) -> JsonResponse | Responder:
     key, id = (await _load_record(http)).key, http.path_params["item"]
-    entry = await _require_store(http).entry(key, ITEMS_SERIES, id)
+    entry = await _require_store(http).load_entry(key, ITEMS_SERIES, id)
     if entry is None:
         raise _build_no_such_item_error(id, key)
     return JsonResponse(entry.body)

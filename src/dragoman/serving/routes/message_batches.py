@@ -142,7 +142,7 @@ async def show_results(http: HttpRequest) -> JsonResponse | Responder:
 
 async def _iterate_entries(store: Store, key: Key, series: str) -> AsyncGenerator[SeriesEntry]:
     cursor: int | None = None
-    while entries := await store.entries(key, series, after=cursor, limit=50):
+    while entries := await store.load_entries(key, series, after=cursor, limit=50):
         for entry in entries:
             yield entry
         cursor = entries[-1].position

@@ -92,7 +92,7 @@ async def expand_thread(http: HttpRequest, body: bytes) -> tuple[bytes, ThreadRe
     store = _require_store(http)
     if thread_request.previous_id is None:
         return build_full_body(thread_request, ()), thread_request
-    chain = await store.chain(Key(http.caller.owner, THREAD_KIND, thread_request.previous_id))
+    chain = await store.load_chain(Key(http.caller.owner, THREAD_KIND, thread_request.previous_id))
     if chain is None or not chain.is_complete:
         raise ThreadNotFound(thread_request.previous_id)
     body = build_full_body(thread_request, [read_turn(record.body) for record in chain.records])

@@ -129,7 +129,7 @@ class BackgroundRuns:
             while True:
                 # Before the read, so that an event stored in between is not missed.
                 new_events = self._new_events.setdefault(key, asyncio.Event())
-                batch = await self._store.entries(key, EVENTS_SERIES, after=position, limit=100)
+                batch = await self._store.load_entries(key, EVENTS_SERIES, after=position, limit=100)
                 for entry in batch:
                     position = entry.position
                     events = read_events(entry.body)

@@ -84,7 +84,7 @@ async def load_entries(store: Store, key: Key, series: str, *, last_position: in
     """Load all entries, or those up to `last_position`."""
     loaded: list[SeriesEntry] = []
     while True:
-        batch = await store.entries(key, series, after=loaded[-1].position if loaded else None, limit=500)
+        batch = await store.load_entries(key, series, after=loaded[-1].position if loaded else None, limit=500)
         loaded += (entry for entry in batch if last_position is None or entry.position <= last_position)
         # A page that is not full is the last one, which saves a read that would return nothing.
         if len(batch) < 500 or (last_position is not None and batch[-1].position >= last_position):
@@ -108,7 +108,7 @@ def _build_needs_store_error(param: str) -> Unsupported:
 
 
 async def _load_chain(store: Store, owner: str, previous: str) -> ResponseHistory:
-    chain = await store.chain(Key(owner, RESPONSE_KIND, previous))
+    chain = await store.load_chain(Key(owner, RESPONSE_KIND, previous))
     if chain is None:
         raise _build_no_previous_error(f"Previous response with id {abbreviate(previous)} not found.")
     if not chain.is_complete:
