@@ -27,10 +27,10 @@ from dragoman.pipeline.models import EventBackend, ServedModel
 from dragoman.prompts.tokenizer import load_tokenizer
 from dragoman.store import MemoryStore
 
-told = []
+calls = []
 
 def create(argument, settings):
-    told.append((argument, settings.max_model_len))
+    calls.append((argument, settings.max_model_len))
     return ScriptedEngine(tokenizer=load_tokenizer(tiny.find_bundled_model()))
 
 def whole(argument, settings):
@@ -80,11 +80,11 @@ def store(argument, bounds):
 """
 ENTRIES = """
 [dragoman.engines]
-house = house_engine:create
-fixed = house_engine:tokens
+acme = acme_engine:create
+fixed = acme_engine:tokens
 
 [dragoman.stores]
-house = house_engine:store
+acme = acme_engine:store
 """
 
 
@@ -94,7 +94,7 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "acme_engine.py").write_text(MODULE)
     info = tmp_path / "acme_engine-1.0.dist-info"
     info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: house-engine\nVersion: 1.0\n")
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: acme-engine\nVersion: 1.0\n")
     (info / "entry_points.txt").write_text(ENTRIES)
     monkeypatch.syspath_prepend(str(tmp_path))  # pyright: ignore[reportUnknownMemberType]
     monkeypatch.delitem(sys.modules, "acme_engine", raising=False)
