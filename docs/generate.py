@@ -31,7 +31,7 @@ from dragoman.dialects.parameter_table import ParameterSupport, SupportStatus
 from dragoman.engines import batching
 from dragoman.engines.llamacpp.engine import build_capabilities as llamacpp
 from dragoman.engines.upstream import KINDS
-from dragoman.engines.vllm.backend import VllmFeatures
+from dragoman.engines.vllm import VllmFeatures
 from dragoman.launch import build_models
 from dragoman.parsers.call_families import CALL_FAMILIES
 from dragoman.parsers.delimited_calls import AlternativeSyntaxes

@@ -6,7 +6,7 @@ import pytest
 
 from dragoman.core.errors import EngineError
 from dragoman.core.request import Extras, GenerationLimits, SamplingOptions
-from dragoman.engines.vllm.backend import VllmFeatures, check_version
+from dragoman.engines.vllm import VllmFeatures, check_version
 
 
 @pytest.mark.parametrize("version", ["0.32.0", "0.33.0", "0.33.1rc1.dev5+g4ba787ec9", "0.32.0+cpu", "dev"])

@@ -1,4 +1,4 @@
-"""vLLM's names, which only this package needs, and its capabilities. Imported when the engine is selected.
+"""vLLM's names, which only this package needs. Imported when the engine is selected.
 
 Deliberately untyped, since vLLM's types need torch: values are checked where they are used. Written against
 vLLM 0.32 and 0.33; all of its names are in this module, so that changes for another version are local.
@@ -6,93 +6,14 @@ vLLM 0.32 and 0.33; all of its names are in this module, so that changes for ano
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from importlib import import_module
 from itertools import count
 from typing import Any, TypeAlias
 
-from msgspec import Struct
-
-from ...core.engine import CONSTRAINT_FEATURES, Capabilities, Feature, TokenRequest
+from ...core.engine import TokenRequest
 from ...core.errors import EngineError, RequestError
-
-SUPPORTED_VERSIONS = ((0, 32), (0, 33))
-"""The first and the last release of vLLM that the tests run with. Its Python interface changes with every release."""
-
-ReasoningDelimiters = tuple[tuple[int, ...], tuple[int, ...]]
-"""Token ids that begin and end reasoning, as configured at startup."""
-
-
-COPIED_PARAMETERS = (
-    "temperature",
-    "top_p",
-    "top_k",
-    "min_p",
-    "presence_penalty",
-    "frequency_penalty",
-    "repetition_penalty",
-)
-"""Parameters that `build_sampling_params` copies to vLLM's fields of the same names."""
-_CONVERTED_PARAMETERS = ("seed", "logit_bias", "allowed_token_ids", "bad_words")
-"""Parameters that it converts."""
-# Without close_at_limit: vLLM runs grammars in its own process, where the end of an answer cannot be replaced.
-_LIMITS = ("max_tokens", "min_tokens", "stop", "stop_token_ids", "include_stop", "ignore_eos", "truncate_prompt")
-_EXTRAS = ("vllm_xargs", "data_parallel_rank", "session_id")
-
-
-class VllmFeatures(Struct, frozen=True):
-    """Features of a vLLM configuration.
-
-    eos_id: the token that ends its grammars; None without grammar support.
-    reasoning_delimiters: see `request`.
-    can_sleep: sleep mode is enabled.
-    has_kv_transfer: a KV connector is configured.
-    has_priorities: the lowest priority runs first.
-    has_tracing: vLLM records spans.
-    has_images: the model reads images.
-    """
-
-    max_model_len: int
-    vocab_size: int
-    max_logprobs: int
-    eos_id: int | None = None
-    reasoning_delimiters: ReasoningDelimiters | None = None
-    has_lora: bool = False
-    can_sleep: bool = False
-    has_kv_transfer: bool = False
-    has_priorities: bool = False
-    has_tracing: bool = False
-    has_images: bool = False
-
-    def build_capabilities(self) -> Capabilities:
-        features = {Feature.TOOLS, Feature.LOGPROBS, Feature.PROMPT_LOGPROBS, Feature.TOKEN_IDS}
-        parameters = {*COPIED_PARAMETERS, *_CONVERTED_PARAMETERS, *_LIMITS, *_EXTRAS}
-        if self.eos_id is not None:
-            features |= CONSTRAINT_FEATURES
-        if self.reasoning_delimiters is not None:
-            features.add(Feature.REASONING_BUDGET)
-        if self.has_lora:
-            features.add(Feature.LORA)
-            parameters.add("lora")
-        if self.has_images:
-            features.add(Feature.IMAGES)
-        if self.has_kv_transfer:
-            parameters.add("kv_transfer_params")
-        return Capabilities(frozenset(features), frozenset(parameters), self.max_logprobs)
-
-
-def check_version(installed: str) -> None:
-    """Raise EngineError for a vLLM that this server does not work with. installed: `vllm.__version__`."""
-    match = re.match(r"(\d+)\.(\d+)", installed)
-    # A build from sources without tags has no number to compare.
-    if match is None or SUPPORTED_VERSIONS[0] <= (int(match[1]), int(match[2])) <= SUPPORTED_VERSIONS[1]:
-        return
-    first, last = (".".join(map(str, version)) for version in SUPPORTED_VERSIONS)
-    raise EngineError(
-        f"vLLM {installed} is installed, but this server works with vLLM {first} to {last}: pip install '.[vllm]'"
-    )
-
+from . import check_version
 
 AsyncLLM: TypeAlias = Any
 """vllm.v1.engine.async_llm.AsyncLLM"""

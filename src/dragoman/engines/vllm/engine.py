@@ -27,8 +27,8 @@ from ...core.errors import DragomanError, EngineError, Overloaded, RequestError
 from ...core.metrics import EngineStats
 from ...core.request import CURRENT_SPAN
 from ..active import ActiveSequence, ActiveSequences
-from . import backend
-from .backend import AdapterTable, AsyncLLM, SamplingParams, VllmConfig, VllmFeatures
+from . import VllmFeatures, backend
+from .backend import AdapterTable, AsyncLLM, SamplingParams, VllmConfig
 from .pooling import PoolingLimits, VllmEmbedder, VllmScorer
 from .request import (
     VllmOutputReader,

@@ -30,14 +30,12 @@ from ...core.errors import EngineError, RequestError, Unsupported
 from ...core.events import FinishReason
 from ...core.images import PreparedImage, PromptImage
 from ..image_decoding import PillowImage, build_image_error, decode_image
-from . import backend
+from . import COPIED_PARAMETERS, ReasoningDelimiters, backend
 from .backend import (
-    COPIED_PARAMETERS,
     MultiModalItem,
     PlaceholderMask,
     Processor,
     Prompt,
-    ReasoningDelimiters,
     RequestOutput,
     SamplingParams,
     StructuredOutputs,
