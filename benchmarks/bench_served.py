@@ -22,8 +22,7 @@ from dragoman.commands.bench_report import read_run
 from dragoman.engines.simulator.profile import load
 from dragoman.launch.simulator import DEFAULT_PROFILE
 from dragoman.simulation.calibrate import compare
-from dragoman.simulation.timing import Timing
-from dragoman.simulation.workload import WorkloadRequest
+from dragoman.simulation.workload import Timing, WorkloadRequest
 
 
 def stretch(timing: Timing, factor: float) -> Timing:

@@ -36,8 +36,7 @@ from dragoman.simulation.calibrate import calibrate, compare, measure_spread
 from dragoman.simulation.fitting import CONTEXT, PAIRS, TOKENS, fit, simulate
 from dragoman.simulation.replay import replay
 from dragoman.simulation.roofline import Parallelism, find_gpu, load_model_shape, predict_profile
-from dragoman.simulation.timing import Timing
-from dragoman.simulation.workload import WorkloadRequest
+from dragoman.simulation.workload import Timing, WorkloadRequest
 from dragoman.simulation.workload_sources import SessionOptions, UniformLength, generate_poisson, generate_sessions
 
 

@@ -32,8 +32,7 @@ from dragoman.launch.simulator import DEFAULT_PROFILE, build_scheduler_config
 from dragoman.settings import Settings
 from dragoman.simulation.calibrate import read_log
 from dragoman.simulation.replay import replay
-from dragoman.simulation.timing import Timing
-from dragoman.simulation.workload import WorkloadRequest
+from dragoman.simulation.workload import Timing, WorkloadRequest
 from dragoman.simulation.workload_sources import generate_poisson, parse_lengths
 
 LEAD = 0.5

@@ -258,7 +258,7 @@ MUTANTS = (
     ),
     Mutant(
         "a deeply nested body of an administrator's route is a 500",
-        "serving/admin_body.py",
+        "serving/routes/admin.py",
         "        check_text(data)\n",
         "",
         ("tests/hardening/test_admin_bodies.py",),
@@ -1647,7 +1647,7 @@ MUTANTS = (
     ),
     Mutant(
         "a trainer's path leaves the directory that the operator named",
-        "serving/admin_body.py",
+        "serving/routes/admin.py",
         "    if not location.is_relative_to(Path(root).resolve()):\n",
         "    if not location.is_absolute():\n",
         ("tests/serving/test_weights.py", "tests/serving/test_adapters.py"),

@@ -25,8 +25,7 @@ from dragoman.settings import Settings
 from dragoman.simulation.logs.log import LogError
 from dragoman.simulation.replay import replay
 from dragoman.simulation.report import Slo, summarize
-from dragoman.simulation.timing import Timing
-from dragoman.simulation.workload import WorkloadRequest
+from dragoman.simulation.workload import Timing, WorkloadRequest
 from dragoman.simulation.workload_sources import UniformLength, generate_poisson
 from tests.serving.responses.harness import lifespan
 

@@ -11,7 +11,7 @@ import pytest
 
 from dragoman.core.errors import RequestError
 from dragoman.core.images import MAX_BYTES
-from dragoman.serving.media import Fetcher, is_public
+from dragoman.serving.fetch import Fetcher, is_public
 from tests.loopback import served
 from tests.pictures import PIXEL
 

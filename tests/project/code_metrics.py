@@ -155,6 +155,7 @@ def find_import_cycle(modules: list[Module]) -> list[str]:
         graph[module.name] = sorted(targets - {module.name})
     finished: set[str] = set()
     path: list[str] = []
+    none: list[str] = []
 
     def visit(name: str) -> list[str]:
         if name in path:
@@ -162,12 +163,12 @@ def find_import_cycle(modules: list[Module]) -> list[str]:
         if name in finished:
             return []
         path.append(name)
-        cycle = next((cycle for target in graph[name] if (cycle := visit(target))), [])
+        cycle = next((cycle for target in graph[name] if (cycle := visit(target))), none)
         path.pop()
         finished.add(name)
         return cycle
 
-    return next((cycle for name in graph if (cycle := visit(name))), [])
+    return next((cycle for name in graph if (cycle := visit(name))), none)
 
 
 def find_importers(modules: list[Module]) -> dict[str, set[str]]:

@@ -19,7 +19,8 @@ from dragoman.launch import build_models
 from dragoman.pipeline.models import EventBackend, Models, ServedModel
 from dragoman.serving.app import create_app
 from dragoman.serving.clock import RandomIdGenerator, SystemClock
-from dragoman.serving.media import MAX_IMAGES, Fetcher, MediaOptions, MediaResolver
+from dragoman.serving.fetch import Fetcher
+from dragoman.serving.media import MAX_IMAGES, MediaOptions, MediaResolver
 from dragoman.serving.service import ServingOptions
 from dragoman.settings import Settings
 from dragoman.store import MemoryStore

@@ -10,8 +10,7 @@ from msgspec import Struct
 from dragoman.engines.simulator.config import SimulatedSchedulerConfig
 from dragoman.engines.simulator.profile import Hardware, ModelProfile, SimulatorProfile
 from dragoman.simulation.calibrate import calibrate, read_log
-from dragoman.simulation.timing import Timing
-from dragoman.simulation.workload import WorkloadRequest
+from dragoman.simulation.workload import Timing, WorkloadRequest
 
 FOLDER = Path(__file__).parents[1] / "data" / "measured-runs"
 FITTED = 100

@@ -24,7 +24,7 @@ from dragoman.simulation.roofline import (
     predict_profile,
     read_model_shape,
 )
-from dragoman.simulation.timing import Timing
+from dragoman.simulation.workload import Timing
 
 from .runs import log
 

@@ -228,7 +228,8 @@ class Client:
         # Only embeddings have `encoding_format`.
         if fields.keys() & {"messages", "prompt", "input", "text", "inputs"} and not fields.get("encoding_format"):
             # By what the request allows: the limit has to hold even if the server generates more than it reports.
-            options = next(filter(None, (get_object(fields, name) for name in _OPTIONS)), {})
+            no_options: Json = {}
+            options = next(filter(None, (get_object(fields, name) for name in _OPTIONS)), no_options)
             limits = [source.get(name) for source in (fields, options) for name in _LIMITS]
             limits = [limit for limit in limits if isinstance(limit, int) and limit > 0]
             n = fields.get("n")

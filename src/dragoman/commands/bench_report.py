@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from ..simulation.logs.tools import read_any
 from ..simulation.report import Slo, Spread, summarize
-from ..simulation.timing import Timing
+from ..simulation.workload import Timing
 from .drive import CountSource
 
 if TYPE_CHECKING:

@@ -20,8 +20,7 @@ from msgspec import Raw, Struct
 
 from ..http_client import ClientTimeouts, HttpClient, HttpClientError
 from ..simulation.logs.log import LogError, MeasuredLog, build_log
-from ..simulation.timing import Timing
-from ..simulation.workload import WorkloadRequest
+from ..simulation.workload import Timing, WorkloadRequest
 from .options import OnProgress
 
 # One streamed response of any dialect: when its tokens arrived, and how many there were.

@@ -26,8 +26,7 @@ if TYPE_CHECKING:
     from ..simulation.replay import ReplayResult, StepLog
     from ..simulation.report import Slo
     from ..simulation.routing import Routing
-    from ..simulation.timing import Timing
-    from ..simulation.workload import WorkloadRequest
+    from ..simulation.workload import Timing, WorkloadRequest
     from .bench_report import Run
 
 SUFFIXES = (".png", ".svg", ".pdf", ".html")

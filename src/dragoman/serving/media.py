@@ -9,13 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import mimetypes
-import socket
-from collections.abc import Awaitable, Callable, Mapping
-from fnmatch import fnmatchcase
-from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address, ip_network
-from typing import Literal
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Literal
 
-import httpx2
 import msgspec
 from msgspec import Struct
 
@@ -27,6 +23,9 @@ from ..core.request import Conversation, GenerateRequest
 from ..dialects.body import abbreviate
 from ..pipeline.models import EventBackend, ServedModel
 from .file_store import OwnerFiles
+
+if TYPE_CHECKING:
+    from .fetch import Fetcher
 
 MAX_IMAGES = 100
 """Per request; Anthropic's limit."""
@@ -178,7 +177,10 @@ class MediaResolver:
                         param=param,
                         code="invalid_image_url",
                     )
-                self._fetcher = self._fetcher or Fetcher(self._options.hosts)
+                if self._fetcher is None:
+                    from .fetch import Fetcher  # noqa: PLC0415 - its HTTP client takes long to import
+
+                    self._fetcher = Fetcher(self._options.hosts)
                 # The query is left out: it often ends in something like a file name.
                 media_type = mimetypes.guess_type(url.partition("?")[0])[0]
                 inline = InlineMedia(await self._fetcher.fetch(url, param), media_type)
@@ -230,158 +232,3 @@ def _replace_in_part(part: Part, replacements: Mapping[Medium, Medium | Text]) -
             return replacements.get(part, part)
         case _:
             return part
-
-
-# Fetches media from URLs in requests, from public internet addresses only.
-
-Address = IPv4Address | IPv6Address
-ResolveHost = Callable[[str, int], Awaitable[list[str]]]
-"""Resolves a host to addresses for connections to a port. Raises OSError if there are none."""
-
-MAX_REDIRECTS = 3
-TIMEOUT = 10.0
-"""Seconds for a fetch, including redirects."""
-_GLOBAL = IPv6Network("2000::/3")
-"""Global unicast (RFC 4291); other prefixes can contain mapped IPv4, link-local or site-local addresses."""
-_NOT_PUBLIC = tuple(
-    ip_network(network)
-    for network in (
-        "192.0.0.0/24",  # IETF protocol assignments (RFC 6890)
-        "192.88.99.0/24",  # 6to4 relays, deprecated (RFC 7526)
-        "2001::/23",  # IETF protocol assignments, Teredo among them (RFC 2928)
-        "2001:db8::/32",  # documentation (RFC 3849)
-        "2002::/16",  # 6to4 (RFC 3056)
-        "3fff::/20",  # documentation (RFC 9637)
-    )
-)
-"""Networks on which versions of `ipaddress` disagree, or which it counts as global without public hosts.
-
-https://www.iana.org/assignments/iana-ipv6-special-registry/
-"""
-
-
-class Fetcher:
-    """Fetches URLs with checks against SSRF.
-
-    hosts: patterns of host names, one of which must match; empty allows any host.
-    is_allowed: whether an address may be connected to.
-    timeout: seconds for one fetch.
-    transport: how addresses are reached; None is the network.
-    """
-
-    def __init__(
-        self,
-        hosts: tuple[str, ...] = (),
-        *,
-        resolve: ResolveHost | None = None,
-        is_allowed: Callable[[Address], bool] | None = None,
-        timeout: float = TIMEOUT,
-        transport: httpx2.AsyncBaseTransport | None = None,
-    ) -> None:
-        # Host names are case-insensitive.
-        self._hosts = tuple(host.lower() for host in hosts)
-        self._resolve, self._is_allowed = resolve or resolve_addresses, is_allowed or is_public
-        self._timeout, self._transport = timeout, transport
-
-    async def fetch(self, url: str, param: str) -> bytes:
-        """Return the content at `url`.
-
-        param: the request's field, for errors.
-
-        Raises:
-            RequestError: the URL is not allowed, or the download failed.
-        """
-        # A proxy from the environment would connect to an unchecked address.
-        client = httpx2.AsyncClient(transport=self._transport, timeout=self._timeout, trust_env=False)
-        try:
-            async with asyncio.timeout(self._timeout), client:
-                return await self._follow_redirects(client, url, param)
-        except (TimeoutError, httpx2.HTTPError, OSError, UnicodeError):
-            raise _build_download_error(param, f"{abbreviate(url)} could not be fetched") from None
-
-    async def _follow_redirects(self, client: httpx2.AsyncClient, url: str, param: str) -> bytes:
-        current_url = url
-        # By hand, since the client would follow a redirect without the checks of its address.
-        for _ in range(MAX_REDIRECTS + 1):
-            request = await self._build_request(client, current_url, param)
-            response = await client.send(request, stream=True)
-            try:
-                if not response.has_redirect_location:
-                    return await _read_content(response, url, param)
-                current_url = str(httpx2.URL(current_url).join(response.headers["location"]))
-            except httpx2.InvalidURL:
-                raise _build_invalid_url_error(param, f"{abbreviate(url)} redirects to an invalid URL") from None
-            finally:
-                await response.aclose()
-        raise _build_download_error(param, f"{abbreviate(url)} redirects too often")
-
-    async def _build_request(self, client: httpx2.AsyncClient, url: str, param: str) -> httpx2.Request:
-        """Build a request to the checked address, with the URL's host name in Host and SNI."""
-        try:
-            parsed = httpx2.URL(url)
-        except httpx2.InvalidURL:
-            raise _build_invalid_url_error(param, f"{abbreviate(url)} is not a URL") from None
-        # `%` begins a zone id, which names a local interface.
-        if parsed.scheme not in ("http", "https") or not parsed.host or "%" in parsed.host:
-            raise _build_invalid_url_error(param, "only http and https URLs of named hosts are fetched")
-        # https://trusted@evil.example reads like the wrong host, and a password would go to a host of the client's
-        # choice.
-        if parsed.userinfo:
-            raise _build_invalid_url_error(param, "a URL with a user or a password in it is not fetched")
-        host, port = parsed.host, parsed.port or (443 if parsed.scheme == "https" else 80)
-        if self._hosts and not any(fnmatchcase(host.lower(), pattern) for pattern in self._hosts):
-            raise _build_invalid_url_error(param, f"this server does not fetch from {abbreviate(host)}")
-        resolved = [ip_address(text) for text in await self._resolve(host, port)]
-        # All of them: which address the connection takes must not decide.
-        if not resolved or not all(map(self._is_allowed, resolved)):
-            raise _build_invalid_url_error(param, f"{abbreviate(host)} is not a public host")
-        return client.build_request(
-            "GET",
-            # The checked address itself, so that no second resolution can differ (DNS rebinding).
-            parsed.copy_with(host=str(resolved[0]), fragment=None),
-            # Not compressed: a small download could become large.
-            headers={"host": parsed.netloc.decode("ascii"), "accept": "*/*", "accept-encoding": "identity"},
-            extensions={"sni_hostname": parsed.raw_host.decode("ascii")},
-        )
-
-
-def is_public(address: Address) -> bool:
-    """Whether the address is public: not local or private, and not an IPv6 address that embeds an IPv4 one."""
-    if any(address in network for network in _NOT_PUBLIC) or (address.version == 6 and address not in _GLOBAL):
-        return False
-    return address.is_global and not (address.is_multicast or address.is_reserved or address.is_unspecified)
-
-
-async def resolve_addresses(host: str, port: int) -> list[str]:
-    """Implements `ResolveHost` with the system's resolver."""
-    infos = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    return [str(address[0]) for *_, address in infos]
-
-
-async def _read_content(response: httpx2.Response, url: str, param: str) -> bytes:
-    """Read the body as sent; nothing is decompressed."""
-    if response.status_code != 200:
-        raise _build_download_error(param, f"{abbreviate(url)} returned HTTP {response.status_code}")
-    if response.headers.get("content-encoding", "identity") != "identity":
-        raise _build_download_error(param, f"{abbreviate(url)} sent a compressed response, which was not requested")
-    chunks: list[bytes] = []
-    size = 0
-    # Content-Length is what the other side claims, so the bytes are counted.
-    async for chunk in response.aiter_raw():
-        size += len(chunk)
-        if size > MAX_BYTES:
-            raise RequestError(
-                f"The content of {abbreviate(url)} has more than {MAX_BYTES} bytes.",
-                param=param,
-                code="image_too_large",
-            )
-        chunks.append(chunk)
-    return b"".join(chunks)
-
-
-def _build_invalid_url_error(param: str, reason: str) -> RequestError:
-    return RequestError(f"Invalid value for '{param}': {reason}.", param=param, code="invalid_image_url")
-
-
-def _build_download_error(param: str, reason: str) -> RequestError:
-    return RequestError(f"Invalid value for '{param}': {reason}.", param=param, code="failed_to_download_image")

@@ -28,8 +28,7 @@ from ..engines.simulator.profile import (
 )
 from .fitting import MIN_REQUESTS, CalibrationError, fit, simulate
 from .report import Spread, summarize
-from .timing import Timing
-from .workload import WorkloadError, WorkloadRequest, read_workload
+from .workload import Timing, WorkloadError, WorkloadRequest, read_workload
 
 
 def read_log(lines: Iterable[str | bytes]) -> tuple[list[WorkloadRequest], list[Timing]]:

@@ -23,8 +23,7 @@ from ..engines.simulator.profile import Prior, RankLayout
 from ..engines.simulator.scheduler import SimulatedScheduler
 from .replay import ReplayResult, StepLog, replay, replay_in_lock_step
 from .routing import ReplicaRouter
-from .timing import Timing
-from .workload import WorkloadRequest
+from .workload import Timing, WorkloadRequest
 
 Vector = NDArray[np.float64]
 Matrix = NDArray[np.float64]

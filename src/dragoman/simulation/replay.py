@@ -23,8 +23,7 @@ from ..engines.simulator.hashing import TracedContents
 from ..engines.simulator.latency import StepLoad
 from ..engines.simulator.sequence import SimulatedSequence
 from .routing import ReplicaRouter
-from .timing import Timing
-from .workload import WorkloadRequest
+from .workload import Timing, WorkloadRequest
 
 
 class StepLog(Struct):

@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from .fitting import Vector
 from .replay import ReplayResult, StepLog
-from .timing import Timing
+from .workload import Timing
 
 
 class Spread(Struct, frozen=True):

@@ -9,8 +9,7 @@ from dragoman.engines.simulator.engine_core import EngineCore
 from dragoman.engines.simulator.latency import LatencyModel, StepLoad
 from dragoman.engines.simulator.scheduler import SimulatedScheduler
 from dragoman.simulation.replay import replay
-from dragoman.simulation.timing import Timing
-from dragoman.simulation.workload import WorkloadRequest, assign_loras, encode_workload, read_workload
+from dragoman.simulation.workload import Timing, WorkloadRequest, assign_loras, encode_workload, read_workload
 
 LATENCY = LatencyModel(base=1.0, lora_base=0.25, per_lora_token=0.01, lora_load=10.0)
 

@@ -22,8 +22,7 @@ from dragoman.engines.simulator.profile import (
 )
 from dragoman.simulation.calibrate import calibrate, compare, read_log, round_numbers
 from dragoman.simulation.fitting import CalibrationError, Rows, fit, simulate, solve, solve_non_negative
-from dragoman.simulation.timing import Timing
-from dragoman.simulation.workload import WorkloadError
+from dragoman.simulation.workload import Timing, WorkloadError
 from dragoman.simulation.workload_sources import UniformLength, generate_poisson
 
 PROFILE = SimulatorProfile(

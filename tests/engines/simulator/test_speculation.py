@@ -21,8 +21,7 @@ from dragoman.engines.simulator.latency import (
 )
 from dragoman.engines.simulator.scheduler import SchedulerStats, SimulatedScheduler
 from dragoman.simulation.replay import replay
-from dragoman.simulation.timing import Timing
-from dragoman.simulation.workload import WorkloadRequest
+from dragoman.simulation.workload import Timing, WorkloadRequest
 
 from .checked_scheduler import sequence
 from .serving import twin

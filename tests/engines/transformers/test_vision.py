@@ -25,7 +25,6 @@ from dragoman.core.errors import EngineError
 from dragoman.core.images import PromptImage
 from dragoman.engines import transformers
 from dragoman.engines.batching import EngineLimits
-from dragoman.engines.image_decoding import decode_image
 from dragoman.engines.transformers.backend import Tensor, library, torch
 from dragoman.engines.transformers.engine import build_paged_model, check_vision
 from dragoman.engines.transformers.model import load_network
@@ -33,6 +32,7 @@ from dragoman.engines.transformers.vision import (
     ImagePixels,
     TransformersVision,
     TransformersVisionRunner,
+    decode_image,
     load_processor,
 )
 from dragoman.launch import build_models

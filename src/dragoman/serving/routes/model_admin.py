@@ -18,11 +18,11 @@ from ...core.control import ModelPuller, PullProgress
 from ...core.errors import DragomanError, EngineError, NotFound, PermissionDenied, RequestError, Unsupported
 from ...dialects.errors import render_openai_error
 from ...pipeline.models import Models, ModelSlot, ModelState
-from ..admin_body import decode_body
 from ..auth import Access
 from ..endpoint import OPENAI, HttpRequest, JsonResponse, Route
 from ..generate import build_stream_headers
 from ..streaming import ReplayResponder, Responder
+from .admin import decode_body
 
 log = logging.getLogger(__name__)
 

@@ -11,12 +11,11 @@ from msgspec import Struct
 from ... import __version__
 from ...core.errors import RequestError, Unsupported
 from ...pipeline.models import EventBackend, TokenBackend
-from ..admin_body import check_version, decode_body
 from ..auth import Access
 from ..endpoint import OPENAI, HttpRequest, JsonResponse, Route
 from ..generate import find_queried_model
 from ..streaming import Responder
-from .admin import find_controls
+from .admin import check_version, decode_body, find_controls
 from .vllm import count_requests, reset_caches
 from .weights import SUPPORTED_TRANSFERS_HINT, find_trainable, find_weights_on_disk
 

@@ -14,11 +14,11 @@ from msgspec import Raw, Struct
 
 from ...core.control import Trainable, Weights, WeightsInMemory, WeightsOnDisk
 from ...core.errors import BodyTooLarge, Conflict, NotFound, RequestError, Unsupported
-from ..admin_body import check_version, decode_body, resolve_path_below
 from ..auth import Access
 from ..body import read_body
 from ..endpoint import OPENAI, HttpRequest, JsonResponse, Route
 from ..streaming import Responder
+from .admin import check_version, decode_body, resolve_path_below
 
 BINARY_TYPES = ("application/octet-stream", "application/vnd.safetensors", "application/x-safetensors")
 SUPPORTED_TRANSFERS_HINT = (

@@ -10,8 +10,7 @@ from collections.abc import Iterable, Sequence
 import msgspec
 from msgspec import Struct
 
-from ..timing import Timing
-from ..workload import WorkloadRequest
+from ..workload import Timing, WorkloadRequest
 
 IDLE_SECONDS = 3600.0
 """Seconds of idle time between two joined runs."""

@@ -15,8 +15,7 @@ from typing import cast
 
 import msgspec
 
-from ..timing import Timing
-from ..workload import WorkloadError, WorkloadRequest, read_workload
+from ..workload import Timing, WorkloadError, WorkloadRequest, read_workload
 from .log import LogError, MeasuredLog, build_log
 
 COLUMN_NAMES: Mapping[str, tuple[str, ...]] = {

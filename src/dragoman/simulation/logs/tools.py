@@ -9,7 +9,7 @@ from typing import Literal
 import msgspec
 from msgspec import Struct
 
-from ..timing import Timing
+from ..workload import Timing
 from . import table
 from .log import LogError, MeasuredLog, StreamTimings, build_log, join_logs
 
