@@ -509,14 +509,14 @@ MUTANTS = (
     ),
     Mutant(
         "one public address hides a private one of the same name (SSRF: vLLM CVE-2025-6242)",
-        "serving/media.py",
+        "serving/fetch.py",
         "not all(map(self._is_allowed, resolved))",
         "not any(map(self._is_allowed, resolved))",
         ("tests/hardening/test_ssrf.py",),
     ),
     Mutant(
         "a name is resolved again to be connected to (DNS rebinding)",
-        "serving/media.py",
+        "serving/fetch.py",
         "parsed.copy_with(host=str(resolved[0]), fragment=None)",
         "parsed.copy_with(fragment=None)",
         ("tests/hardening/test_ssrf.py",),

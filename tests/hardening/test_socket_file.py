@@ -74,5 +74,5 @@ def test_it_is_removed_only_by_the_server_that_created_it(tmp_path: Path):
 
 @pytest.mark.parametrize("mode", ["8", "rw", "1777", "0o600"])
 def test_a_mode_that_is_none_is_a_mistake(mode: str):
-    with pytest.raises(SettingsError, match="is no mode"):
+    with pytest.raises(SettingsError, match="is not a mode"):
         load_settings({"uds": "/tmp/s", "uds_mode": mode}, {})

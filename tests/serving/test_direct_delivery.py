@@ -205,8 +205,11 @@ def until_failure(steps: list[Step]) -> list[Step]:
     return passed
 
 
+# One iteration is a race: a stop string aborts the sequence in the second iteration with direct delivery, and in the
+# first without it. An end that the engine reports between the two leaves nothing to abort.
+pauses = st.integers(0, 6).filter(lambda pause: pause != 1)
 step_lists = st.lists(
-    st.tuples(st.lists(st.tuples(st.integers(0, 1), outputs), min_size=1, max_size=3), st.integers(0, 6)), max_size=12
+    st.tuples(st.lists(st.tuples(st.integers(0, 1), outputs), min_size=1, max_size=3), pauses), max_size=12
 ).map(until_failure)
 
 

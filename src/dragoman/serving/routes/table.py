@@ -102,4 +102,4 @@ def build_routes(features: Features, meters: ModelMetrics, http_metrics: HttpMet
         "ui": ui.build_routes(is_enabled=features.ui),
     }
     described = [route for group in groups.values() for route in group]
-    return {**groups, "openapi.handlers": openapi.build_routes(described)}
+    return {**groups, "openapi.document": openapi.build_routes(described)}
