@@ -235,7 +235,7 @@ def test_a_revision_is_pinned(hub: HubStub):
     hub.requests.clear()
     assert prepare(f"{GGUF}@{old}").plan.commit == old
     assert hub.requests == []
-    with pytest.raises(HubError, match="names the revision v1, and --revision is v2; name one of them"):
+    with pytest.raises(HubError, match="names the revision v1, but --revision is v2; remove one of them"):
         parse_reference(f"{GGUF}@v1", "v2")
 
 

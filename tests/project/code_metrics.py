@@ -44,16 +44,9 @@ VERBS_IN_ED = frozenset(
 )
 
 PARTICIPLE_FUNCTIONS = frozenset(
-    {
-        # Checks, which are named for what they check.
-        *("allowed_token_ids", "chunked_body", "compressed", "folded", "namespaced_call", "normalized"),
-        "structured_json",
-        # To be renamed.
-        *("_compiled", "_ended", "_matched", "_scored", "_tagged", "cached_tokens", "cleared", "compiled", "failed"),
-        *("translated", "written"),
-    }
+    ("allowed_token_ids", "chunked_body", "compressed", "folded", "namespaced_call", "normalized", "structured_json")
 )
-"""Functions that may be named by a participle. The second part of the list only gets shorter."""
+"""Checks of `dragoman check`, whose ids say what they check."""
 
 LIBRARY_NAMES = frozenset({"connection_made"})
 """Names that a library's interface prescribes (asyncio.Protocol)."""

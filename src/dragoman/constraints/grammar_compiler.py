@@ -18,7 +18,7 @@ from msgspec import Struct
 from ..core.engine import Matcher, Tokenizer
 from ..core.errors import EngineError, RequestError
 from .ending import ClosingMatcher, EndingSearch
-from .lark import ConstraintGrammar, find_control_names
+from .lark import ConstraintGrammar, find_control_tokens
 
 if TYPE_CHECKING:
     import llguidance
@@ -239,7 +239,7 @@ class GrammarVocabulary:
         special = tokenizer.special_tokens
         return cls(
             [tokenizer.token_bytes(id) for id in range(size)],
-            sorted({special[name] for name in find_control_names(special)} | set(eos)),
+            sorted({special[name] for name in find_control_tokens(special)} | set(eos)),
             list(eos),
             lambda text: tokenizer.encode(text, special=False),
         )

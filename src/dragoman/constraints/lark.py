@@ -30,7 +30,7 @@ from ..core.syntax import (
 )
 from .schema import CHEAP_VALUES, MAX_INTERSECTED, Json, Schema, combines_schemas, estimate, iterate_parts, parse_schema
 
-# Converts constraints that clients write (regexes, choices, grammars) to llguidance's syntax, and bounds them.
+# Constraints that clients write: regexes, choices and grammars, with limits on their size.
 
 MAX_REGEX_BYTES = 4 * 1024
 MAX_GRAMMAR_BYTES = 64 * 1024
@@ -43,7 +43,7 @@ another.
 
 
 def build_regex(pattern: str, param: str) -> str:
-    """A terminal. Raises RequestError where the pattern is too long."""
+    """Convert a regular expression to a Lark terminal. Raises RequestError if it is too long."""
     import llguidance  # noqa: PLC0415 (loaded when it is needed)
 
     if len(pattern.encode("utf-8", "surrogatepass")) > MAX_REGEX_BYTES:
@@ -52,10 +52,10 @@ def build_regex(pattern: str, param: str) -> str:
 
 
 def build_choices(options: Sequence[str], param: str) -> str:
-    """An expression. Raises RequestError where the choices are too large."""
+    """Build a Lark alternation of the choices. Raises RequestError if there are none or they are too large."""
     if not options:
         raise RequestError("The list of choices is empty.", param=param)
-    if sum(map(len, options)) > MAX_GRAMMAR_BYTES:
+    if sum(len(option.encode("utf-8", "surrogatepass")) for option in options) > MAX_GRAMMAR_BYTES:
         raise RequestError(f"The choices are larger than {MAX_GRAMMAR_BYTES // 1024} KiB.", param=param)
     # Lark's strings have JSON's escapes. A choice that occurs twice would only be an ambiguity for the parser.
     return "(" + " | ".join(map(json.dumps, dict.fromkeys(options))) + ")"
@@ -106,6 +106,8 @@ def _check_lark(text: str, param: str) -> None:
         raise RequestError(f"The grammar intersects more than {MAX_INTERSECTED} terminals.", param=param)
 
 
+# Closing of object schemas.
+
 _LIST_KEYWORDS = ("anyOf", "allOf", "prefixItems")
 _MAP_KEYWORDS = ("properties", "patternProperties", "$defs", "definitions")
 _SINGLE_KEYWORDS = ("items", "additionalProperties", "additionalItems")
@@ -118,10 +120,10 @@ _EXTENSION_KEYWORDS = frozenset(
 
 
 def close_schema(schema: Schema) -> Schema:
-    """Close all objects with `properties`, be it none, that do not set `additionalProperties`.
+    """Close every object that has `properties`, even empty ones, and does not set `additionalProperties`.
 
-    Schemas combined by `allOf` or `oneOf` stay open: closing one of them would forbid members of the other, or match
-    what the other matches too.
+    Schemas combined by `allOf` or `oneOf` stay open: a closed `allOf` branch would reject its siblings' properties, and
+    a closed `oneOf` branch could accept a value that the original rejects because several branches match.
     """
     if isinstance(schema, bool):
         return schema
@@ -155,13 +157,17 @@ def _close_part(value: Json) -> Json:
     return _close_node(value) if isinstance(value, dict) else value
 
 
+# Composition of a response's grammar.
+
 _TYPE_KEYWORDS = frozenset({"type", "$ref", "anyOf", "oneOf", "allOf", "enum", "const"})
 """Keywords that may determine the type of a value."""
 _ANY_TEXT = "/(?s:.*)/"
 _JSON_STYLE: dict[str, Json] = {"item_separator": ", ", "key_separator": ": ", "whitespace_flexible": False}
 """The separators of json.dumps. With flexible whitespace a weak model would emit blanks up to the token limit."""
 _JSON_LEXEME = re.compile(r'"(?:[^"\\]|\\.)*"|[:,] |[{}\[\]]|[^"{}\[\]:, ]+|.', re.DOTALL)
+"""Splits JSON text into the lexemes of llguidance's %json grammar."""
 _MARKER = re.compile(r"<[^<>\s=]*[>=]?|\[[^\[\]\s(=]*\]?|[^:(\n]*[:(]?")
+"""The shortest marker that begins a call: `<name>`, `[NAME]`, or the text up to `:` or `(`."""
 
 
 class ReasoningSection(Struct, frozen=True):
@@ -193,7 +199,7 @@ class ToolCallRules(Struct, frozen=True):
     is_required: the response consists of calls only.
     allows_parallel: several calls are allowed.
     around: the texts before the first call and after the last.
-    leading: see ToolFormat.
+    leading: only a call that begins the response is recognized; no marker begins it.
     """
 
     forms: tuple[CallForm, ...]
@@ -210,7 +216,7 @@ class ConstraintGrammar(Struct, frozen=True):
     text: the grammar.
     parts: each constraint alone, (param, text), to find the invalid one.
     is_cheap: it is known to compile within milliseconds.
-    costly: keywords that may be expensive.
+    costly: features that may be slow to compile, named for error messages.
     """
 
     text: str
@@ -235,7 +241,10 @@ def compose_grammar(
 ) -> ConstraintGrammar:
     """Compose the grammar of one response.
 
-    answer_prefix: text before the body that is not part of a call.
+    body: constraint on the text of the response; None allows any text.
+    calls: tools that may be called.
+    reasoning: section before the body.
+    answer_prefix: literal text before the body, absent before a call.
 
     Without body and calls: free text. Optional calls without a body: free text, then calls only. Calls and a body: one
     or the other.
@@ -248,8 +257,11 @@ def compose_grammar(
     return _GrammarWriter(special_tokens, answer_prefix).write_answer(body, body_param, calls, reasoning)
 
 
-def find_control_names(special_tokens: Iterable[str]) -> list[str]:
-    """The added tokens that text cannot contain. Some vocabularies add blanks and single characters as plain text."""
+def find_control_tokens(special_tokens: Iterable[str]) -> list[str]:
+    """Return the added tokens that never occur in ordinary text.
+
+    Blank and one-character tokens are excluded: some vocabularies add them as plain text.
+    """
     return [name for name in special_tokens if len(name) > 1 and not name.isspace()]
 
 
@@ -264,7 +276,7 @@ class _GrammarWriter:
         self._special_tokens = special_tokens
         self._answer_prefix = answer_prefix
         # The longest first: one name may be the beginning of another.
-        names = sorted(find_control_names(special_tokens), key=len, reverse=True)
+        names = sorted(find_control_tokens(special_tokens), key=len, reverse=True)
         self._pattern = re.compile("|".join(map(re.escape, names)) or r"(?!)")
         self._rules: dict[str, str] = {}
         self._parts: list[tuple[str, str]] = []
@@ -285,15 +297,15 @@ class _GrammarWriter:
             syntax = reasoning.syntax
             head, token, tail = self._split_at_token(syntax.end)
             if not token and not head:
-                raise ValueError("the end mark of reasoning is empty")
+                raise ValueError("the end marker of reasoning is empty")
             if token:
-                thought = f"{_ANY_TEXT} {token} {self._write_verbatim(tail)}"
+                section = f"{_ANY_TEXT} {token} {self._write_verbatim(tail)}"
             else:
-                thought = self._define_rule("until", f"{_ANY_TEXT} {_quote_literal(head)}", "[lazy]")
-            thought = f"{thought} {self._write_verbatim(syntax.end_suffix)}"
+                section = self._define_rule("until", f"{_ANY_TEXT} {_quote_literal(head)}", "[lazy]")
+            section = f"{section} {self._write_verbatim(syntax.end_suffix)}"
             if not reasoning.is_open:
-                thought = self._define_rule("thought", f"{self._write_verbatim(syntax.begin)} {thought}") + "?"
-            start = f"{thought} {start}"
+                section = self._define_rule("reasoning", f"{self._write_verbatim(syntax.begin)} {section}") + "?"
+            start = f"{section} {start}"
         rules = (f"{rule_name}: {expression}" for expression, rule_name in self._rules.items())
         text = "\n".join(["%llguidance {}", f"start: {start}", *rules])
         if self._nested:

@@ -57,8 +57,8 @@ from .fields import (
 )
 from .json_encoding import encode_field, encode_string
 from .logprobs import (
+    CompletionLogprobBuilder,
     ContentTokens,
-    TextOffsets,
     TokenNaming,
     content_tokens,
     render_completion_logprobs,
@@ -128,7 +128,7 @@ class _ChoiceState:
 
     __slots__ = ("content", "offsets", "pending_tokens", "prompt", "scored")
 
-    def __init__(self, offsets: TextOffsets) -> None:
+    def __init__(self, offsets: CompletionLogprobBuilder) -> None:
         self.offsets = offsets
         self.content = ContentTokens()
         self.pending_tokens: list[Token] = []
@@ -284,12 +284,16 @@ class CompletionsWriter(ChunkWriter):
     def _render_weights(self, choice: ChoiceFinished | Choice) -> bytes:
         return render_weight_versions(choice.weights) if self._options.weight_versions else b""
 
-    def _create_offsets(self) -> TextOffsets:
+    def _create_offsets(self) -> CompletionLogprobBuilder:
         options = self._options
         naming = TokenNaming(options.tokens_as_ids)
-        return TextOffsets(options.logprobs or 0, naming, options.special_tokens_in_text, sampled_first=self._is_vllm)
+        return CompletionLogprobBuilder(
+            options.logprobs or 0, naming, options.special_tokens_in_text, sampled_first=self._is_vllm
+        )
 
-    def _render_logprobs(self, offsets: TextOffsets, prompt: PromptTokens | None, tokens: Sequence[Token]) -> bytes:
+    def _render_logprobs(
+        self, offsets: CompletionLogprobBuilder, prompt: PromptTokens | None, tokens: Sequence[Token]
+    ) -> bytes:
         if self._options.logprobs is None:
             return b"null"
         prompt_rows = offsets.add_prompt(prompt) if self._options.echo and prompt is not None else []

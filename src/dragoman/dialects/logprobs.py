@@ -1,6 +1,6 @@
-"""Logprobs in the formats of Chat Completions, Completions and vLLM, the tokens that they list, and token counts.
+"""Rendering of logprobs for Chat Completions, Completions and vLLM, alignment of tokens with text, and token counts.
 
-The tokens of a text in OpenAI's `logprobs` list are, concatenated, the text.
+The tokens in `logprobs.content`, concatenated, equal the text.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ _REPLACED = "\ufffd".encode()
 class Matched(Struct, frozen=True):
     """A token and its part of the text.
 
-    listed: the token reduced to its bytes in the text; None if it has none.
+    listed: the token as `logprobs` lists it, cut to its text; unchanged if it could not be aligned; None if it is not
+    listed.
     data: its UTF-8 bytes in the text.
     """
 
@@ -69,7 +70,8 @@ class TokenMatcher:
         while self._waiting:
             token, expected = self._waiting[0]
             own, text = token.utf8, self._text
-            # Decided, if no following text can change what the token is aligned with.
+            # A token is settled once no later text can change its alignment: it already matches, it is a special token
+            # that the text contradicts, or enough text is known.
             if expected and not (
                 (token.special and not own.startswith(text))
                 or text.startswith(own)
@@ -198,8 +200,12 @@ def render_completion_logprobs(rows: Sequence[LogprobRow]) -> bytes:
     return escape_line_breaks(_encode(columns))
 
 
-class TextOffsets:
-    """The start of each token of one choice in its text.
+class CompletionLogprobBuilder:
+    """Builds the rows of Completions' `logprobs` for one choice, with the start of each token in its text.
+
+    top: maximum alternatives per token.
+    special_in_text: the text contains special tokens.
+    sampled_first: the sampled token precedes its alternatives (vLLM's order).
 
     An offset counts the characters that begin in the tokens before. It depends on the tokens alone, so that streamed
     and full responses agree however the text was split.

@@ -43,9 +43,10 @@ T = TypeVar("T")
 class EncoderConfig(Struct, frozen=True):
     """Dimensions of an encoder.
 
-    prefix: of its tensors' names inside a larger model.
+    positions: maximum number of tokens in an input.
     first_position: of a text's first token; RoBERTa counts from the padding id + 1.
-    positions: maximum number of tokens.
+    types: number of token types (segments).
+    eps: added to the variance in LayerNorm.
     """
 
     family: str
@@ -62,11 +63,16 @@ class EncoderConfig(Struct, frozen=True):
 
     @property
     def prefix(self) -> str:
+        """Prefix of the encoder's tensor names inside a task model: `bert.` or `roberta.`."""
         return f"{self.family}."
 
 
 class PoolingConfig(Struct, frozen=True):
-    """Pooling of token vectors to an embedding. max_tokens: if less than the model's positions, else None."""
+    """How token vectors are pooled to an embedding.
+
+    max_tokens: `max_seq_length` of sentence_bert_config.json; None if it is not configured.
+    matryoshka_dimensions: the only permitted lengths; empty permits all.
+    """
 
     pooling: Pooling = Pooling.MEAN
     normalized: bool = True
@@ -272,7 +278,7 @@ class Bert:
             for index in range(config.layers)
         ]
         self._activation = _gelu if config.activation == "gelu" else _relu
-        # Buffers of old checkpoints, and heads of other tasks.
+        # Old checkpoints store these index buffers as tensors.
         for name in ("position_ids", "token_type_ids"):
             tensors.drop(names + name)
 
@@ -350,9 +356,10 @@ def _relu(rows: Floats) -> Floats:
 
 
 def _gelu(rows: Floats) -> Floats:
-    """rows * the normal distribution's cumulative function; its error is below 2e-7.
+    """GELU: x * Phi(x), where Phi is the cumulative distribution function of the normal distribution.
 
-    Abramowitz and Stegun, Handbook of Mathematical Functions, 26.2.17 by way of 7.1.26.
+    Phi is computed from erf, which is approximated by formula 7.1.26 of Abramowitz and Stegun, Handbook of Mathematical
+    Functions; the absolute error of Phi is below 2e-7.
     """
     scaled = np.abs(rows) * np.float32(0.5**0.5)
     t = np.float32(1) / (np.float32(1) + np.float32(0.3275911) * scaled)
@@ -471,7 +478,7 @@ def load(directory: Path, *, max_model_len: int | None = None, max_waiting: int 
                 task.matryoshka_dimensions,
             )
             engine = BertEmbedder(bert, embedding_info, max_waiting)
-            # Drop the pooler: trained for next-sentence prediction, unused by embeddings.
+            # Embeddings use neither BERT's pooler (trained for next-sentence prediction) nor the language-model head.
             for prefix in ("", config.prefix):
                 tensors.drop_all(f"{prefix}pooler.")
             for name in ("cls.", "lm_head."):

@@ -1,6 +1,7 @@
-"""References to models of a hub, and the files of a repository that a model consists of. No I/O.
+"""Model references (`org/name[:quant][@revision]`), selection of a repository's files, and hub error messages.
 
-Pickles (`*.bin`, `*.pt`, ...) are never selected, since loading one runs code; code is selected only on request.
+Makes no network requests. Pickles (`*.bin`, `*.pt`, ...) are never selected, because loading one can run code; Python
+files are selected only on request.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ _STATUS_MESSAGES = {
     401: "{endpoint} does not accept HF_TOKEN; create a token and set it",
     403: "HF_TOKEN may not read {name}; use a token of an account that has access to it",
     451: "{name} has been disabled at {endpoint}; choose another model",
-    429: "{endpoint} limits the rate of requests; retry in a few minutes, or set HF_TOKEN for a higher limit",
+    429: "the rate limit of {endpoint} is exceeded; retry in a few minutes, or set HF_TOKEN for a higher limit",
 }
 
 Hub = Literal["huggingface", "modelscope"]
@@ -55,9 +56,9 @@ class ModelReference(Struct, frozen=True):
     """A model in a hub.
 
     repository: its id, `org/name`.
-    quantization: of a GGUF file, as `Q4_K_M`; None selects one.
+    quantization: of the GGUF file, such as `Q4_K_M`; None selects the preferred one.
     revision: a branch, a tag or a commit; None is the default branch.
-    hub: that has it.
+    hub: the hub that hosts it.
     """
 
     repository: str
@@ -97,7 +98,9 @@ def parse_reference(text: str, revision: str | None = None) -> ModelReference:
     if match is None:
         raise HubError(f"{text!r} is not a model of a hub; write `org/name`, `org/name:QUANT` or `org/name@REVISION`")
     if match["revision"] and revision and match["revision"] != revision:
-        raise HubError(f"{text} names the revision {match['revision']}, and --revision is {revision}; name one of them")
+        raise HubError(
+            f"{text} names the revision {match['revision']}, but --revision is {revision}; remove one of them"
+        )
     return ModelReference(match["repository"], match["quantization"], match["revision"] or revision)
 
 
@@ -344,11 +347,11 @@ def translate_errors(name: str) -> Generator[None]:
 
 
 def _describe_error(name: str, error: Exception) -> str | None:  # noqa: PLR0911 - a table
-    """Describe an answer of the hub, or a failure of this machine or the network, in a sentence; None for others."""
+    """Describe an error of the hub, the network or the disk in one sentence; None for any other error."""
     from huggingface_hub import constants, errors  # noqa: PLC0415 - takes a fifth of a second
 
     endpoint = constants.ENDPOINT
-    # LocalEntryNotFoundError says that a file could not be downloaded, and its cause why.
+    # LocalEntryNotFoundError only says that the download failed; its cause says why.
     is_local = isinstance(error, errors.LocalEntryNotFoundError)
     cause = error.__cause__ if is_local else error
     # httpx2's errors, or httpx's with huggingface_hub 1.
@@ -375,7 +378,7 @@ def _describe_error(name: str, error: Exception) -> str | None:  # noqa: PLR0911
                 f"{name}`"
             )
         case _ if isinstance(cause, errors.FileMetadataError):
-            return f"{endpoint} does not answer as a hub does; check HF_ENDPOINT"
+            return f"{endpoint} does not answer like a Hugging Face hub; check HF_ENDPOINT"
         case _ if is_network_error:
             return f"{endpoint} cannot be reached; check the network, HF_ENDPOINT and the proxy settings"
         case OSError(errno=errno.ENOSPC | errno.EDQUOT):

@@ -1,6 +1,7 @@
 """The lifecycle of models: loading, unloading, and restarting failed engines.
 
-`Models` decides; a `ModelSlot` is one model's state. Time comes from an injected clock.
+`Models` (models.py) schedules loads, evictions and restarts; a `ModelSlot` holds the state of one model and performs
+the transitions. The clock is injected.
 """
 
 from __future__ import annotations
@@ -66,12 +67,12 @@ class ModelSpec:
     load: builds the model without starting it; blocking; raises DragomanError, OSError or ValueError.
     created: Unix seconds.
     aliases: other names.
-    ttl: idle seconds after which it is unloaded; None is never.
-    memory: its size in bytes.
-    download: downloads what `load` needs; blocking; raises as `load`. Other models can be loaded meanwhile.
-    progress: of both; shared with them.
-    is_eager: whether it is loaded from the start; the server is not ready before.
-    revision: the commit of a model of a hub.
+    ttl: idle timeout in seconds; None never unloads it.
+    memory: bytes that it occupies once loaded.
+    download: downloads what `load` needs; blocking; raises the same errors. Other models can be loaded meanwhile.
+    progress: of `download` and `load`, which update it.
+    is_eager: whether it is loaded at startup; the server is not ready until then.
+    revision: its commit in the hub's repository.
     adapters: names of the adapters that it has once it is loaded.
     """
 
@@ -149,7 +150,9 @@ class ModelSlot:
         self.on_change: Callable[[], None] | None = None
         """Called after a change of `state` or `is_loading`."""
         self._clock = clock
-        self._n_users = self._n_waiting = self._reserved = 0
+        self._n_users = self._n_waiting = 0
+        self._n_resuming = 0
+        """Requests whose load has finished and that have not resumed; the model is not unloaded before they have."""
         self._changed = asyncio.Event()
         self._n_failures = 0
         self.last_used = self.started_at = self.retry_at = self._progressed = clock()
@@ -198,7 +201,7 @@ class ModelSlot:
     @property
     def is_busy(self) -> bool:
         """Whether a request uses the model, or has waited for it and has not resumed yet."""
-        return self._n_users > 0 or self._reserved > 0
+        return self._n_users > 0 or self._n_resuming > 0
 
     @property
     def status(self) -> str:
@@ -253,12 +256,12 @@ class ModelSlot:
         finally:
             self._n_waiting -= 1
             # A waiting request that resumes or is cancelled gives back its reservation.
-            self._reserved = min(self._reserved, self._n_waiting)
+            self._n_resuming = min(self._n_resuming, self._n_waiting)
             self._changed.set()
 
     @property
     def _was_never_loaded(self) -> bool:
-        """Whether its loading failed, so that there is nothing to restart."""
+        """Whether the model has never been loaded, so that there is no engine to restart."""
         return self.model is None or (self.summary is None and self.spec is not None)
 
     @property
@@ -278,13 +281,13 @@ class ModelSlot:
         return None if self._ttl is None else max(0.0, self.last_used + self._ttl - self._clock())
 
     def keep_for(self, seconds: float | None) -> None:
-        """Set the idle seconds after which it is unloaded, until then; None is never. Only for a model on demand."""
+        """Override the idle timeout until the model is unloaded; None disables it. Only for models on demand."""
         assert self.spec is not None
         self._ttl = seconds
 
     @property
-    def failed(self) -> bool:
-        """Whether an engine of the model has failed for good."""
+    def has_new_failure(self) -> bool:
+        """Whether an engine of a loaded model reports a failure that has not been handled yet."""
         is_loaded = self.state in (ModelState.LOADED, ModelState.DRAINING) and self.model is not None
         return is_loaded and any(engine.health().failed for engine in self._find_engines())
 
@@ -339,9 +342,9 @@ class ModelSlot:
         self.summary = ModelSummary.from_model(model)
         # `keep_for` holds until the model is unloaded, so every load begins with the configured time.
         self._ttl = self.spec.ttl
-        # Requests that waited for the load have a claim to the model until they have resumed: an eviction in between
-        # would make all of them wait for another load.
-        self._reserved = self._n_waiting
+        # Reserve the model for the requests that waited for this load, until each has resumed: evicting it before would
+        # make all of them wait for another load.
+        self._n_resuming = self._n_waiting
         log.info("%s is loaded", self.name)
 
     async def download(self) -> None:
@@ -372,7 +375,7 @@ class ModelSlot:
     async def drain_and_unload(self) -> None:
         """Wait for running requests, then unload the model."""
         # Requests that have waited for the load come first: a draining model would reject them.
-        await self._wait_until(lambda: not self._reserved)
+        await self._wait_until(lambda: not self._n_resuming)
         self.state = ModelState.DRAINING
         await self._wait_until(lambda: not self._n_users)
         if self.model is not None and isinstance(self.model.trainable, SucceedingTrainable):
@@ -415,7 +418,7 @@ class ModelSlot:
         if self.state is ModelState.LOADED and now - self.started_at >= HEALTHY_AFTER:
             self._n_failures = 0
         self.retry_at = now + min(MAX_BACKOFF, MIN_BACKOFF * 2**self._n_failures)
-        # The backoff reaches its maximum long before; the bound only keeps the power a number that a float can hold.
+        # Bound the exponent, so that 2**n stays in the range of a float.
         self._n_failures = min(self._n_failures + 1, 32)
         self.state = ModelState.FAILED
         try:
@@ -445,7 +448,8 @@ class ModelSlot:
 class Lease(AsyncGenerator[list[Event]]):
     """A batch stream that prevents its model from being unloaded until it ends, is closed or is garbage-collected.
 
-    A generator function would hold nothing before its first step, and nothing at all if it is dropped before that.
+    An async generator function would not hold the model before its first step, and its `finally` never runs if it is
+    dropped before that.
     """
 
     __slots__ = ("_batches", "_usage_guard")
@@ -455,14 +459,14 @@ class Lease(AsyncGenerator[list[Event]]):
         self._batches = batches
         usage_guard.__enter__()
 
-    # The inherited one is one more coroutine.
+    # The inherited __anext__ is a coroutine that awaits asend(): one more frame for every batch.
     def __anext__(self) -> Coroutine[Any, Any, list[Event]]:
         return self.asend(None)
 
     async def asend(self, value: None) -> list[Event]:
         try:
             return await self._batches.asend(value)
-        # The regular end arrives here too, as StopAsyncIteration.
+        # Also releases at the regular end, which arrives as StopAsyncIteration.
         except BaseException:
             self._release()
             raise

@@ -285,7 +285,7 @@ class Models:
         """
         slot.note_progress()
         slot.fail_generations()
-        if slot.failed:
+        if slot.has_new_failure:
             await slot.stop_failed()
         if slot.retry_due:
             await slot.restart()

@@ -63,7 +63,7 @@ class CallObserver:
         line.status, line.prompt_tokens, line.queue_s = 200, prompt_tokens, None
 
     def fail(self, error: Exception) -> None:
-        self.line.failed(error)
+        self.line.record_failure(error)
 
     def __enter__(self) -> None:
         if self.account is not None:
@@ -74,7 +74,7 @@ class CallObserver:
     ) -> None:
         line = self.line
         if isinstance(error, Exception):
-            line.failed(error)
+            line.record_failure(error)
         elif line.status == CLIENT_CLOSED_REQUEST and line.error is None:
             # Neither finished nor failed: it was cancelled.
             line.error = "cancelled"
@@ -115,7 +115,7 @@ class _ObservedBatches(Lease):
             batch = await self._batches.asend(value)
         except BaseException as error:
             if isinstance(error, Exception) and not isinstance(error, StopAsyncIteration):
-                self._observer.line.failed(error)
+                self._observer.line.record_failure(error)
             self._release()
             raise
         self._observer.record(batch)

@@ -1,4 +1,4 @@
-"""The context of a request, whether it comes over HTTP or as a frame of a WebSocket."""
+"""The request context shared by HTTP requests and WebSocket connections."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from .service import Service
 
 
 class RequestHeaders(Headers):
-    """The headers of a request, by name; `get` and `getlist` take names in lower case.
+    """The headers of a request, by name; `get` and `getlist` need lower-case names.
 
     A request looks up a dozen names, most of them absent; each lookup of the base class compares all headers.
     """
 
     def __init__(self, scope: Scope) -> None:
         super().__init__(scope=scope)
-        # The first of several with one name, as the base class has it.
+        # Of repeated headers the first wins, as in the base class.
         self._first = {name.decode("latin-1"): value.decode("latin-1") for name, value in reversed(self._list)}
-        # Without a call of Python for each lookup.
+        # dict.get is implemented in C; overriding `get` would add a Python call to each lookup.
         self.get = self._first.get  # pyright: ignore[reportAttributeAccessIssue]
 
     def __contains__(self, key: object) -> bool:
@@ -42,7 +42,7 @@ class RequestHeaders(Headers):
 
 
 class RequestContext(Protocol):
-    """An HTTP request, or a WebSocket connection that carries several requests."""
+    """What handlers know about the sender: an HTTP request, or a WebSocket connection that carries several requests."""
 
     @property
     def service(self) -> Service: ...
@@ -67,35 +67,35 @@ class RequestContext(Protocol):
 
 
 class TrackedQuery(QueryParams):
-    """Query parameters that record the names for which a handler has looked, in `read`."""
+    """Query parameters that add each name that a handler looks up to `accessed`."""
 
-    def __init__(self, query_string: bytes, read: set[str]) -> None:
+    def __init__(self, query_string: bytes, accessed: set[str]) -> None:
         super().__init__(query_string)
-        self._read = read
+        self._accessed = accessed
 
     def __getitem__(self, key: str) -> str:
-        self._read.add(key)
+        self._accessed.add(key)
         return super().__getitem__(key)
 
     def getlist(self, key: str) -> list[str]:
-        self._read.add(key)
+        self._accessed.add(key)
         return super().getlist(key)
 
     def multi_items(self) -> list[tuple[str, str]]:
-        self._read.update(self.keys())
+        self._accessed.update(self.keys())
         return super().multi_items()
 
     def select(self, is_wanted: Callable[[str], bool]) -> list[tuple[str, str]]:
         """The names and values whose names are wanted."""
         selected = [(name, value) for name, value in super().multi_items() if is_wanted(name)]
-        self._read.update(name for name, _ in selected)
+        self._accessed.update(name for name, _ in selected)
         return selected
 
 
 class RequestRecord:
-    """Facts of a request when its response begins or has ended, for headers and the access log.
+    """Data about a request that its handler collects for response headers and the access log.
 
-    owner: whose limits the response's headers report.
+    owner: the owner whose rate limits the response headers report.
     arrival_time: when its JSON body was complete, on the event loop's clock; None without one.
     call: its last call that used a model; None if there was none, or if nothing observes calls.
     span: of the request; None if it is not traced.

@@ -67,7 +67,7 @@ class _DisconnectWatcher:
         self._task: asyncio.Task[None] | None = None
 
     def on_disconnect(self, callback: Callable[[], object] | None, /) -> None:
-        """As `http.disconnect.OnDisconnect`."""
+        """Implements `OnDisconnect`."""
         self._callback = callback
         if callback is not None and (self._task is None or self._task.done()):
             self._task = asyncio.get_running_loop().create_task(self._wait_for_disconnect())
@@ -87,13 +87,13 @@ class _DisconnectWatcher:
             await asyncio.gather(self._task, return_exceptions=True)
 
 
-# Keepalives and stall detection of streams, on one timer. Independent of HTTP.
+# Keepalives and detection of stalled streams, on one timer.
 
 
 class StreamTimeouts(Struct, frozen=True):
     """Timeouts of a stream, in seconds.
 
-    headers: how long headers wait for Started, so that an error can still be an HTTP status.
+    headers: how long response headers wait for the `Started` event, so that an error can still set the status.
     admitted_headers: the same after admission, when only overload or a failure can still occur.
     keepalive: maximum silence before a keepalive is sent.
     stall: how long one write may block before the client counts as disconnected.
@@ -112,7 +112,7 @@ class MonitoredStream(Protocol):
 
 
 class StreamMonitor:
-    """Monitors all streams of a server with one timer, TICKS_PER_TIMEOUT times in the shorter timeout.
+    """Monitors all streams of a server with one timer, which ticks TICKS_PER_TIMEOUT times within the shorter timeout.
 
     A timer per stream would cost half a kilobyte each and a clock read per write; instead, streams count ticks since
     their last write.
@@ -125,7 +125,7 @@ class StreamMonitor:
 
     def __init__(self, timeouts: StreamTimeouts) -> None:
         self.timeouts = timeouts
-        # A quarter of the shorter timeout: a keep-alive is late by at most that.
+        # So a keepalive is late by at most one interval.
         self._interval = min(timeouts.keepalive, timeouts.stall) / self.TICKS_PER_TIMEOUT
         self.keepalive_ticks = int(timeouts.keepalive / self._interval)
         # One more: the first tick may come right after the write has begun, and the timeout has to pass completely.

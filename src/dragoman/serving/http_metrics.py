@@ -1,6 +1,7 @@
-"""HTTP metrics with the names of vLLM's `/metrics`, as plain numbers that are cheap to update.
+"""HTTP metrics, and merging of the metrics of several worker processes.
 
-Paths are counted by their route's pattern, which bounds the number of label values.
+The HTTP metrics have the names of vLLM's `/metrics`. Their paths are route patterns, which bounds the number of label
+values.
 """
 
 from __future__ import annotations
@@ -156,10 +157,10 @@ class _FixedCollector(Collector):
 
 
 def merge_families(sources: Iterable[Sequence[MetricFamily]]) -> list[MetricFamily]:
-    """Add up the samples with the same name and labels.
+    """Merge the samples that have the same name and labels.
 
-    Gauges are summed too, except for shares (the mean), the start of the process (the earliest), what is up in all
-    workers or not (the minimum), and states and information, which are equal in all of them (the maximum).
+    Counters, histograms and gauges are summed, except for gauges of ratios (`_perc`: the mean), of
+    `process_start_time_seconds` and `_up` (the minimum), and of `_info` and `_state`, which are equal in all workers.
     """
     families: dict[str, MetricFamily] = {}
     values: dict[str, dict[tuple[str, tuple[tuple[str, str], ...]], list[float]]] = {}
@@ -182,8 +183,8 @@ def merge_families(sources: Iterable[Sequence[MetricFamily]]) -> list[MetricFami
             elif family.name.endswith("_up") or family.name == "process_start_time_seconds":
                 combine = min
         samples = [
-            MetricSample(sample_name, dict(labels), combine(found))
-            for (sample_name, labels), found in values[name].items()
+            MetricSample(sample_name, dict(labels), combine(sample_values))
+            for (sample_name, labels), sample_values in values[name].items()
         ]
         merged.append(MetricFamily(name, family.text, family.type, samples))
     return merged

@@ -74,7 +74,7 @@ class RequestLogLine(Struct):
                     if isinstance(event, ChoiceFinished):
                         self.finish_reasons.append(event.reason.value)
 
-    def failed(self, error: Exception) -> None:
+    def record_failure(self, error: Exception) -> None:
         is_known = isinstance(error, DragomanError)
         self.status = error.status if is_known else 500
         self.error = (error.code if is_known else None) or type(error).__name__

@@ -95,11 +95,11 @@ def render_message(choice: Choice, names: tuple[str, ...], profile: Profile, leg
     """The full message. Its content is null if it has only reasoning, a refusal or calls."""
     text, reasoning, refusal, calls = choice.split_parts()
     sealed = [part for part in choice.parts if names and isinstance(part, Reasoning) and part.seal]
-    # An answer that is empty altogether has the text "", so that clients which expect a string get one.
-    is_empty = not text and (reasoning or sealed or refusal or calls)
+    # A completely empty response has the content "" instead of null, for clients that expect a string.
+    is_content_null = not text and bool(reasoning or sealed or refusal or calls)
     fields = [
         b'"role":"assistant"',
-        b'"content":' + (b"null" if is_empty else encode_string(text)),
+        b'"content":' + (b"null" if is_content_null else encode_string(text)),
         b'"refusal":' + (encode_string(refusal) if refusal else b"null"),
     ]
     if profile is Profile.VLLM:
@@ -208,11 +208,11 @@ class ChatWriter(ChunkWriter):
         self._options = options
         self._envelope = ChunkEnvelope(header, options, KINDS)
         self._is_vllm = options.profile is Profile.VLLM
-        # A client that asks for ids pairs them with the logprobs: an RL trainer, which learns the end of the text too.
+        # Clients that request token ids (RL trainers) pair each id with a logprob, including the end-of-text token.
         self._lists_all_tokens = self._is_vllm or options.token_ids or options.tokens_as_ids
         self._wants_prompt = options.token_ids or options.prompt_text
         self._wants_tokens = options.token_ids or options.logprobs is not None
-        # Decided once: a plain stream has no state of a choice, so a token needs no lookup of one.
+        # A plain stream sends text deltas without looking up a choice's state.
         self._is_plain = not (self._wants_prompt or self._wants_tokens or options.continuous_usage)
         self._awaits_prompt = False
         self._choice_count = 0
@@ -345,7 +345,7 @@ class ChatWriter(ChunkWriter):
         return b"".join(self._envelope.render_chunk(choice, self._get_usage(), extra) for choice in choices)
 
     def _get_state(self, choice: int) -> _ChoiceState:
-        """The state is created lazily: most choices never need one."""
+        """Return the state of a choice, created on first use: plain text deltas do not need it."""
         state = self._choices.get(choice)
         if state is None:
             state = self._choices[choice] = _ChoiceState()
