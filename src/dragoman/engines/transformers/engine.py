@@ -34,6 +34,7 @@ from .backend import Network, torch
 from .device_sampler import can_sample_on_device
 from .model import Floats, TransformersModel, TransformersOptions, TransformersRunner, load_network
 from .paged_attention import MASKED_NAME, NAME, reduce_limits, register, set_attention
+from .recurrent import CACHE_NAMES
 from .vision import (
     TransformersVision,
     TransformersVisionRunner,
@@ -241,7 +242,7 @@ def _compute_reference(network: Network, ids: list[int]) -> Floats:
     with torch.inference_mode():
         tensor = torch.tensor([ids], device=network.device)
         prefill = network(input_ids=tensor[:, :-1], use_cache=True)
-        cache_name = "cache_params" if "cache_params" in prefill else "past_key_values"
+        cache_name = next(name for name in CACHE_NAMES if name in prefill)
         decode = network(
             input_ids=tensor[:, -1:],
             position_ids=torch.tensor([[len(ids) - 1]], device=network.device),

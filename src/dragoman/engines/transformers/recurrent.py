@@ -23,7 +23,8 @@ from .paged_attention import allocate_slots
 _CACHES: Any = import_module("transformers.cache_utils")
 _UPDATES = frozenset({"update_conv_state", "update_recurrent_state"})
 """Methods of the library's cache that store state beside keys and values."""
-_CACHE_NAMES = ("cache_params", "past_key_values")
+CACHE_NAMES = ("cache", "cache_params", "past_key_values")
+"""Names of the cache in inputs and outputs: `cache` since transformers 5.24, the others in earlier versions."""
 _KINDS = ("conv_states", "recurrent_states")
 """Attributes of a layer of the library's cache: states by number."""
 
@@ -312,4 +313,4 @@ def _find_cache_name(module: Network) -> str | None:
     if not any(_UPDATES.intersection(function.__code__.co_names) for function in functions):
         return None
     parameters = inspect.signature(kind.forward).parameters
-    return next((name for name in _CACHE_NAMES if name in parameters and "hidden_states" in parameters), None)
+    return next((name for name in CACHE_NAMES if name in parameters and "hidden_states" in parameters), None)
