@@ -255,7 +255,7 @@ async def _run_check(check: Check, client: Client, claims: frozenset[str], allow
     if missing:
         return Verdict(check, CheckOutcome.SKIPPED, f"not claimed: {', '.join(sorted(missing))}")
     if client.target.profile in check.except_for:
-        return Verdict(check, CheckOutcome.SKIPPED, f"{client.target.profile} documents another behaviour")
+        return Verdict(check, CheckOutcome.SKIPPED, f"{client.target.profile} documents another behavior")
     if check.is_destructive and not allow_destructive:
         return Verdict(check, CheckOutcome.SKIPPED, "destructive: run with --destructive")
     session, start = Session(client, claims), time.perf_counter()

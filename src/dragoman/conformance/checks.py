@@ -205,11 +205,11 @@ class ChunkState(ABC):
             for key in CONSTANT_FIELDS:
                 require(chunk.get(key) == self._first.get(key), f"{key} changed to {chunk.get(key)!r}")
             fingerprint = chunk.get("system_fingerprint")
-            former = self._fingerprint if self._allow_variants else self._first.get("system_fingerprint")
+            expected = self._fingerprint if self._allow_variants else self._first.get("system_fingerprint")
             # Some servers send the fingerprint in some chunks only.
-            is_absent = self._allow_variants and None in (fingerprint, former)
-            require(is_absent or fingerprint == former, f"system_fingerprint changed to {fingerprint!r}")
-            self._fingerprint = former or fingerprint
+            is_absent = self._allow_variants and None in (fingerprint, expected)
+            require(is_absent or fingerprint == expected, f"system_fingerprint changed to {fingerprint!r}")
+            self._fingerprint = expected or fingerprint
             choices = require_objects(chunk.get("choices"), "choices")
             for choice in choices:
                 self._check_choice(choice)
