@@ -96,7 +96,8 @@ class _MessagesStreamState:
             self._has_failed = True
             return
         require(
-            self._has_started != (kind == "message_start"), f"{kind}, where message_start has to come first and once"
+            self._has_started != (kind == "message_start"),
+            f"{kind}: message_start must be the first event, and occur once",
         )
         # The stop reason and usage are final, and SDKs close the message with them.
         require(self._final_delta is None or kind == "message_stop", f"{kind} after message_delta")
@@ -215,7 +216,7 @@ def check_object(message: Json) -> None:
                 require_string(block.get("data"), f"{location}.data")
             case "tool_use":
                 for key in ("id", "name"):
-                    require(require_string(block.get(key), f"{location}.{key}"), f"{location}: unnamed")
+                    require(require_string(block.get(key), f"{location}.{key}"), f"{location}: {key} is empty")
                 require_object(block.get("input"), f"{location}.input")
             case kind:
                 raise Violation(f"{location} is of type {kind!r}")

@@ -106,17 +106,17 @@ class _ChatStreamState(ChunkState):
 
     def _check_delta(self, delta: Json, location: str) -> None:
         require(delta.keys() <= DELTA_FIELDS, f"{location}: unknown fields in {sorted(delta)}")
-        require("role" not in delta, f"{location}: the role again")
+        require("role" not in delta, f"{location}: a second role")
         # An empty delta costs a chunk and carries nothing.
         require(all(value not in (None, "", []) for value in delta.values()), f"{location}: an empty field in {delta}")
         names = {*REASONING_FIELDS, REASONING_DETAILS}
         fields = {"reasoning" if field in names else field for field in delta}
         # Text, reasoning and calls are ordered relative to each other; one delta with several would lose that order.
         has_fields = len(fields) == 1 or (self._allow_variants and len(fields) > 1)
-        require(has_fields, f"{location}: one field a delta, not {sorted(delta)}")
+        require(has_fields, f"{location}: a delta has one field, not {sorted(delta)}")
         require(
             len({delta[field] for field in REASONING_FIELDS & delta.keys()}) <= 1,
-            f"{location}: the names of the reasoning differ",
+            f"{location}: reasoning and reasoning_content differ",
         )
 
 
@@ -136,7 +136,9 @@ def _check_call(choice: _ChoiceState, call: Json, location: str) -> None:
     # The format allows the deltas of parallel calls to alternate, but OpenAI sends one call after another, and clients
     # may rely on it.
     require(index == choice.calls - 1, f"{location}: a delta of call {index}, open is {choice.calls - 1}")
-    require(call.keys() == {"index", kind} and body.keys() == {text}, f"{location}: id, type or name again in {call}")
+    require(
+        call.keys() == {"index", kind} and body.keys() == {text}, f"{location}: id, type or name repeated in {call}"
+    )
 
 
 def check_object(response: Json, *, extra_reasons: tuple[str, ...] = ()) -> None:

@@ -80,7 +80,7 @@ def _check_choice(choice: Json, reasons: tuple[str, ...], offset: int = 0) -> st
         "the columns of logprobs differ in length",
     )
     # Equal offsets are valid: several tokens may be bytes of one character.
-    require(all(a <= b for a, b in zip([offset, *offsets], offsets, strict=False)), "text_offset goes back")
+    require(all(a <= b for a, b in zip([offset, *offsets], offsets, strict=False)), "text_offset decreases")
     for token, logprob, top in zip(tokens, token_logprobs, top_logprobs, strict=True):
         # Both are null for the first token of an echoed prompt, which nothing precedes.
         require((logprob is None) == (top is None), "a token with a logprob or top_logprobs alone")

@@ -57,18 +57,18 @@ def check_stream(data: bytes, *, is_chat: bool) -> list[Json]:
         # Only the last chunk has counts and durations; any other must have content.
         part, text_field = _get_part(chunk, is_chat), "content" if is_chat else "response"
         has_content = any(part.get(name) for name in (text_field, "thinking", "tool_calls")) or "logprobs" in chunk
-        require(chunk["done"] or has_content, "a chunk says nothing")
+        require(chunk["done"] or has_content, "a chunk without content")
         chunks.append(chunk)
     if has_failed:
         return []
-    require(chunks and chunks[-1]["done"], "it never finished")
+    require(chunks and chunks[-1]["done"], "the stream ends without a chunk whose `done` is true")
     return chunks
 
 
 def check_object(answer: Json, *, is_chat: bool) -> None:
     """Check a full answer, or the answer to a request that loads or unloads a model. Raises Violation."""
     _check_chunk(answer, is_chat)
-    require(answer["done"], "it is not done")
+    require(answer["done"], "done is false")
     _check_calls(answer, is_chat, 0)
 
 

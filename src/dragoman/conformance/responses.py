@@ -208,7 +208,7 @@ class _OpenItem:
         else:
             require(
                 name == f"{part.kind.frame_event}.done" and part.done_text is not None,
-                f"{event['type']}, where it cannot be",
+                f"{event['type']} out of order",
             )
             _check_part(event, part.kind, part.done_text or "", part.logprobs)
             self.closed_parts.append((part.kind, part.done_text or ""))
@@ -216,7 +216,8 @@ class _OpenItem:
 
     def close(self, item: Json) -> None:
         require(
-            item.get("id") == self.id and item.get("type") == self.kind, f"item {self.index} is another when it is done"
+            item.get("id") == self.id and item.get("type") == self.kind,
+            f"item {self.index} has another id or type when it is done",
         )
         require(
             # Completed or incomplete: there are no failed items, only failed responses.
@@ -275,7 +276,7 @@ class _ResponsesStreamState:
             event.get("sequence_number") == self._count,
             f"sequence_number is {event.get('sequence_number')!r}, expected {self._count}",
         )
-        require(self._count or kind == "response.created", f"{kind}, where response.created has to come first")
+        require(self._count or kind == "response.created", f"{kind}: response.created must be the first event")
         self._count += 1
         name = kind.removeprefix("response.")
         if kind == "error":
@@ -284,7 +285,7 @@ class _ResponsesStreamState:
             check_error(nested)
             for key in ("code", "message", "param"):
                 require_key(event, key, "the error")
-                require(event[key] == nested[key], f"the flat {key} is not the nested one")
+                require(event[key] == nested[key], f"{key} differs from error.{key}")
             self._has_failed = True
             return
         if name in ("created", "queued", "in_progress", *TERMINAL_STATUSES):
@@ -317,7 +318,7 @@ class _ResponsesStreamState:
         if name not in TERMINAL_STATUSES:
             require(not self._has_failed, f"response.{name} after an error")
             require(response["status"] in ("in_progress", "queued"), f"response.{name} is {response['status']!r}")
-            require(response["usage"] is None, f"response.{name} has usage already")
+            require(response["usage"] is None, f"response.{name} has usage before the end")
             self._is_running = self._is_running or name == "in_progress"
             return
         self.has_ended = True
@@ -385,7 +386,7 @@ def _check_state(response: Json, items: list[Json]) -> None:
         error = require_object(response["error"], "error")
         require(
             require_string(error.get("code"), "error.code") and require_string(error.get("message"), "error.message"),
-            "an empty error",
+            "error.code or error.message is empty",
         )
     incomplete_details = response["incomplete_details"]
     require(
@@ -395,9 +396,9 @@ def _check_state(response: Json, items: list[Json]) -> None:
     require(
         incomplete_details is None
         or require_object(incomplete_details, "incomplete_details").get("reason") in INCOMPLETE_REASONS,
-        f"cut by {incomplete_details!r}",
+        f"incomplete_details is {incomplete_details!r}",
     )
-    require(response["completed_at"] is None or status == "completed", f"a {status} response was completed")
+    require(response["completed_at"] is None or status == "completed", f"a {status} response has completed_at")
     unfinished = [item for item in items if item.get("status", "completed") != "completed"]
     require(not unfinished or status != "completed", "a completed response has unfinished items")
     # Items are generated one after another, so only the last one can be cut off.
@@ -410,7 +411,7 @@ def _check_added_item(item: Json) -> None:
     require(require_string(item.get("id"), "id"), "an item without an id")
     if kind == COMPACTION:
         # An item is added empty; its content follows in deltas, or in output_item.done.
-        require(item.get("encrypted_content") == "", "a compaction begins with its end")
+        require(item.get("encrypted_content") == "", "a compaction begins with its content")
         return
     require(item.get("status") == "in_progress", f"an item begins as {item.get('status')!r}")
     if kind in CALL_TEXT_FIELDS:
@@ -418,7 +419,7 @@ def _check_added_item(item: Json) -> None:
             require_string(item.get("call_id"), "call_id") and require_string(item.get("name"), "name"),
             "a call without id or name",
         )
-        require(item.get(CALL_TEXT_FIELDS[kind]) == "", "a call begins with its end")
+        require(item.get(CALL_TEXT_FIELDS[kind]) == "", "a call begins with its text")
     elif kind in CLIENT_CALL_FIELDS:
         _check_client_call(item, str(kind), "item")
         action = item.get("action")

@@ -34,7 +34,7 @@ def add_fields() -> None:
     def build(judge: Callable[[Json], object], rule: str) -> Callable[[Session], Awaitable[None]]:
         async def run(s: Session) -> None:
             reply = (await ask_whole(s, COMPLETIONS)).json()
-            require(judge(reply), f"not so: {rule} {str(reply)[:400]}")
+            require(judge(reply), f"rule violated: {rule} {str(reply)[:400]}")
 
         return run
 

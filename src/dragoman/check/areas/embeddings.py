@@ -77,7 +77,10 @@ async def same(s: Session) -> None:
 
 @AREA.check("No value is NaN or infinite.")
 async def finite(s: Session) -> None:
-    require(all(math.isfinite(value) for vector in get_vectors(await share_list(s)) for value in vector), "it is not")
+    require(
+        all(math.isfinite(value) for vector in get_vectors(await share_list(s)) for value in vector),
+        "it is NaN or infinite",
+    )
 
 
 @AREA.check("`base64` is the same vector as little-endian float32: the official SDKs ask for it by default.")
@@ -90,7 +93,7 @@ async def base64_format(s: Session) -> None:
     vector = list(struct.unpack(f"<{len(expected)}f", data))
     # The cosine ignores lengths, but a server may normalize the vectors of one format only.
     is_scaled = abs(math.hypot(*vector) - math.hypot(*expected)) > 0.01 * math.hypot(*expected)
-    require(compare(vector, expected) > 0.9999 and not is_scaled, "it is another vector")
+    require(compare(vector, expected) > 0.9999 and not is_scaled, "the vector differs from that of `float`")
 
 
 @AREA.check("Vectors have the length 1, as clients that compare them by dot products expect.", level="should")

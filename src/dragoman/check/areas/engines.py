@@ -351,7 +351,10 @@ async def stream(s: Session) -> None:
 async def sglang_logprobs(s: Session) -> None:
     reply = await generate_sglang(s, return_logprob=True)
     sglang.check_object(reply)
-    require(len(reply["meta_info"]["output_token_logprobs"]) == len(reply["output_ids"]), "they are not as many")
+    require(
+        len(reply["meta_info"]["output_token_logprobs"]) == len(reply["output_ids"]),
+        "counts of logprobs and ids differ",
+    )
 
 
 @SGLANG.check("`input_ids` are a prompt.")

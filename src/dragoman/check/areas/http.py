@@ -149,9 +149,9 @@ def add_framing() -> None:
 def check_rejection(exchange: Exchange) -> None:
     """Check that the request was rejected: with an error status, or by a connection closed without a response."""
     require(exchange.status == 0 or 400 <= exchange.status < 600, f"it is accepted: status {exchange.status}")
-    require(exchange.status != 500, "it is a failure of the server")
-    require(count_responses(exchange) <= 1, "what follows it is answered, too")
-    require(exchange.status or not exchange.body, f"it is answered with {exchange.body[:80]!r}")
+    require(exchange.status != 500, "the server fails: status 500")
+    require(count_responses(exchange) <= 1, "the request after it is answered, too")
+    require(exchange.status or not exchange.body, f"the response is not HTTP: {exchange.body[:80]!r}")
 
 
 add_framing()
@@ -161,7 +161,7 @@ add_framing()
 async def both_lengths(s: Session) -> None:
     head = s.build_head("GET", await find_path(s), "Content-Length: 5", "Transfer-Encoding: chunked")
     exchange = await s.send_bytes(head + b"\r\n0\r\n\r\n" + build_second(s))
-    require(count_responses(exchange) <= 1, "what follows it is answered, too")
+    require(count_responses(exchange) <= 1, "the request after it is answered, too")
 
 
 @AREA.check("Transfer-Encoding in HTTP/1.0 is rejected, or its connection is closed.")
@@ -170,7 +170,7 @@ async def http10_coding(s: Session) -> None:
         "GET", await find_path(s), "Transfer-Encoding: chunked", "Connection: keep-alive", version="HTTP/1.0"
     )
     exchange = await s.send_bytes(head + b"\r\n0\r\n\r\n" + build_second(s))
-    require(count_responses(exchange) <= 1, "what follows it is answered, too")
+    require(count_responses(exchange) <= 1, "the request after it is answered, too")
 
 
 @AREA.check("A folded header line is rejected.")
@@ -357,7 +357,10 @@ async def cors(s: Session) -> None:
     headers = {"origin": "https://other.example", "access-control-request-method": "POST"}
     exchange = await s.send("OPTIONS", CHAT.path, headers=headers)
     is_open = exchange.header("access-control-allow-origin") == "https://other.example"
-    require(not is_open or exchange.header("access-control-allow-credentials") != "true", "other.example is allowed")
+    require(
+        not is_open or exchange.header("access-control-allow-credentials") != "true",
+        "other.example is allowed with credentials",
+    )
 
 
 @AREA.check(
@@ -453,7 +456,7 @@ async def heavy_schema(s: Session) -> None:
     form = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema, "strict": True}}
     exchange = await s.post(CHAT.path, CHAT.ask(s.model, "Hi", 16, response_format=form))
     require(exchange.status < 500, f"status {exchange.status}")
-    require((await s.get(await find_path(s))).status == 200, "the server does not answer any more")
+    require((await s.get(await find_path(s))).status == 200, "the server no longer answers")
 
 
 @HEAVY.check("64 streams at once are all answered, or refused with 429 or 503.", is_destructive=True)

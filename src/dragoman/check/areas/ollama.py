@@ -40,7 +40,7 @@ async def stream_done(s: Session) -> None:
 async def durations(s: Session) -> None:
     reply = (await ask_whole(s, OLLAMA_CHAT)).json()
     require(isinstance(reply["total_duration"], int) and reply["total_duration"] > 1000, f"it is {reply}")
-    require(reply["total_duration"] >= reply["eval_duration"], "the generation took longer than everything")
+    require(reply["total_duration"] >= reply["eval_duration"], "eval_duration is longer than total_duration")
 
 
 @CHAT.check("A JSON Schema in `format` is enforced, or rejected.")
@@ -176,7 +176,10 @@ async def embed(s: Session) -> None:
 async def embeddings(s: Session) -> None:
     body = {"model": s.model, "prompt": "a dog"}
     vector = (await s.ask("/api/embeddings", body, feature="embeddings of this model")).json()["embedding"]
-    require(vector and all(isinstance(value, float | int) for value in vector), "no numbers")
+    require(
+        vector and all(isinstance(value, float | int) for value in vector),
+        "the embedding is empty or not a list of numbers",
+    )
 
 
 @OTHERS.check("A model's name with `:latest` is the same model.", level="should")

@@ -100,7 +100,7 @@ def add_fields() -> None:
     def build(judge: Judge, rule: str) -> Callable[[Session], Awaitable[None]]:
         async def run(s: Session) -> None:
             reply = (await ask_whole(s, RESPONSES)).json()
-            require(judge(reply), f"not so: {rule} {str(reply)[:600]}")
+            require(judge(reply), f"rule violated: {rule} {str(reply)[:600]}")
 
         return run
 

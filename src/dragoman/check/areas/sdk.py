@@ -161,7 +161,7 @@ async def error_class(_: Session, client: openai.AsyncOpenAI) -> None:
     except (openai.NotFoundError, openai.BadRequestError) as error:
         require(error.message, "the error has no message")
         return
-    raise Violation("it raises nothing")
+    raise Violation("the SDK raises no exception")
 
 
 @by_openai("openai-python puts a forced tool call together from a stream.", "chat")
@@ -195,7 +195,7 @@ async def messages_stream(s: Session, client: anthropic.AsyncAnthropic) -> None:
 @by_anthropic("anthropic-python counts tokens.", "count-tokens")
 async def messages_count(s: Session, client: anthropic.AsyncAnthropic) -> None:
     reply = await client.messages.count_tokens(model=s.model, messages=HELLO)
-    require(reply.input_tokens > 0, f"it counts {reply.input_tokens}")
+    require(reply.input_tokens > 0, f"input_tokens is {reply.input_tokens}")
 
 
 @by_anthropic("anthropic-python raises NotFoundError (or BadRequestError) for an unknown model.", "messages", ONE_MODEL)
@@ -206,7 +206,7 @@ async def messages_error_class(_: Session, client: anthropic.AsyncAnthropic) -> 
         await client.messages.create(model="no-such-model", max_tokens=8, messages=HELLO)
     except (anthropic.NotFoundError, anthropic.BadRequestError):
         return
-    raise Violation("it raises nothing")
+    raise Violation("the SDK raises no exception")
 
 
 @by_anthropic("anthropic-python puts a forced tool call together from a stream.", "messages")
