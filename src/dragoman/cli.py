@@ -171,7 +171,7 @@ def _build_serve_command(run: RunServer, environment: Mapping[str, str]) -> Call
             for field in FIELDS:
                 if set_options.pop(_build_off_name(field), None) is not None:
                     if field.name in set_options:
-                        raise SettingsError(f"{field.flag} and {field.off_flag} exclude each other")
+                        raise SettingsError(f"{field.flag} and {field.off_flag} are mutually exclusive")
                     set_options[field.name] = False
             code = run(
                 load_settings(set_options, environment), typer.echo, lambda: load_settings(set_options, environment)

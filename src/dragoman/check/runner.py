@@ -145,7 +145,7 @@ async def find_model(client: Client) -> str:
     exchange = await session.get("/api/tags")
     if exchange.status == 200 and (models := get_objects(exchange.json(), "models")):
         return str(models[0]["name"])
-    raise Violation("the server lists no model: name one with --model")
+    raise Violation("the server lists no model: set --model")
 
 
 class CheckOutcome(StrEnum):

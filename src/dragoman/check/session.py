@@ -353,7 +353,7 @@ class Session:
             raise Skipped(f"the server refuses {feature}: {exchange.message()}")
         warnings = exchange.header("x-dragoman-warnings") or ""
         if feature is not None and f"{feature} is ignored" in warnings:
-            raise Skipped(f"the server says that it ignores it: {warnings}")
+            raise Skipped(f"the server ignores {feature}: {warnings}")
         require(exchange.status == 200, f"POST {path}: status {exchange.status}: {exchange.message()}")
         return exchange
 
@@ -390,7 +390,7 @@ class Session:
         try:
             reader, writer = await asyncio.open_connection(url.hostname, port, ssl=context)
         except OSError as error:
-            raise Violation(f"no connection: {error}") from None
+            raise Violation(f"cannot connect: {error}") from None
         try:
             writer.write(data)
             while piece := await asyncio.wait_for(reader.read(65536), QUIET if exchange.body else patience):
@@ -467,7 +467,7 @@ class Socket:
         try:
             data = await asyncio.wait_for(self._connection.recv(), self._client.target.timeout)
         except (TimeoutError, OSError) as error:
-            raise Violation(f"no frame: {type(error).__name__}") from None
+            raise Violation(f"no frame received: {type(error).__name__}") from None
         text = data if isinstance(data, str) else data.decode(errors="replace")
         self._exchange.body += text.encode() + b"\n"
         return require_object(json.loads(text), "the frame")

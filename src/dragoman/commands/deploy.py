@@ -81,7 +81,7 @@ def _run_on_ray(settings: Settings, overrides: dict[str, str], address: str | No
         else:
             ray.init(address=address)
     except (ConnectionError, RuntimeError, ValueError) as error:
-        raise SettingsError(f"--address: no cluster: {error}") from error
+        raise SettingsError(f"--address: cannot connect to a Ray cluster: {error}") from error
     try:
         location = "HeadOnly" if address is None else "EveryNode"
         application = build_application(settings, is_exposed=is_exposed())
@@ -90,7 +90,7 @@ def _run_on_ray(settings: Settings, overrides: dict[str, str], address: str | No
                 serve.start(proxy_location=location, http_options={"host": settings.host, "port": settings.port})
             except TimeoutError:
                 # Ray gives up waiting after a minute, but the proxy still starts.
-                log.warning("the proxy of Ray Serve takes long to start")
+                log.warning("the Ray Serve proxy is slow to start")
             serve.run(application, name=name, route_prefix="/")
         except (RuntimeError, TimeoutError, ray.exceptions.RayError) as error:
             raise SettingsError(f"the application did not start: {error}") from error

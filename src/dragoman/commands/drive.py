@@ -73,7 +73,7 @@ class StreamMeter:
         try:
             piece = self._dialect.read(payload)
         except msgspec.MsgspecError as error:
-            raise LogError(f"a line of the stream cannot be read: {error}") from None
+            raise LogError(f"invalid line in the stream: {error}") from None
         if piece.ids:
             self._ids = (self._ids or 0) + piece.ids
         # A token without text, such as half a character, shows only in the ids.
@@ -87,7 +87,7 @@ class StreamMeter:
         """Build the measurement. Raises LogError if no token arrived, or the server did not count them."""
         times, completion = self._token_times, self._ids or self._completion
         if not times or self._prompt is None or completion is None:
-            raise LogError("the response has no tokens, or no usage statistics")
+            raise LogError("the response has no tokens, or no usage")
         gaps = tuple(after - before for before, after in pairwise(times))
         timing = Timing(id, sent_at, times[0], times[-1], self._prompt, completion)
         return Measurement(timing, gaps, "usage" if self._ids is None else "ids")

@@ -69,7 +69,7 @@ def add_key(
 
         def add(tenants: dict[str, Tenant]) -> None:
             if name in tenants:
-                raise SettingsError(f"there is a key {name} already; `dragoman keys rotate` replaces it")
+                raise SettingsError(f"a key {name} already exists; `dragoman keys rotate` replaces it")
             tenants[name] = Tenant(
                 id=generate_id(),
                 secrets=(KeyHash(hash_key(key)),),
@@ -170,7 +170,7 @@ _RELOAD = "A running server reads the file on SIGHUP."
 def _find_file(keys_file: str | None) -> Path:
     path = keys_file or os.environ.get(VARIABLE)
     if not path:
-        raise SettingsError(f"name the file of keys: --keys-file FILE or {VARIABLE}")
+        raise SettingsError(f"no file of keys: set --keys-file FILE or {VARIABLE}")
     return Path(path)
 
 

@@ -181,7 +181,7 @@ def find_advice(target: ServerTarget, capabilities: tuple[str, ...] | None) -> l
     """Return sentences about what makes this model unsuitable for an agent. capabilities: None if unknown."""
     advice: list[str] = []
     if target.model == "tiny":
-        advice.append("`tiny` shows that everything works, and cannot do an agent's work: name a larger model.")
+        advice.append("`tiny` is only for testing the setup; an agent needs a larger model.")
     if target.context is not None and target.context < MIN_CONTEXT:
         advice.append(
             f"The context of {target.model} is {target.context} tokens, and an agent's prompt alone takes up to "
@@ -190,7 +190,7 @@ def find_advice(target: ServerTarget, capabilities: tuple[str, ...] | None) -> l
         )
     if capabilities is not None and "tools" not in capabilities:
         advice.append(
-            f"{target.model} makes no tool calls, since no tool parser fits its chat template: "
+            f"{target.model} cannot make tool calls, since no tool parser fits its chat template: "
             "set --tool-call-parser of `dragoman serve`."
         )
     return advice
@@ -288,9 +288,7 @@ def _describe_target(options: LaunchOptions) -> ServerTarget:
     else:
         kind, path = parse_model(model)
         if kind == "upstream":
-            raise ValueError(
-                f"MODEL: the names of the models of {model} are not known; give its address as --url {model}"
-            )
+            raise ValueError(f"MODEL: the model names of {model} are unknown; pass the address as --url {model}")
         name = find_model_name(kind, path) or model
     return ServerTarget(_normalize(options.url or DEFAULT_URL), name, api_key=resolve_api_key(options.api_key))
 
@@ -310,7 +308,9 @@ def _provide_server(options: LaunchOptions) -> Generator[ServerTarget]:
     if options.url is not None:
         parts = urlsplit(options.url)
         if not is_loopback(options.url) or parts.scheme != "http":
-            raise ValueError(f"--url: no server answers at {options.url}, and one can be started on this machine only")
+            raise ValueError(
+                f"--url: no server answers at {options.url}, and a server can be started only on this machine"
+            )
         port = parts.port or 80
     api_key = resolve_api_key(options.api_key)
     with serve_model(options.model, api_key, port=port, store="memory", shows_startup=True) as server:

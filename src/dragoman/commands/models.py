@@ -114,4 +114,4 @@ def remove(
     """Remove a model of the hub from this machine."""
     with report_errors():
         freed = remove_local_model(parse_reference(model.removeprefix("hf:")))
-        typer.echo(f"Removed {model}: {format_bytes(freed)} are free again")
+        typer.echo(f"Removed {model}: {format_bytes(freed)} freed")

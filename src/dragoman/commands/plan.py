@@ -254,7 +254,7 @@ def _read_price(text: str) -> tuple[str, float]:
 def _read_numbers(flag: str, text: str) -> list[int]:
     parts = [part.strip() for part in text.split(",") if part.strip()]
     if not all(part.isdecimal() and int(part) for part in parts):
-        raise ValueError(f"{flag}: {text!r} is not a list of numbers from 1 on, such as 1,2,4")
+        raise ValueError(f"{flag}: {text!r} is not a list of positive integers, such as 1,2,4")
     return [int(part) for part in parts]
 
 

@@ -30,7 +30,7 @@ def serve(
 
     read_settings, build = resolve_models(model, engines, settings, in_background=True)
     if engines is not None and read_settings.is_multiprocess:
-        raise SettingsError("workers: engines that a program has made cannot be copied into several processes")
+        raise SettingsError("workers: engine objects cannot be shared by several worker processes")
     return run_server(read_settings, typer.echo, build=build)
 
 

@@ -79,7 +79,7 @@ async def find_ids(s: Session) -> list[int]:
             reply = await complete(s, "return_token_ids", limit=16, return_token_ids=True)
             answers.append(reply["choices"][0]["token_ids"])
         if answers[0] != answers[1] or len(answers[0]) < 6:
-            raise Skipped("the same request has another answer each time, or a short one")
+            raise Skipped("answers to the same request differ, or are too short")
         return answers[0]
 
     return await s.share("vllm.ids", find)
@@ -253,7 +253,7 @@ async def count_messages(s: Session) -> None:
     body = {"model": s.model, "messages": [{"role": "user", "content": STORY}]}
     exchange = await s.post("/tokenize", body)
     if exchange.status == 400:
-        raise Skipped(f"the server refuses it: {exchange.message()}")
+        raise Skipped(f"the server rejects the request: {exchange.message()}")
     usage = (await ask_chat(s))["usage"]["prompt_tokens"]
     require(exchange.json()["count"] == usage, f"count {exchange.json()['count']}, usage {usage}")
 

@@ -83,7 +83,7 @@ async def ask_deterministic(s: Session, d: Dialect) -> ClientAnswer:
         answer = d.read((await ask_whole(s, d)).json())
         again = d.read((await s.ask(d.path, d.ask(s.model, STORY))).json())
         if (answer.text, answer.reasoning) != (again.text, again.reasoning):
-            raise Skipped("the same request has another answer each time, so two of them cannot be compared")
+            raise Skipped("answers to the same request differ, so they cannot be compared")
         return answer
 
     return await s.share(f"{d.name}.deterministic", ask)
@@ -323,7 +323,7 @@ async def concurrent(s: Session, d: Dialect) -> None:
     if alone != together:
         again = [d.read((await s.ask(d.path, d.ask(s.model, prompt, 16))).json()).text for prompt in prompts]
         if again != alone:
-            raise Skipped("the same request has another answer each time, so two of them cannot be compared")
+            raise Skipped("answers to the same request differ, so they cannot be compared")
         # Batched arithmetic may sample another token, but not lose the text.
         require(all(text for text, other in zip(together, alone, strict=True) if other), "a stream has no text")
 
@@ -453,7 +453,7 @@ async def cancel(s: Session, d: Dialect) -> None:
     polls, running, tokens = 0, before + 1, tokens_before
     while running is not None and running > before:
         took = time.perf_counter() - start
-        require(took < CANCEL_TIMEOUT, f"{running} requests run after {took:.0f} s, before it {before}")
+        require(took < CANCEL_TIMEOUT, f"{running} requests still run after {took:.0f} s, {before} ran before")
         await asyncio.sleep(0.02)
         running, tokens = await measure_load(s)
         polls += 1

@@ -644,7 +644,7 @@ async def poll(s: Session, id: str) -> Json:
             return reply
         require(number * 0.15 < POLL_TIMEOUT, f"it is still {reply['status']} after {POLL_TIMEOUT:g} s")
         await asyncio.sleep(min(0.02 * (number + 1), 0.2))
-    raise Skipped("it was not seen to end")
+    raise Skipped("the response has not ended within 200 polls")
 
 
 @BACKGROUND.check("A background response is returned at once, and ends while it is polled.")
@@ -725,7 +725,7 @@ async def same_answer(s: Session) -> None:
         last = (await socket.receive_turn())[-1]
     first, again = [read_response(await ask(s)).text for _ in range(2)]
     if first != again:
-        raise Skipped("the same request has another answer each time")
+        raise Skipped("answers to the same request differ")
     require(read_response(last["response"]).text == first, f"it is {last['response']['output']}")
 
 

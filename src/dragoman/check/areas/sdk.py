@@ -62,7 +62,7 @@ async def judge(work: Awaitable[None], s: Session) -> None:
     except Exception as error:
         status: object = getattr(error, "status_code", None)
         if status == 501 or (status in REFUSALS and s.target.profile == "auto"):
-            raise Skipped(f"the server refuses it: {error}") from None
+            raise Skipped(f"the server rejects the request: {error}") from None
         raise Violation(f"the SDK raises {type(error).__name__}: {error}") from None
 
 
