@@ -240,5 +240,5 @@ def _build_help(field: SettingField) -> str:
 
 
 def main() -> None:
-    """The `dragoman` command."""
+    """Run the `dragoman` command."""
     create_app(run_server, os.environ)(prog_name="dragoman")

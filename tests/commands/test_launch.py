@@ -229,7 +229,7 @@ def test_opencode_gets_its_configuration_as_json(target: ServerTarget):
         (ServerTarget("u", "m"), None, []),
         (ServerTarget("u", "m", MIN_CONTEXT - 1), None, ["The context of m"]),
         (ServerTarget("u", "m"), ("generation",), ["--tool-call-parser"]),
-        (ServerTarget("u", "tiny"), ("tools",), ["name a larger model"]),
+        (ServerTarget("u", "tiny"), ("tools",), ["an agent needs a larger model"]),
     ],
 )
 def test_advice_names_what_an_agent_lacks(target: ServerTarget, capabilities: tuple[str, ...] | None, words: list[str]):
