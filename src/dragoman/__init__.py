@@ -1,6 +1,6 @@
-"""Dragoman: one process that speaks every LLM API dialect, in front of any engine.
+"""Dragoman: one server process for the OpenAI, Anthropic and other LLM APIs, in front of any engine.
 
-The names below are the public interface. Each is imported when it is first used: `import dragoman` brings nothing else.
+The names below are the public interface. Each is imported on first use, to keep `import dragoman` fast.
 """
 
 from importlib import import_module
@@ -166,7 +166,7 @@ _MODULES = {
     "Bounds": "store",
     "Store": "store",
 }
-"""Where each public name is defined."""
+"""Public name -> the module that defines it, relative to this package."""
 
 __all__ = [
     "CONSTRAINED_TOKEN_CAPABILITIES",

@@ -1,6 +1,6 @@
-"""The command line: the commands, and the options of `serve`, which follow from the settings.
+"""The command line: all commands, and the options of `serve`, which are generated from the settings.
 
-The server itself is imported on demand, so that `--help` is fast.
+The server is imported on demand, to keep `--help` fast.
 """
 
 from __future__ import annotations
@@ -31,8 +31,9 @@ from .commands.simulate import profiles, simulate
 from .settings import FIELDS, FORMER_NAMES, SettingField, Settings, SettingsError, format_flag, load_settings
 
 RunServer = Callable[[Settings, Callable[[str], None], Callable[[], Settings]], int]
-"""Serves until it is stopped: takes the settings, a function that prints a line, and one that reads the settings again;
-returns the exit code.
+"""Serves until it is stopped, and returns the exit code.
+
+Arguments: the settings, a function that prints a line, and one that reads the settings again for a reload.
 """
 
 _EPILOG = (
@@ -43,9 +44,9 @@ _EPILOG = (
 
 
 class Command(TyperCommand):
-    """A command whose options are shown by group.
+    """A command whose help lists the options by group.
 
-    Typer's own tables shorten long option names on narrow terminals, so that they cannot be copied.
+    Typer's own tables truncate long option names on narrow terminals.
     """
 
     def format_options(self, ctx: Any, formatter: Any) -> None:  # noqa: ANN401 - click's, or typer's copies of them
@@ -64,10 +65,10 @@ class Command(TyperCommand):
 
 
 class SimulatorCommand(Command):
-    """A command with vLLM's flags, which explains those that it does not have."""
+    """A command with vLLM's flags; its error for an unsupported one gives the reason."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:  # noqa: ANN401 - as above
-        """Fail for a flag of vLLM's that is not an option, with the reason."""
+        """Parse the arguments; exit with an explanation if one is a vLLM flag that the command does not support."""
         own_flags = frozenset(flag for option in self.params for flag in (*option.opts, *option.secondary_opts))
         is_simulator = self.name != "serve" or any(argument.partition(":")[0] == "sim" for argument in args)
         flag_and_reason = find_vllm_flag(args, own_flags) if is_simulator else None
@@ -78,17 +79,21 @@ class SimulatorCommand(Command):
 
 
 class LaunchCommand(Command):
-    """A command that passes what follows `--` on to a program."""
+    """A command that passes the arguments after `--` to a program."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:  # noqa: ANN401 - as above
-        """Turn these arguments into values of a hidden option, so that they are not taken for MODEL."""
+        """Turn the arguments after `--` into values of a hidden option; they would be parsed as MODEL otherwise."""
         index = args.index("--") if "--" in args else len(args)
         passed = [f"--agent-argument={argument}" for argument in args[index + 1 :]]
         return super().parse_args(ctx, [*args[:index], *passed])
 
 
 def create_app(run: RunServer, environment: Mapping[str, str]) -> typer.Typer:
-    """Build the commands. run: implements `serve`."""
+    """Build the command line application.
+
+    run: implements `serve`.
+    environment: environment variables.
+    """
     app = typer.Typer(
         help="Inference API server: OpenAI, Anthropic and other LLM APIs in front of any engine.",
         rich_markup_mode=None,
@@ -123,11 +128,11 @@ def create_app(run: RunServer, environment: Mapping[str, str]) -> typer.Typer:
 
 
 _ALIASES = {f"disable-{name}": f"no-enable-{name}" for name in ("prefix-caching", "chunked-prefill", "expert-parallel")}
-"""vLLM 0.33's names of negated flags; it accepts the others too."""
+"""vLLM 0.33's names of negated flags -> ours. vLLM accepts both."""
 
 
 def _normalize_option(name: str) -> str:
-    """name: without the dashes before it."""
+    """Return the option's canonical name. name: the option without its leading dashes."""
     name = name.replace("_", "-")
     return _ALIASES.get(name, name)
 
@@ -152,8 +157,11 @@ def _show_about(
 
 
 def _build_serve_command(run: RunServer, environment: Mapping[str, str]) -> Callable[..., None]:
-    """Build `serve`. Its parameters are of text type: the settings parse them, so that a value has the same syntax in
-    every source."""
+    """Build the `serve` command.
+
+    Its parameters are strings, which the settings parse: a value has the same syntax on the command line, in the
+    environment and in the settings file.
+    """
 
     def serve(**options: object) -> None:
         """Serve a model over HTTP."""
@@ -163,7 +171,7 @@ def _build_serve_command(run: RunServer, environment: Mapping[str, str]) -> Call
             for field in FIELDS:
                 if set_options.pop(_build_off_name(field), None) is not None:
                     if field.name in set_options:
-                        raise SettingsError(f"{field.flag} and {field.off_flag} exclude each other")
+                        raise SettingsError(f"{field.flag} and {field.off_flag} are mutually exclusive")
                     set_options[field.name] = False
             code = run(
                 load_settings(set_options, environment), typer.echo, lambda: load_settings(set_options, environment)
@@ -179,7 +187,7 @@ def _build_serve_command(run: RunServer, environment: Mapping[str, str]) -> Call
             info: object = typer.Argument(None, metavar="MODEL", help=_build_help(field), show_default=False)
             parameters.append(_build_parameter(field.name, str | None, info))
         elif field.kind is bool:
-            # Of the two flags the help shows the one that changes the default; both where the default depends.
+            # The help shows only the flag that changes the default, or both if there is no fixed default.
             flag = _build_flag(field, field.flag, hidden=field.default is True)
             off_flag = _build_flag(field, field.off_flag, hidden=field.default is False)
             parameters.append(_build_parameter(field.name, bool | None, flag))
@@ -198,7 +206,7 @@ def _build_serve_command(run: RunServer, environment: Mapping[str, str]) -> Call
     parameters += [
         _build_parameter(name, str | None, typer.Option(None, format_flag(name), hidden=True)) for name in FORMER_NAMES
     ]
-    # What typer looks at to find the options.
+    # Typer reads the options from the signature.
     vars(serve)["__signature__"] = inspect.Signature(parameters)
     return serve
 
@@ -232,5 +240,5 @@ def _build_help(field: SettingField) -> str:
 
 
 def main() -> None:
-    """The `dragoman` command."""
+    """Run the `dragoman` command."""
     create_app(run_server, os.environ)(prog_name="dragoman")

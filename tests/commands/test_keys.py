@@ -95,7 +95,7 @@ def test_an_existing_key_comes_from_standard_input(path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["add", "a"], "there is a key a already"),
+        (["add", "a"], "a key a already exists"),
         (["rotate", "b"], "there is no key b; there are: a"),
         (["revoke", "b"], "there is no key b"),
         (["add", "b", "--role", "root"], "--role: must be user or admin"),

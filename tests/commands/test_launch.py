@@ -156,7 +156,7 @@ def test_a_server_that_cannot_start_is_reported(path: str):
     assert done.stderr == "Error: cannot serve tinny: unknown engine or model `tinny`; did you mean `tiny`?\n"
     done = run_command("launch", "claude", "--url", "http://192.0.2.1:1", PATH=path, HTTP_PROXY="http://127.0.0.1:1")
     assert done.returncode == 2
-    assert "one can be started on this machine only" in done.stderr
+    assert "a server can be started only on this machine" in done.stderr
 
 
 def test_print_shows_what_a_shell_would_do_and_runs_nothing(path: str, tmp_path: Path):
@@ -187,7 +187,7 @@ def test_print_names_the_model_as_the_server_will(model: str, name: str):
 def test_print_cannot_name_the_model_of_an_upstream():
     done = run_command("launch", "claude", "http://127.0.0.1:9", "--print", "--url", "http://127.0.0.1:9")
     assert done.returncode == 2
-    assert "the names of the models of http://127.0.0.1:9 are not known; give its address as --url" in done.stderr
+    assert "the model names of http://127.0.0.1:9 are unknown; pass the address as --url" in done.stderr
 
 
 def test_variables_for_other_programs_are_printed():
@@ -229,7 +229,7 @@ def test_opencode_gets_its_configuration_as_json(target: ServerTarget):
         (ServerTarget("u", "m"), None, []),
         (ServerTarget("u", "m", MIN_CONTEXT - 1), None, ["The context of m"]),
         (ServerTarget("u", "m"), ("generation",), ["--tool-call-parser"]),
-        (ServerTarget("u", "tiny"), ("tools",), ["name a larger model"]),
+        (ServerTarget("u", "tiny"), ("tools",), ["an agent needs a larger model"]),
     ],
 )
 def test_advice_names_what_an_agent_lacks(target: ServerTarget, capabilities: tuple[str, ...] | None, words: list[str]):

@@ -66,11 +66,11 @@ def test_what_the_reference_leaves_open_passes_as_a_variant(payloads: list[objec
     ("payloads", "rule"),
     [
         ([ROLE, chat({"content": ""}), STOP, DONE], "empty field"),
-        ([ROLE, chat({}), STOP, DONE], "one field a delta"),
+        ([ROLE, chat({}), STOP, DONE], "a delta has one field"),
         ([ROLE, chat({"vendor": "x"}, reason="stop"), DONE], "unknown fields"),
         ([chat({"role": "assistant", "vendor": "x"}), STOP, DONE], "unknown fields"),
         ([chat({"role": "assistant", **ARGUMENTS}), CALLED, DONE], "without id"),
-        ([ROLE, chat({"role": "assistant"}, reason="stop"), DONE], "the role again"),
+        ([ROLE, chat({"role": "assistant"}, reason="stop"), DONE], "a second role"),
         (
             [ROLE, HELLO | {"system_fingerprint": "f"}, STOP | {"system_fingerprint": "g"}, DONE],
             "fingerprint changed",
@@ -99,7 +99,7 @@ def test_good_logprobs_pass():
         ([ROLE, STOP, USAGE, DONE], "not requested"),
         ([HELLO, STOP, DONE], "has no role"),
         ([chat({"role": "assistant", "content": "x"}), STOP, DONE], "more than a role"),
-        ([ROLE, ROLE, STOP, DONE], "the role again"),
+        ([ROLE, ROLE, STOP, DONE], "a second role"),
         ([ROLE, STOP, HELLO, DONE], "after finish_reason"),
         ([ROLE, STOP, STOP, DONE], "after finish_reason"),
         ([chat({"role": "assistant"}, index=1)], "before choice 0"),

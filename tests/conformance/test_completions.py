@@ -61,7 +61,7 @@ def test_usage_passes_where_it_was_requested():
         ([scored(COLUMNS | {"tokens": ["b"]})], "not among"),
         ([scored(COLUMNS | {"token_logprobs": [None]})], "alone"),
         ([scored(COLUMNS | {"token_logprobs": [0.5]})], "above 0"),
-        ([scored(COLUMNS | {"text_offset": [3]}), scored(COLUMNS)], "goes back"),
+        ([scored(COLUMNS | {"text_offset": [3]}), scored(COLUMNS)], "text_offset decreases"),
     ],
 )
 def test_each_rule_is_noticed_when_it_is_broken(payloads: list[object], rule: str):

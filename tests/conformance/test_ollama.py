@@ -66,7 +66,7 @@ def test_blank_space_before_a_line_is_no_line():
         ([{**HI, "message": "hi"}, END], "message"),
         ([chat("hi", role="user"), END], "role"),
         ([chat("hi", thinking=""), END], "thinking is empty"),
-        ([chat(), END], "says nothing"),
+        ([chat(), END], "a chunk without content"),
         ([{**HI, "done_reason": "stop"}, END], "before the end"),
         ([{**HI, "eval_count": 1}, END], "before the end"),
         ([{**HI, "context": [1]}, END], "before the end"),

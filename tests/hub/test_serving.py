@@ -188,7 +188,7 @@ def test_a_process_downloads_a_model_serves_it_and_starts_offline(hub: HubStub, 
     assert re.search(rf"org/single +3\.9 MB +tiny +32768 +\d{{4}}-\d\d-\d\d \d\d:\d\d +main \({commit[:12]}\)", table)
     with start(hub, tmp_path, "rm", SINGLE) as process:
         removed = process.communicate(timeout=30)[0]
-    assert re.fullmatch(r"Removed org/single: \d\.\d MB are free again\n", removed)
+    assert re.fullmatch(r"Removed org/single: \d\.\d MB freed\n", removed)
     assert not list((tmp_path / "cache").rglob("*.safetensors"))
 
 

@@ -1,7 +1,7 @@
-"""The APIs that generate text, for checks that hold for all of them: requests, and the answers that clients read.
+"""Client side of the APIs that generate text: build requests, and read answers and streams in one common form.
 
-Folds follow what the official clients do with a stream. They are lenient: what is wrong with a stream's form is for
-`conformance` to say.
+The `fold` functions accumulate a stream as the official clients do. They are lenient: `conformance` checks the form of
+streams.
 """
 
 from __future__ import annotations
@@ -21,15 +21,16 @@ REASONS = {
     "model_context_window_exceeded": "length",
     "completed": "stop", "max_output_tokens": "length",
 }  # fmt: skip
-"""What each API calls the end of an answer, in common words; others stand for themselves."""
+"""An API's finish reason -> the common one of `ClientAnswer.reason`; others stay as they are."""
 
 
 @dataclass(slots=True)
 class ClientAnswer:
-    """The result that a client has at the end of a whole answer or of a stream. The counts are those of usage.
+    """An answer as a client reads it from a whole response or from a stream.
 
-    calls: name and arguments of each, as JSON text.
-    reason: `stop`, `length` or `calls`.
+    calls: name and arguments (JSON text) of each tool call.
+    reason: `stop`, `length`, `calls`, or another finish reason of the API; None if there is none.
+    prompt_tokens, output_tokens: counts of the usage; None if there is none.
     """
 
     text: str = ""
@@ -44,13 +45,16 @@ class ClientAnswer:
 class Dialect:
     """One API that generates text.
 
-    build: the body of a request, of the model, the prompt and the limit of output tokens.
+    source: URL of the reference.
+    build: builds a request body from the model, the prompt and the limit of output tokens.
     read: reads an answer's object.
     fold: reads a stream's bytes.
-    judge: checks the form of a stream.
-    judge_object: checks the form of an answer's object.
-    check_error: checks the form of an error's body.
-    limit, stop, messages: field names.
+    judge: checks the form of a stream. Raises Violation.
+    judge_object: checks the form of an answer's object. Raises Violation.
+    check_error: checks the form of an error's body. Raises Violation.
+    limit, prompt, stop: names of the request fields; `stop` is None if there is none.
+    stream_options: request fields that a stream needs besides `stream`.
+    stream_type: Content-Type of a stream.
     """
 
     name: str
@@ -75,12 +79,12 @@ class Dialect:
         return self.name in ("chat", "responses", "messages", "ollama-chat")
 
     def ask(self, model: str, prompt: str, limit: int = 32, **fields: Any) -> Json:
-        """A request that has the same answer each time, as far as the API can express that."""
+        """Build a request that is as deterministic as the API allows: temperature 0, and a seed if there is one."""
         body = self.build(model, prompt, limit)
         if self.is_ollama:
             options = {"temperature": 0, "seed": 1, **body.pop("options", {}), **fields.pop("options", {})}
             return {**body, "stream": False, "options": options, **fields}
-        # These two APIs have no seed, and servers may reject unknown fields.
+        # Responses and Messages have no seed, and servers may reject unknown fields.
         seed = {} if self.name in ("responses", "messages") else {"seed": 1}
         return {**body, "temperature": 0, **seed, **fields}
 
@@ -95,7 +99,7 @@ class SseEvent:
 
 
 def parse_sse(data: bytes) -> list[SseEvent]:
-    """Parse server-sent events as the standard says, whatever the line ends."""
+    """Parse server-sent events with any line ending. See https://html.spec.whatwg.org/multipage/server-sent-events.html"""
     events: list[SseEvent] = []
     for block in data.decode(errors="replace").replace("\r\n", "\n").replace("\r", "\n").split("\n\n"):
         fields = [line.partition(":") for line in block.split("\n") if line and not line.startswith(":")]
@@ -107,12 +111,12 @@ def parse_sse(data: bytes) -> list[SseEvent]:
 
 
 def parse_chunks(data: bytes) -> list[Json]:
-    """The objects of a stream of unnamed or named events, without [DONE]. Raises Violation."""
+    """Parse the JSON objects of server-sent events, without `[DONE]`. Raises Violation."""
     return [_parse(event.data) for event in parse_sse(data) if event.data != "[DONE]"]
 
 
 def parse_lines(data: bytes) -> list[Json]:
-    """The objects of a stream of JSON lines. Raises Violation."""
+    """Parse the objects of a stream of JSON Lines. Raises Violation."""
     return [_parse(line) for line in data.decode(errors="replace").splitlines() if line.strip()]
 
 
@@ -142,23 +146,23 @@ def read_chat(reply: Json, index: int = 0) -> ClientAnswer:
 
 
 def fold_chat(data: bytes, index: int = 0) -> ClientAnswer:
-    """As openai-python's accumulator: deltas of a call belong together by their index."""
+    """Accumulate one choice of a stream as openai-python does: deltas of a call belong together by their index."""
     answer, calls = ClientAnswer(), dict[int, list[str]]()
     for chunk in parse_chunks(data):
         _raise_error(chunk)
         _read_usage(answer, chunk.get("usage"), "prompt_tokens", "completion_tokens")
         for choice in get_objects(chunk, "choices"):
-            # Some servers leave the index out where there is one choice.
+            # Some servers omit the index if there is only one choice.
             if choice.get("index", 0) != index:
                 continue
             delta = get_object(choice, "delta")
             answer.text += delta.get("content") or ""
             answer.reasoning += delta.get("reasoning_content") or delta.get("reasoning") or ""
             for call in get_objects(delta, "tool_calls"):
-                function, known = get_object(call, "function"), calls.setdefault(call["index"], ["", ""])
-                # Appended, as the SDK does it: a name that is sent twice becomes visible as a doubled one.
-                known[0] += function.get("name") or ""
-                known[1] += function.get("arguments") or ""
+                function, name_and_arguments = get_object(call, "function"), calls.setdefault(call["index"], ["", ""])
+                # Appended as in the SDK: a name that is sent twice becomes a doubled name.
+                name_and_arguments[0] += function.get("name") or ""
+                name_and_arguments[1] += function.get("arguments") or ""
             answer.reason = _normalize(choice.get("finish_reason")) or answer.reason
     answer.calls = [(name, arguments) for name, arguments in calls.values()]
     return answer
@@ -201,12 +205,12 @@ def read_response(reply: Json) -> ClientAnswer:
 
 
 def fold_response(data: bytes) -> ClientAnswer:
-    """The deltas, by item, with the last event's usage and status."""
+    """Accumulate the deltas of a stream; usage and status come from the terminal event. Raises Violation."""
     answer, names, arguments = ClientAnswer(), dict[int, str](), dict[int, str]()
     for event in parse_chunks(data):
         kind = event.get("type")
         match kind:
-            # Only here a call's name is streamed; its deltas have the item's index.
+            # Only this event has the call's name; its deltas refer to it by `output_index`.
             case "response.output_item.added" if event["item"]["type"] == "function_call":
                 names[event["output_index"]] = event["item"]["name"]
             case "response.output_text.delta":
@@ -248,7 +252,7 @@ def read_message(reply: Json) -> ClientAnswer:
 
 
 def fold_message(data: bytes) -> ClientAnswer:
-    """As anthropic-python's accumulator, which drops events without a name."""
+    """Accumulate a stream as anthropic-python does, which drops events without a name. Raises Violation."""
     answer, calls = ClientAnswer(), dict[int, list[str]]()
     for named in parse_sse(data):
         if named.name is None:
@@ -316,7 +320,7 @@ def _read_usage(answer: ClientAnswer, usage: Json | None, prompt: str, output: s
 
 
 def _read_message_usage(answer: ClientAnswer, usage: Json | None) -> None:
-    """Anthropic's input_tokens exclude what was read from the cache and written to it."""
+    """Set the token counts. Anthropic's input_tokens excludes tokens read from the cache or written to it."""
     if not usage:
         return
     if usage.get("input_tokens") is not None:
@@ -326,19 +330,19 @@ def _read_message_usage(answer: ClientAnswer, usage: Json | None) -> None:
 
 
 def check_openai_error(body: Json) -> None:
-    """OpenAI's envelope. Raises Violation."""
+    """Check an error body of OpenAI's APIs. Raises Violation."""
     checks.check_error(body.get("error"))
 
 
 def check_error_basics(body: Json) -> None:
-    """Check that an error has a message, in `error` or, with Ollama, as `error`. Raises Violation."""
+    """Check that an error body has a message: `error.message`, or Ollama's `error` string. Raises Violation."""
     error: Any = body.get("error")
     message: object = cast(Json, error).get("message") if isinstance(error, dict) else error
     require(isinstance(message, str) and message, f"the body is not an error of this API: {str(body)[:200]}")
 
 
 def check_ollama_error(body: Json) -> None:
-    """Raises Violation."""
+    """Check an error body of Ollama's API. Raises Violation."""
     require(require_string(body.get("error"), "error"), "error is empty")
 
 
@@ -384,9 +388,9 @@ RESPONSES = Dialect(
     build=lambda model, prompt, limit: {
         "model": model,
         "input": prompt,
-        # The least that OpenAI accepts.
+        # OpenAI's minimum is 16.
         "max_output_tokens": max(limit, 16),
-        # Nothing of the checks is left behind on the server.
+        # Do not leave responses of checks on the server.
         "store": False,
     },
     read=read_response,

@@ -1,4 +1,4 @@
-"""Running checks against a server: what it claims, the verdicts with their evidence, and reports of them."""
+"""Runs checks against a server: determines what the server claims, collects verdicts, and renders reports."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from xml.etree import ElementTree as ET
 from ..conformance.checks import Violation, require
 from .session import REFUSALS, Check, CheckTarget, Client, Exchange, Json, LimitReached, Session, Skipped, get_objects
 
-# Profiles: what a kind of server claims to have. A check applies where all of its claims are claimed.
+# Profiles: the features that each kind of server claims. A check applies if the server claims all that it needs.
 
 ROUTES = {
     "chat": ("POST", "/v1/chat/completions"),
@@ -35,7 +35,7 @@ ROUTES = {
     "health": ("GET", "/health"),
     "metrics": ("GET", "/metrics"),
 }
-"""The routes by whose presence a claim is recognized. A route that answers 404, 405 or 501 is not there."""
+"""Claim -> the route that `auto` probes for it. A route that answers 404, 405 or 501 is absent."""
 
 _BASE = {"http", "models", "cancellation"}
 _OPENAI = _BASE | {"chat", "embeddings"}
@@ -70,23 +70,23 @@ PROFILES: dict[str, frozenset[str]] = {
         | {"state", "background", "websocket", "input-tokens", "request-id", "codex", "claude-code", "vllm", "dragoman"}
     ),
 }  # fmt: skip
-"""What servers of each kind claim."""
+"""Profile -> what such a server claims."""
 IMPLIED = {
     "responses": {"state", "background", "websocket", "input-tokens", "codex"},
     "messages": {"claude-code"},
     "vllm-generate": {"vllm"},
     "models": {"cancellation", "http", "request-id"},
 }
-"""What `auto` tries if a route is there; checks of these are skipped where the server refuses."""
+"""Claim found by its route -> more claims that `auto` assumes. Their checks are skipped if the server rejects them."""
 _WITHOUT_GENERATION = frozenset(
     {"embeddings", "models", "http", "rerank", "health", "metrics", "files", "request-id", "key"}
 )
-"""What applies to a model that generates nothing."""
+"""Claims that apply to a model that only embeds."""
 
 MAX_EVIDENCE = 4000
 """Characters of a request's or a response's body that a report shows."""
 MAX_EXCHANGES = 8
-"""The last exchanges of a failed check that a report shows."""
+"""Number of exchanges of a failed check that a report shows, the last ones."""
 BADGE_COLORS = ((99.5, "#2e7d32"), (95.0, "#558b2f"), (85.0, "#b28704"), (70.0, "#bf5f00"), (0.0, "#b3261e"))
 STYLE = """
 :root { color-scheme: light dark }
@@ -100,10 +100,10 @@ details { border-left: 3px solid #8884; padding-left: .8rem; margin: .4rem 0 } s
 
 
 async def detect_routes(client: Client) -> frozenset[str]:
-    """The claims whose routes the server has."""
+    """Return the claims whose routes the server has."""
     session, claims = Session(client, frozenset()), set[str]()
     for claim, (method, path) in ROUTES.items():
-        # Invalid bodies: nothing is generated.
+        # The empty object is an invalid body, so nothing is generated.
         exchange = await session.send(method, path, {} if method == "POST" else None)
         if exchange.status not in (404, 405, 501):
             claims.add(claim)
@@ -111,7 +111,7 @@ async def detect_routes(client: Client) -> frozenset[str]:
 
 
 async def find_claims(client: Client) -> frozenset[str]:
-    """Find what the server claims: its profile, or with `auto` what its routes say."""
+    """Return what the server claims: by its profile, or with `auto` by its routes."""
     profile = client.target.profile
     key = {"key"} if client.target.api_key is not None else set[str]()
     if profile != "auto":
@@ -122,7 +122,7 @@ async def find_claims(client: Client) -> frozenset[str]:
 
 
 async def limit_to_abilities(client: Client, claims: frozenset[str]) -> frozenset[str]:
-    """Drop the claims of generation with `auto`, if the model only embeds: routes are the server's, not the model's."""
+    """With `auto`, drop the claims of generation if the model only embeds: routes do not show what the model can do."""
     if client.target.profile != "auto" or not {"chat", "embeddings"} <= claims:
         return claims
     session, model = Session(client, claims), client.target.model
@@ -135,7 +135,7 @@ async def limit_to_abilities(client: Client, claims: frozenset[str]) -> frozense
 
 
 async def find_model(client: Client) -> str:
-    """The first model that the server lists. Raises Violation."""
+    """Return the first model that the server lists. Raises Violation if it lists none."""
     session = Session(client, frozenset())
     exchange = await session.get("/v1/models")
     if exchange.status == 200:
@@ -145,7 +145,7 @@ async def find_model(client: Client) -> str:
     exchange = await session.get("/api/tags")
     if exchange.status == 200 and (models := get_objects(exchange.json(), "models")):
         return str(models[0]["name"])
-    raise Violation("the server lists no model: name one with --model")
+    raise Violation("the server lists no model: set --model")
 
 
 class CheckOutcome(StrEnum):
@@ -154,15 +154,16 @@ class CheckOutcome(StrEnum):
     SKIPPED = "skipped"
     """It does not apply here, or cannot be judged."""
     UNTRIED = "untried"
-    """The limit of requests or tokens was used up."""
+    """It did not run, since the limit of requests or tokens was used up."""
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
     """The outcome of a check.
 
-    reason: why it failed or was skipped.
-    seconds: that it took.
+    reason: why it failed, was skipped or not tried; empty if it passed.
+    exchanges: the requests and responses, as evidence.
+    seconds: duration of the check.
     """
 
     check: Check
@@ -174,7 +175,12 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class CheckReport:
-    """The verdicts on one server, in the order of the catalog."""
+    """The verdicts on one server, in the order of the catalog.
+
+    requests: number of requests that were sent.
+    tokens: output tokens that these requests allowed.
+    counts: number of verdicts by outcome.
+    """
 
     target: CheckTarget
     claims: frozenset[str]
@@ -189,7 +195,7 @@ class CheckReport:
 
     @property
     def score(self) -> float | None:
-        """The share of judged rules that hold, in percent; a `should` weighs half as much as a `must`."""
+        """Percentage of judged checks that passed; a `should` has half the weight of a `must`. None without any."""
         judged = [verdict for verdict in self.verdicts if verdict.outcome in (CheckOutcome.PASSED, CheckOutcome.FAILED)]
         weights = [(1.0 if verdict.check.level == "must" else 0.5, verdict.outcome) for verdict in judged]
         total = sum(weight for weight, _ in weights)
@@ -197,9 +203,9 @@ class CheckReport:
         return 100 * passed / total if total else None
 
     def find_exit_code(self, *, strict: bool = False) -> int:
-        """0: every rule that a server must follow holds. 1: one does not. 3: the limits left some untried.
+        """Return 1 if a `must` check failed, else 3 if the limits left checks untried, else 0.
 
-        strict: rules that a server should follow count, too.
+        strict: a failed `should` check is an error, too.
         """
         failed = [verdict.check.level for verdict in self.verdicts if verdict.outcome is CheckOutcome.FAILED]
         if failed if strict else "must" in failed:
@@ -226,7 +232,7 @@ async def run_checks(
         try:
             claims = await find_claims(client)
             if "health" in claims:
-                # Servers that load their model answer every request with 503: no rule would be judged.
+                # A server that still loads its model answers every request with 503, so no rule could be judged.
                 health = await Session(client, claims).get("/health")
                 require(health.status != 503, f"the server is not ready: GET /health: status 503: {health.message()}")
             if not target.model:
@@ -249,7 +255,7 @@ async def _run_check(check: Check, client: Client, claims: frozenset[str], allow
     if missing:
         return Verdict(check, CheckOutcome.SKIPPED, f"not claimed: {', '.join(sorted(missing))}")
     if client.target.profile in check.except_for:
-        return Verdict(check, CheckOutcome.SKIPPED, f"{client.target.profile} documents another behaviour")
+        return Verdict(check, CheckOutcome.SKIPPED, f"{client.target.profile} documents another behavior")
     if check.is_destructive and not allow_destructive:
         return Verdict(check, CheckOutcome.SKIPPED, "destructive: run with --destructive")
     session, start = Session(client, claims), time.perf_counter()
@@ -263,12 +269,12 @@ async def _run_check(check: Check, client: Client, claims: frozenset[str], allow
     except AssertionError as violation:
         outcome, reason = CheckOutcome.FAILED, str(violation) or "the rule does not hold"
     except (LookupError, TypeError, AttributeError, ValueError) as error:
-        # A field that the check reads is absent, or of another type.
+        # The response lacks a field that the check reads, or the field has another type.
         outcome, reason = CheckOutcome.FAILED, f"unexpected shape: {type(error).__name__}: {error}"
     return Verdict(check, outcome, reason, tuple(session.exchanges), time.perf_counter() - start)
 
 
-# Reports: JSON, JUnit XML, HTML with the evidence, and a badge. Nothing here writes files.
+# Reports as strings: JSON, JUnit XML, HTML with the evidence, and an SVG badge.
 
 
 def build_summary(report: CheckReport, date: str, version: str) -> Json:
@@ -325,12 +331,12 @@ def _shorten(data: bytes, secret: str | None) -> str:
 
 
 def _redact(text: str, secret: str | None) -> str:
-    """The text without the key, which raw requests contain."""
+    """Replace the API key, which raw requests contain."""
     return text.replace(secret, "(key)") if secret else text
 
 
 def render_junit(report: CheckReport, date: str) -> str:
-    """JUnit XML: a suite for each area. What a server should do, and does not, is a failure, too."""
+    """Render JUnit XML with one suite per area. A failed `should` check is a failure, too."""
     root, secret = ET.Element("testsuites", name="dragoman check"), report.target.api_key
     for area, verdicts in group_by_area(report):
         failures = sum(verdict.outcome is CheckOutcome.FAILED for verdict in verdicts)
@@ -360,7 +366,7 @@ def group_by_area(report: CheckReport) -> Iterator[tuple[str, list[Verdict]]]:
 
 
 def render_html(report: CheckReport, date: str, version: str) -> str:
-    """A page that needs nothing else. Everything that came from the server is escaped."""
+    """Render a self-contained page. All text of the server is escaped."""
     summary = build_summary(report, date, version)
     title = f"Conformance of {report.target.url}"
     head = (
@@ -399,7 +405,7 @@ def render_html(report: CheckReport, date: str, version: str) -> str:
 
 
 def render_badge(report: CheckReport) -> str:
-    """A badge with the score, as SVG."""
+    """Render a badge with the score as SVG."""
     score = report.score
     text = "no verdict" if score is None else f"{score:.1f} %"
     color = "#6b6b6b" if score is None else next(color for least, color in BADGE_COLORS if score >= least)

@@ -1,4 +1,4 @@
-"""A check and its session: a rule with its source, and the requests to the server, their record and their limits."""
+"""Checks, areas that group them, and the session in which a check runs: its requests, their record and limits."""
 
 from __future__ import annotations
 
@@ -22,23 +22,24 @@ from ..conformance.checks import Violation, require, require_object
 T = TypeVar("T")
 
 REFUSALS = (400, 403, 404, 405, 422, 501)
-"""Statuses by which a server says that it does not have what was requested."""
+"""Statuses of a server that lacks the requested feature."""
+# Names of the objects of sampling options in a request, and of token limits in a request or such an object.
 _OPTIONS = ("options", "parameters", "sampling_params")
 _LIMITS = ("max_tokens", "max_completion_tokens", "max_output_tokens", "num_predict", "max_new_tokens")
 DEFAULT_OUTPUT = 256
-"""Output tokens that a request without a limit is counted as."""
+"""Output tokens that are counted for a request without a limit."""
 QUIET = 1.0
-"""Seconds of silence after which what a raw connection has sent counts as all of it."""
+"""Seconds without data after which the response on a raw connection counts as complete."""
 
 Json = dict[str, Any]
 Level = Literal["must", "should"]
 """must: a broken rule breaks clients or contradicts the specification. should: it costs robustness or comfort."""
 Run = Callable[["Session"], Awaitable[None]]
-"""Returns if the rule holds; raises Violation if it does not, and Skipped if that cannot be told."""
+"""Runs a check: returns if the rule holds; raises Violation if it does not, and Skipped if it cannot be judged."""
 
 
 class Skipped(Exception):
-    """The rule does not apply to this server, or cannot be judged there. The message says why."""
+    """The rule does not apply to this server, or cannot be judged. The message gives the reason."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,9 +48,10 @@ class Check:
 
     id: area and name, such as `chat.stream-role-first`.
     rule: a sentence.
-    source: where the rule is written.
-    claims: what a server has to claim for the rule to apply; see `profiles`.
-    except_for: profiles whose servers document another behaviour.
+    source: URL of the rule's specification.
+    claims: what a server has to claim for the rule to apply; see `runner.PROFILES`.
+    level: see `Level`.
+    except_for: profiles whose servers document another behavior.
     is_destructive: it loads the server heavily or changes its state; run only on demand.
     """
 
@@ -72,7 +74,7 @@ class Check:
 
 
 class Area:
-    """The checks of one API or subject. Its claims, source and level hold for each of them unless it has its own."""
+    """The checks of one API or subject, with defaults: its claims apply to each check, its source if none is given."""
 
     def __init__(self, name: str, *, claims: Iterable[str], source: str) -> None:
         self.name, self.checks = name, list[Check]()
@@ -99,7 +101,7 @@ class Area:
         except_for: Iterable[str] = (),
         is_destructive: bool = False,
     ) -> None:
-        """Add a check. claims: beside those of the area."""
+        """Add a check. claims: claims besides those of the area."""
         check = replace(
             self._defaults,
             id=f"{self.name}.{name}",
@@ -114,7 +116,10 @@ class Area:
         self.checks.append(check)
 
     def check(self, rule: str, **options: Any) -> Callable[[Run], Run]:
-        """Add the decorated coroutine function; its name is the check's, with dashes."""
+        """Add the decorated coroutine function as a check; its name, with dashes, is the check's.
+
+        options: those of `add`.
+        """
 
         def register(run: Run) -> Run:
             self.add(getattr(run, "__name__", "").replace("_", "-"), rule, run, **options)
@@ -133,10 +138,13 @@ class LimitReached(Skipped):
 
 @dataclass(slots=True)
 class Exchange:
-    """A request and what the server sent. It is the evidence of a verdict.
+    """A request and its response: the evidence of a verdict.
 
-    headers: of the response, names in lower case.
-    seconds: until its end.
+    request: body of the request; the whole request on a raw connection.
+    status: 0 if there is no response.
+    headers: headers of the response, names in lower case.
+    body: body of the response; everything received on a raw connection.
+    seconds: from the request to the end of the response.
     """
 
     method: str
@@ -155,7 +163,7 @@ class Exchange:
         return (self.header("content-type") or "").partition(";")[0].strip().lower()
 
     def json(self) -> Json:
-        """The body as an object. Raises Violation."""
+        """Parse the body as a JSON object. Raises Violation."""
         try:
             value: object = json.loads(self.body, parse_constant=_reject_constant)
         except ValueError as error:
@@ -163,7 +171,7 @@ class Exchange:
         return require_object(value, "the body")
 
     def message(self) -> str:
-        """The text of an error, in whatever envelope."""
+        """Return the error message of the body, in any common envelope."""
         try:
             error: Any = json.loads(self.body)
         except ValueError:
@@ -176,17 +184,20 @@ class Exchange:
 
 
 def _reject_constant(name: str) -> float:
-    # Python parses NaN and Infinity, which JSON does not have.
+    # Python's parser accepts NaN and Infinity, which are not JSON.
     raise ValueError(f"{name} is not JSON")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckTarget:
-    """The server and how to treat it.
+    """The server to check, and the limits for it.
 
-    url: without `/v1`.
-    profile: the kind of server that it is said to be.
+    url: base URL without `/v1`.
+    model: name of the model; empty selects the first listed one.
+    profile: a key of `runner.PROFILES`, or `auto`.
     timeout: seconds per request.
+    max_requests: limit of all requests.
+    max_tokens: limit of the output tokens that all requests together allow.
     """
 
     url: str
@@ -199,7 +210,10 @@ class CheckTarget:
 
 
 class Client:
-    """The connections to the server, with a count of requests and of output tokens that they allow."""
+    """An HTTP client of the server that counts requests and the output tokens that they allow.
+
+    cache: results of `Session.share` with their exchanges.
+    """
 
     def __init__(self, target: CheckTarget) -> None:
         self.target = target
@@ -227,7 +241,7 @@ class Client:
         tokens = 0
         # Only embeddings have `encoding_format`.
         if fields.keys() & {"messages", "prompt", "input", "text", "inputs"} and not fields.get("encoding_format"):
-            # By what the request allows: the limit has to hold even if the server generates more than it reports.
+            # Count what the request allows, not the reported usage: the limit must hold even if usage is wrong.
             no_options: Json = {}
             options = next(filter(None, (get_object(fields, name) for name in _OPTIONS)), no_options)
             limits = [source.get(name) for source in (fields, options) for name in _LIMITS]
@@ -240,7 +254,7 @@ class Client:
         self.tokens += tokens
 
     def build_headers(self, path: str) -> dict[str, str]:
-        """The key, as each API wants it, and Anthropic's version."""
+        """Build the headers with the key for this API, and Anthropic's version."""
         headers: dict[str, str] = {}
         if self.target.api_key is not None:
             headers["authorization"] = f"Bearer {self.target.api_key}"
@@ -262,7 +276,7 @@ class Client:
 class Session:
     """The requests of one check.
 
-    claims: what the server is said to have.
+    claims: the features that the server claims.
     exchanges: the evidence, in order.
     """
 
@@ -283,7 +297,13 @@ class Session:
         headers: Mapping[str, str] | None = None,
         raw: bytes | None = None,
     ) -> Exchange:
-        """Send a request, and read the whole response. raw: the body as it is. Raises Violation, LimitReached."""
+        """Send a request, and read the whole response.
+
+        body: encoded as JSON.
+        raw: bytes to send as the body instead.
+
+        Raises Violation if there is no complete response, and LimitReached.
+        """
         self.client.spend(body)
         content = raw if raw is not None else None if body is None else json.dumps(body).encode()
         sent = {**({} if content is None else {"content-type": "application/json"}), **(headers or {})}
@@ -294,7 +314,7 @@ class Session:
             try:
                 await self._receive(exchange, content, sent)
             except (httpx2.RemoteProtocolError, httpx2.ReadError, httpx2.WriteError):
-                # A server may close an idle connection just when it is used again (RFC 9112, 9.3.1): once is allowed.
+                # The server may have closed an idle connection while it was reused (RFC 9112, 9.3.1): retry once.
                 if exchange.status:
                     raise
                 await self._receive(exchange, content, sent)
@@ -322,26 +342,29 @@ class Session:
     async def ask(self, path: str, body: Json, *, feature: str | None = None, **options: Any) -> Exchange:
         """Send a request that has to be answered with 200.
 
-        feature: an option of the request that a server may lack, if it says so with an error. Raises Skipped then,
-        unless the profile claims the feature.
+        feature: an option of the request that a server may reject, or ignore with a warning.
+
+        Raises:
+            Skipped: the server rejects a feature that it does not claim, or ignores it with a warning.
+            Violation: another status than 200.
         """
         exchange = await self.post(path, body, **options)
         if feature is not None and feature not in self.claims and exchange.status in REFUSALS:
             raise Skipped(f"the server refuses {feature}: {exchange.message()}")
         warnings = exchange.header("x-dragoman-warnings") or ""
         if feature is not None and f"{feature} is ignored" in warnings:
-            raise Skipped(f"the server says that it ignores it: {warnings}")
+            raise Skipped(f"the server ignores {feature}: {warnings}")
         require(exchange.status == 200, f"POST {path}: status {exchange.status}: {exchange.message()}")
         return exchange
 
     async def share(self, key: str, build: Callable[[], Awaitable[T]]) -> T:
-        """Return or raise what `build` does, computed once for all checks; its exchanges are evidence of each."""
+        """Return or raise the result of `build`, cached for all checks; its exchanges become evidence of each."""
         cached = self.client.cache.get(key)
         if cached is None:
             before = len(self.exchanges)
             try:
                 value: object = await build()
-            # Shared as well: a request that failed once is not repeated for every check that needs it.
+            # Cache failures, too: a failed request is not repeated for every check that needs it.
             except (Violation, Skipped) as error:
                 value = error
             cached = self.client.cache[key] = (value, self.exchanges[before:])
@@ -352,9 +375,11 @@ class Session:
         return cast(T, cached[0])
 
     async def send_bytes(self, data: bytes, *, patience: float = 5.0) -> Exchange:
-        """Send bytes on a connection of their own, and read until the server closes it or is silent.
+        """Send bytes on a new connection, and read until the server closes it or sends nothing for `QUIET` seconds.
 
-        The exchange's body is everything that came. patience: seconds to wait for the first byte.
+        The exchange's body is everything that was received, with status line and headers.
+
+        patience: seconds to wait for the first byte.
         """
         self.client.spend(None)
         url = urlsplit(self.target.url)
@@ -365,7 +390,7 @@ class Session:
         try:
             reader, writer = await asyncio.open_connection(url.hostname, port, ssl=context)
         except OSError as error:
-            raise Violation(f"no connection: {error}") from None
+            raise Violation(f"cannot connect: {error}") from None
         try:
             writer.write(data)
             while piece := await asyncio.wait_for(reader.read(65536), QUIET if exchange.body else patience):
@@ -381,7 +406,7 @@ class Session:
         return exchange
 
     def build_head(self, method: str, path: str, *lines: str, version: str = "HTTP/1.1", host: bool = True) -> bytes:
-        """The head of a raw request, with the key, up to and without the empty line."""
+        """Build the request line and headers of a raw request, with the key, without the final empty line."""
         netloc = urlsplit(self.target.url).netloc
         head = [f"{method} {path} {version}", *([f"Host: {netloc}"] if host else [])]
         head += [f"{name}: {value}" for name, value in self.client.build_headers(path).items()]
@@ -391,8 +416,8 @@ class Session:
     async def stream(
         self, path: str, body: Json, headers: Mapping[str, str] | None = None
     ) -> AsyncGenerator[httpx2.Response]:
-        """A stream that is read piece by piece; leaving the block closes its connection, which ends the generation."""
-        # Counted as a usual answer, whatever the request allows: the reader leaves early.
+        """Open a stream. Leaving the block closes the connection, which cancels the generation."""
+        # Counted as `DEFAULT_OUTPUT` tokens, whatever the request allows: the check disconnects early.
         self.client.spend({"prompt": ""})
         content = json.dumps(body).encode()
         exchange = Exchange("POST", path, content)
@@ -407,7 +432,7 @@ class Session:
 
     @asynccontextmanager
     async def open_websocket(self, path: str) -> AsyncGenerator[Socket]:
-        """A WebSocket. Raises Skipped if the server has none there."""
+        """Open a WebSocket. Raises Skipped if the server has none at this path."""
         self.client.spend(None)
         url = self.target.url.replace("http", "ws", 1) + path
         exchange = Exchange("WEBSOCKET", path, b"")
@@ -438,17 +463,17 @@ class Socket:
         await self._connection.send(text)
 
     async def receive(self) -> Json:
-        """Raises Violation if nothing comes in time, or it is not a JSON object."""
+        """Receive a frame. Raises Violation if none comes within the timeout, or if it is not a JSON object."""
         try:
             data = await asyncio.wait_for(self._connection.recv(), self._client.target.timeout)
         except (TimeoutError, OSError) as error:
-            raise Violation(f"no frame: {type(error).__name__}") from None
+            raise Violation(f"no frame received: {type(error).__name__}") from None
         text = data if isinstance(data, str) else data.decode(errors="replace")
         self._exchange.body += text.encode() + b"\n"
         return require_object(json.loads(text), "the frame")
 
     async def receive_turn(self) -> list[Json]:
-        """The events up to the one that ends a response, or an error."""
+        """Receive the events up to the one that ends a response, or up to an error."""
         events: list[Json] = []
         ends = ("response.completed", "response.incomplete", "response.failed", "error")
         while not events or events[-1].get("type") not in ends:

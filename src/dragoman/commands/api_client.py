@@ -1,4 +1,4 @@
-"""A client of an OpenAI-compatible API, for the commands. Any such server will do, not only Dragoman."""
+"""A client for the commands that works with any OpenAI-compatible server, not only Dragoman."""
 
 from __future__ import annotations
 
@@ -14,15 +14,16 @@ if TYPE_CHECKING:
     import httpx2
 
 CONNECT_TIMEOUT = 10.0
+"""Seconds to wait for a connection."""
 QUERY_TIMEOUT = 10.0
-"""Seconds to wait for a response that no model has to generate. Another program may listen there and never respond."""
+"""Seconds to wait for a response without generated text. Another program on this port might never respond."""
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
 class ApiError(Exception):
-    """A request that failed; the message is the server's where it has one.
+    """A failed request. The message is the server's if it sent one.
 
-    is_unreachable: nothing accepts connections, or the connection was lost.
+    is_unreachable: the connection was refused or lost.
     """
 
     def __init__(self, message: str, *, is_unreachable: bool = False) -> None:
@@ -31,7 +32,10 @@ class ApiError(Exception):
 
 
 class ServedModelInfo(Struct, frozen=True):
-    """Fields of a listed model that only Dragoman has. capabilities: None until the model has been loaded once."""
+    """Fields of a listed model that only Dragoman sends.
+
+    capabilities: None until the model has been loaded once.
+    """
 
     state: str = "loaded"
     aliases: tuple[str, ...] = ()
@@ -98,7 +102,7 @@ class TextPiece(Struct, frozen=True):
 
 
 class ToolCallPiece(Struct, frozen=True):
-    """A piece of a tool call: the first one of an index has the id and the name."""
+    """A piece of a tool call. The first piece of each index has the id and the name."""
 
     index: int
     id: str | None
@@ -107,7 +111,10 @@ class ToolCallPiece(Struct, frozen=True):
 
 
 class AnswerEnd(Struct, frozen=True):
-    """The end of an answer; reason: `stop`, `length`, `tool_calls`, `content_filter`."""
+    """The end of an answer.
+
+    reason: OpenAI's finish reason, such as `stop`, `length`, `tool_calls` or `content_filter`.
+    """
 
     reason: str
 
@@ -116,18 +123,18 @@ Piece = TextPiece | ToolCallPiece | AnswerEnd
 
 
 class ApiClient:
-    """The connections to one server. Use it in a `with` statement, which closes them."""
+    """A client of one server. Use it in a `with` statement, which closes its connections."""
 
     def __init__(self, url: str, api_key: str | None = None) -> None:
-        """url: with or without `/v1`."""
-        import httpx2  # noqa: PLC0415 - commands that ask no server do not wait for it
+        """Create the client. url: base URL, with or without `/v1`."""
+        import httpx2  # noqa: PLC0415 - slow to import, and not needed by commands without a server
 
         self.url = url.rstrip("/").removesuffix("/v1")
         headers = {} if api_key is None else {"Authorization": f"Bearer {api_key}"}
         self._client = httpx2.Client(
             base_url=self.url,
             headers=headers,
-            # A proxy for the internet does not lead to this machine.
+            # A proxy cannot reach this machine's loopback addresses.
             trust_env=not is_loopback(url),
         )
 
@@ -138,22 +145,22 @@ class ApiClient:
         self._client.close()
 
     def is_ready(self) -> bool:
-        """Whether a Dragoman server takes requests. Raises ApiError."""
+        """Whether a Dragoman server is ready for requests. Raises ApiError."""
         with self._send("GET", "/readyz", timeout=QUERY_TIMEOUT) as response:
             return response.status_code == 200
 
     def list_models(self) -> tuple[ListedModel, ...]:
-        """Raises ApiError."""
+        """List the server's models. Raises ApiError."""
         with self._send("GET", "/v1/models", timeout=QUERY_TIMEOUT) as response:
             return self._decode(_read_body(response), _ModelList).data
 
     def create_chat_completion(self, body: Mapping[str, Any]) -> bytes:
-        """The whole answer, as the server encodes it. Raises ApiError."""
+        """Return the body of the response, undecoded. Raises ApiError."""
         with self._send("POST", "/v1/chat/completions", body) as response:
             return _read_body(response)
 
     def stream_chat_completion(self, body: Mapping[str, Any]) -> Generator[Piece]:
-        """The pieces of an answer as they arrive; the last one is its end. Closing the generator cancels the answer.
+        """Yield the pieces of an answer as they arrive; the last one is its end. Closing the generator cancels it.
 
         Raises:
             ApiError: before the first piece or between two of them.
@@ -161,7 +168,7 @@ class ApiClient:
         import httpx2  # noqa: PLC0415 - as above
 
         with self._send("POST", "/v1/chat/completions", {**body, "stream": True}) as response:
-            # This raises: the body of an error is JSON, not a stream.
+            # `_read_body` raises ApiError: the body of an error is JSON, not a stream.
             if response.status_code != 200:
                 _read_body(response)
             try:
@@ -172,7 +179,7 @@ class ApiClient:
     def _read_pieces(self, response: httpx2.Response) -> Iterator[Piece]:
         for line in response.iter_lines():
             data = line.removeprefix("data:").strip()
-            # Unchanged by removing the prefix: a comment, an event's name or an empty line.
+            # A line without the prefix `data:` is a comment, an event's name or empty.
             if data in (line, "[DONE]"):
                 continue
             chunk = self._decode(data.encode(), _Chunk)
@@ -180,11 +187,11 @@ class ApiClient:
                 raise ApiError(_format_error(chunk.error))
             for choice in chunk.choices:
                 delta = choice.delta or _Delta()
-                # Servers use either name, and some send the same text under both.
+                # Servers use either name, and some send the same text in both fields.
                 reasoning = delta.reasoning_content or delta.reasoning
                 if reasoning:
                     yield TextPiece("reasoning", reasoning)
-                # A refusal comes in place of the content.
+                # A refusal replaces the content.
                 text = delta.content or delta.refusal
                 if text:
                     yield TextPiece("text", text)
@@ -193,7 +200,7 @@ class ApiClient:
                     yield ToolCallPiece(call.index, call.id, function.name, function.arguments or "")
                 if choice.finish_reason is not None:
                     yield AnswerEnd(choice.finish_reason)
-                    # Usage and `[DONE]` may follow, and are not needed.
+                    # Usage and `[DONE]` may follow; they are not needed.
                     return
         raise ApiError("the response ended before it was complete")
 
@@ -207,7 +214,10 @@ class ApiClient:
     def _send(
         self, method: str, path: str, body: Mapping[str, Any] | None = None, *, timeout: float | None = None
     ) -> Generator[httpx2.Response]:
-        """timeout: seconds without data; None is no limit, since a model may think for minutes before a token."""
+        """Send a request. Raises ApiError if there is no response.
+
+        timeout: seconds without data; None is no limit, since a model may reason for minutes before the first token.
+        """
         import httpx2  # noqa: PLC0415 - as above
 
         try:
@@ -229,7 +239,7 @@ def is_url(text: str) -> bool:
 
 
 def _read_body(response: httpx2.Response) -> bytes:
-    """Raises ApiError for an error's status."""
+    """Read the body of a response. Raises ApiError if the status is not 200."""
     data = response.read()
     if response.status_code == 200:
         return data

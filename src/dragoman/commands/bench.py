@@ -1,6 +1,6 @@
-"""`dragoman bench`: measures a server under a load, or compares two measured loads.
+"""`dragoman bench`: benchmarks a server, or compares two benchmark logs.
 
-`drive` sends the load and measures the responses, `bench_report` computes the figures.
+`drive` sends the requests and measures the responses; `bench_report` computes the statistics.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ are two logs of `bench`, or of a tool that `calibrate` reads.
 
 @dataclass(frozen=True, kw_only=True)
 class BenchOptions(WorkloadOptions):
-    """Options of `dragoman bench`; None is unset."""
+    """Options of `dragoman bench`; None means not set."""
 
     arguments: Annotated[
         list[str], typer.Argument(metavar="URL [TRACE]", help="The server, and the load.", show_default=False)
@@ -98,7 +98,7 @@ class BenchOptions(WorkloadOptions):
 
 
 class _BenchFile(msgspec.Struct):
-    """The output of --json."""
+    """The output of `--json`."""
 
     server: str
     model: str
@@ -109,7 +109,7 @@ class _BenchFile(msgspec.Struct):
 
 def _run_bench(options: BenchOptions) -> None:
     if options.plots is not None:
-        from .plots import check_plot_path  # noqa: PLC0415 - as all that follows: numpy and matplotlib load slowly
+        from .plots import check_plot_path  # noqa: PLC0415 - numpy and matplotlib are slow to import; also below
 
         check_plot_path(options.plots)
     slo = read_slo(options.slo)
@@ -136,7 +136,7 @@ def _run_bench(options: BenchOptions) -> None:
 
 
 def _measure(options: BenchOptions, url: str, slo: Slo | None) -> None:
-    """Send the load, and print its report."""
+    """Send the workload to the server, and print the report."""
     from ..simulation.logs.log import build_log  # noqa: PLC0415
     from .bench_report import (  # noqa: PLC0415
         Run,
@@ -156,13 +156,14 @@ def _measure(options: BenchOptions, url: str, slo: Slo | None) -> None:
     if result.errors:
         print_warning(f"{len(result.errors)} requests failed; the first error: {result.errors[0]}")
     measured = {measurement.timing.id: measurement for measurement in result.measurements}
-    # In order of arrival, from 0.
+    # `build_log` sorts the timings by arrival, and shifts them to begin at 0.
     timings = build_log(url, [measurement.timing for measurement in result.measurements]).timings
-    gaps = [measured[timing.id].gaps for timing in timings]
+    gaps_by_request = [measured[timing.id].gaps for timing in timings]
     counted_by = result.measurements[0].counted_by
-    run = Run(url, timings, tuple(gap for own in gaps for gap in own), len(result.errors), counted_by)
+    all_gaps = tuple(gap for gaps in gaps_by_request for gap in gaps)
+    run = Run(url, timings, all_gaps, len(result.errors), counted_by)
     if options.save_detailed is not None:
-        Path(options.save_detailed).write_bytes(encode_log(timings, gaps, counted_by))
+        Path(options.save_detailed).write_bytes(encode_log(timings, gaps_by_request, counted_by))
     if options.plots is not None:
         _draw(options.plots, [run], slo)
     report = build_bench_report(run, slo)

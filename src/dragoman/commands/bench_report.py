@@ -1,4 +1,4 @@
-"""The figures of a measured load, as text, as a table for a terminal, as JSON, and beside those of another load."""
+"""Statistics of a benchmark run: computed from its timings, rendered as text or a table, compared with another run."""
 
 from __future__ import annotations
 
@@ -19,14 +19,16 @@ if TYPE_CHECKING:
 
 
 class BenchReport(Struct, frozen=True):
-    """The figures of a load. Times in seconds, rates per second.
+    """The statistics of a benchmark run. Times are in seconds, rates per second.
 
     duration: from the first request to the last token.
     ttft, latency: from sending a request to its first and to its last token.
     tpot: mean time per output token after the first, per request.
-    itl: every gap between two arrivals of tokens; those that arrive together have one.
-    good: requests within the SLO; None without one.
-    counted_by: what the token counts are from.
+    itl: gaps between arrivals of tokens; tokens that arrive together count as one arrival.
+    peak_concurrency: maximum number of requests that ran at the same time.
+    good: number of requests within the SLO; None without an SLO.
+    goodput: requests within the SLO, per second; None without an SLO.
+    counted_by: source of the token counts; None if a log does not state it.
     """
 
     requests: int
@@ -55,7 +57,11 @@ STATISTICS = ("mean", "p50", "p90", "p99")
 
 
 class Run(Struct, frozen=True):
-    """A measured load, from a server or from a log. gaps: of all requests; empty where a log does not tell."""
+    """A benchmark run, measured now or read from a log.
+
+    gaps: seconds between arrivals of tokens, of all requests; empty if a log has none.
+    failed: number of failed requests.
+    """
 
     name: str
     timings: tuple[Timing, ...]
@@ -65,17 +71,17 @@ class Run(Struct, frozen=True):
 
 
 class LoggedGaps(Struct):
-    """The fields of a log's line besides its `Timing`."""
+    """The fields of a log line besides those of `Timing`."""
 
     gaps: tuple[float, ...] = ()
     counted_by: CountSource | None = None
 
 
 def encode_log(timings: Sequence[Timing], gaps: Sequence[tuple[float, ...]], counted_by: CountSource) -> bytes:
-    """JSON Lines that `calibrate`, `simulate` and `plan` read too: a line is a measured request, and one of a trace."""
+    """Encode the requests as JSON Lines, which are a log for `calibrate` and a trace for `simulate` and `plan`."""
     rows = (
-        msgspec.json.encode({**msgspec.to_builtins(timing), "counted_by": counted_by, "gaps": own})
-        for timing, own in zip(timings, gaps, strict=True)
+        msgspec.json.encode({**msgspec.to_builtins(timing), "counted_by": counted_by, "gaps": request_gaps})
+        for timing, request_gaps in zip(timings, gaps, strict=True)
     )
     return b"".join(row + b"\n" for row in rows)
 
@@ -112,14 +118,14 @@ def build_bench_report(run: Run, slo: Slo | None = None) -> BenchReport:
 
 
 def count_peak(timings: Sequence[Timing]) -> int:
-    """The most requests that were running at one time."""
+    """Return the maximum number of requests that ran at the same time."""
     return max(accumulate(change for _, change in list_changes(timings)), default=0)
 
 
 def list_changes(timings: Sequence[Timing]) -> list[tuple[float, int]]:
-    """The times in order, and by how much the number of running requests changes at each.
+    """List the times at which the number of running requests changes, with the change (1 or -1), in order.
 
-    At equal times an end precedes a beginning: a closed loop never exceeds its clients.
+    At equal times an end precedes a start, so the count of a closed loop never exceeds its number of clients.
     """
     return sorted(change for timing in timings for change in ((timing.last_token_s, -1), (timing.arrival_s, 1)))
 
@@ -132,7 +138,7 @@ def render_bench_report(report: BenchReport) -> str:
 
 
 def build_bench_table(report: BenchReport) -> tuple[list[str], Table]:
-    """The same for a terminal: lines, and a table with the times."""
+    """Build the report for a terminal: text lines, and a table of the times in milliseconds."""
     from rich.table import Table  # noqa: PLC0415 - only a terminal needs it
 
     table = Table("milliseconds")
@@ -144,13 +150,13 @@ def build_bench_table(report: BenchReport) -> tuple[list[str], Table]:
 
 
 def _describe_load(report: BenchReport) -> list[str]:
-    counted = {"ids": "the ids that the server returns", "usage": "the server's usage", None: "the log"}
+    count_sources = {"ids": "the ids that the server returns", "usage": "the server's usage", None: "the log"}
     lines = [
         f"requests         {report.requests} in {report.duration:.2f} s, {report.failed} failed, "
         f"{report.peak_concurrency} at most at a time",
         f"throughput       {report.request_rate:.2f} requests/s, {report.input_token_rate:.0f} input tokens/s, "
         f"{report.output_token_rate:.0f} output tokens/s",
-        f"tokens           counted by {counted[report.counted_by]}",
+        f"tokens           counted by {count_sources[report.counted_by]}",
     ]
     if report.good is not None and report.goodput is not None:
         lines.append(f"goodput          {report.goodput:.2f} requests/s ({report.good} within the SLO)")
@@ -166,7 +172,10 @@ def _format_spread(spread: Spread) -> list[str]:
 
 
 def render_comparison(first: tuple[str, BenchReport], second: tuple[str, BenchReport]) -> str:
-    """Two reports side by side, and the change from the first to the second; a zero has none."""
+    """Render two reports side by side, with the relative change, which is blank if the first value is 0.
+
+    first, second: name and report of a run.
+    """
     (first_name, before), (second_name, after) = first, second
     rows = [
         (f"{name} {statistic}, ms", old, new)

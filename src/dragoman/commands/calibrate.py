@@ -1,6 +1,6 @@
-"""`dragoman calibrate`: fits a simulator profile to a benchmark log, or to a server that is benchmarked now.
+"""`dragoman calibrate`: fits a simulator profile to benchmark logs, or to a live server that it benchmarks.
 
-Parsing logs and fitting are in `simulation`.
+Log parsing and fitting are in `simulation`.
 """
 
 from __future__ import annotations
@@ -31,8 +31,9 @@ if TYPE_CHECKING:
 
 HARDWARE_PANEL, SERVER_PANEL, OUTPUT_PANEL = "Hardware and model", "Measuring a live server", "Output"
 FIT_FRACTION = 3
-"""By default one request in this many is used to fit; the others are held out."""
+"""By default the first 1/FIT_FRACTION of the requests of each log is fitted; the others are held out."""
 WARN_ERROR = 0.05
+"""Relative error of a mean above which a warning is printed."""
 HELP = """Fit a simulator profile to measured requests, and report its error on held-out requests.
 
 LOG is a result file of vllm bench serve (--save-detailed), guidellm, aiperf or genai-perf, a recording, or a table of
@@ -42,7 +43,7 @@ requests (CSV, JSON, JSON Lines). With --url it is the workload to send to that 
 
 @dataclass(frozen=True, kw_only=True)
 class CalibrateOptions(WorkloadOptions, EngineOptions):
-    """Options of `dragoman calibrate`; None is unset."""
+    """Options of `dragoman calibrate`; None means not set."""
 
     logs: Annotated[
         list[str], typer.Argument(metavar="LOG...", help="Benchmark logs; with --url a workload.", show_default=False)
@@ -169,9 +170,9 @@ class CalibrateOptions(WorkloadOptions, EngineOptions):
 
 
 def _run_calibration(options: CalibrateOptions) -> None:
-    # Before the measurement and the fit, which take minutes.
+    # Fail before the measurement and the fit, which take minutes.
     if options.plots is not None:
-        from .plots import check_plot_path  # noqa: PLC0415 - as all that follows: numpy and matplotlib load slowly
+        from .plots import check_plot_path  # noqa: PLC0415 - numpy and matplotlib are slow to import; also below
 
         check_plot_path(options.plots)
     from ..engines.simulator.profile import dumps, load  # noqa: PLC0415
@@ -186,7 +187,7 @@ def _run_calibration(options: CalibrateOptions) -> None:
     fitted_ids: set[str] = set()
     start = 0
     for size in (len(source_log.timings) for source_log in logs):
-        # The first requests of each log, so that every load that was measured takes part in the fit.
+        # Fit on the first requests of each log, so that every measured load takes part.
         count = size // FIT_FRACTION if options.fit_requests is None else options.fit_requests
         fitted_ids.update(timing.id for timing in log.timings[start : start + min(count, size)])
         start += size
@@ -238,7 +239,7 @@ def _read_logs(options: CalibrateOptions) -> list[MeasuredLog]:
 def _fit_profile(
     options: CalibrateOptions, base_profile: SimulatorProfile | None, log: MeasuredLog, fitted_ids: frozenset[str]
 ) -> SimulatorProfile:
-    """Fit a profile, whose hardware, model and engine are the base profile's with the options over them."""
+    """Fit a profile. Options override the base profile's hardware, model and engine."""
     from ..engines.simulator.profile import Hardware, ModelProfile  # noqa: PLC0415
     from ..simulation.calibrate import NUM_VARIATIONS, calibrate, measure_spread  # noqa: PLC0415
 
@@ -246,7 +247,7 @@ def _fit_profile(
     engine, prior = SimulatedSchedulerConfig(), None
     if base_profile is not None:
         hardware, model, engine = base_profile.hardware, base_profile.model, base_profile.engine
-        # The curve of shared experts is too steep to be found from a log: its shape is a prediction's.
+        # A log does not determine the cost curve of shared experts: its shape comes from the base profile's prediction.
         prior = base_profile.expert_prior
     hardware_overrides = {
         "name": options.hardware,
@@ -279,12 +280,12 @@ def _fit_profile(
 
 
 def _select_set(overrides: Mapping[str, object]) -> dict[str, Any]:
-    """Select the options that are set."""
+    """Drop the options that are None."""
     return {name: value for name, value in overrides.items() if value is not None}
 
 
 def _format_fit(profile: SimulatorProfile) -> str:
-    """Format the coefficients and their error."""
+    """Format the fitted coefficients and the profile's errors."""
     latency, calibration = profile.latency, profile.calibration
     assert calibration is not None
     assert calibration.error is not None

@@ -61,7 +61,7 @@ def _chat(options: ChatOptions) -> None:
 
 
 class ChatSession:
-    """A conversation with one model, and the commands in it."""
+    """A conversation with one model: reads lines, runs commands, and prints answers."""
 
     def __init__(
         self, connection: Connection, parameters: dict[str, Any], system: str | None, *, shows_reasoning: bool
@@ -73,9 +73,9 @@ class ChatSession:
         self._has_failed = False
 
     def run(self) -> int:
-        """Run the conversation until the input ends. The exit code is 1 if an answer to piped input has failed."""
+        """Run the conversation until the input ends. Return the exit code: 1 if an answer to piped input failed."""
         if self._is_interactive:
-            # Editing and recalling lines; some builds of Python have no readline.
+            # Importing readline enables line editing and history; some builds of Python lack it.
             with suppress(ImportError):
                 import_module("readline")
             typer.echo(f"{self._connection.model.id} at {self._connection.client.url} (/help shows the commands)")
@@ -88,7 +88,7 @@ class ChatSession:
         return int(self._has_failed and not self._is_interactive)
 
     def _read_lines(self) -> Iterator[str]:
-        """Messages and commands until the input ends."""
+        """Yield messages and commands until the input ends."""
         while True:
             try:
                 line = self._read_line("> ")
@@ -111,7 +111,7 @@ class ChatSession:
         return input(prompt if self._is_interactive else "")
 
     def _run_command(self, line: str) -> bool:
-        """Run a line that begins with a slash. Returns whether the chat goes on."""
+        """Run a line that begins with a slash. Return False if the chat ends."""
         name, _, argument = line.partition(" ")
         argument = argument.strip()
         match name:
@@ -145,13 +145,13 @@ class ChatSession:
         return [*system, *self._messages]
 
     def _ask(self, message: dict[str, Any]) -> None:
-        """Send the message, print the answer, and let the user answer its tool calls, until there are none."""
+        """Send the message and print the answer; the user types the results of its tool calls, until there are none."""
         length = len(self._messages)
         self._messages.append(message)
         while True:
             printer = self._print_answer()
             if printer is None:
-                # Without its answer a message would be sent again with the next one.
+                # Remove the unanswered message: it would be sent again with the next one.
                 del self._messages[length:]
                 return
             calls = [call.build_message_part() for call in printer.calls]
@@ -170,8 +170,7 @@ class ChatSession:
                 self._messages.append({"role": "tool", "tool_call_id": call.id, "content": result})
 
     def _print_answer(self) -> AnswerPrinter | None:
-        """Print the answer to the conversation so far. Returns None if there is none to continue from."""
-
+        """Print the answer to the conversation so far. Return None if the conversation cannot continue from it."""
         body = {"model": self._connection.model.id, "messages": self._build_messages(), **self._parameters}
         printer = AnswerPrinter(sys.stdout, sys.stdout, shows_reasoning=self._shows_reasoning)
         try:
@@ -184,7 +183,7 @@ class ChatSession:
         except KeyboardInterrupt:
             printer.end_line()
             typer.echo("(stopped)")
-            # Calls that are cut off cannot be answered.
+            # Incomplete tool calls cannot be answered.
             printer.calls.clear()
             return printer if printer.text else None
         printer.end_line()

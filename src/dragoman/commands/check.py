@@ -1,4 +1,4 @@
-"""`dragoman check`: the conformance of a running server. The checks themselves are in `check`."""
+"""`dragoman check`: checks the conformance of a running server. The checks themselves are in `dragoman.check`."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ class CheckOptions:
 
 
 def _run(options: CheckOptions) -> None:
-    import asyncio  # noqa: PLC0415 - as the imports below: `--help` does not wait for them
+    import asyncio  # noqa: PLC0415 - imports inside the functions keep `--help` fast
 
     from ..check.runner import PROFILES, run_checks  # noqa: PLC0415
     from ..check.session import CheckTarget  # noqa: PLC0415
@@ -112,9 +112,9 @@ def _run(options: CheckOptions) -> None:
         raise ValueError(f"URL: {options.url!r} is not an address such as http://127.0.0.1:8000")
     if options.profile != "auto" and options.profile not in PROFILES:
         raise ValueError(f"--profile: must be one of auto, {', '.join(PROFILES)}, not {options.profile!r}")
-    # The key comes from a file or the environment: a command line can be read by every process of the machine.
-    file = options.key_file
-    key = resolve_api_key(None) if file is None else Path(file).read_text(encoding="utf-8").strip() or None
+    # No option takes the key itself: every process of the machine can read a command line.
+    key_file = options.key_file
+    key = resolve_api_key(None) if key_file is None else Path(key_file).read_text(encoding="utf-8").strip() or None
     target = CheckTarget(
         url=options.url.rstrip("/").removesuffix("/v1"),
         api_key=key,
@@ -125,11 +125,11 @@ def _run(options: CheckOptions) -> None:
         max_tokens=options.max_tokens,
     )
     with show_progress("Checking", len(checks)) as on_progress:
-        done: list[Verdict] = []
+        verdicts: list[Verdict] = []
 
         def show(verdict: Verdict) -> None:
-            done.append(verdict)
-            on_progress(len(done))
+            verdicts.append(verdict)
+            on_progress(len(verdicts))
 
         try:
             report = asyncio.run(run_checks(target, checks, allow_destructive=options.destructive, on_verdict=show))

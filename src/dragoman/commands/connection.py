@@ -1,6 +1,6 @@
-"""The server that a command talks to: a running one by its URL, or one that the command starts for itself.
+"""The server that a command uses: a running one, by its URL, or one that the command starts.
 
-The latter is `dragoman serve` in a process of its own, on a loopback port.
+The latter is a child process with `dragoman serve` on a loopback port, which ends with the command.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ SAMPLING_PANEL = "Sampling"
 
 @dataclass(frozen=True, kw_only=True)
 class ConnectionOptions:
-    """The options of `run` and `chat` that name the server."""
+    """The options of `run` and `chat` that select the server."""
 
     url: Annotated[
         str | None,
@@ -52,7 +52,7 @@ class ConnectionOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class RequestOptions(ConnectionOptions):
-    """The options of `run` and `chat` that go into the request. Without a value the model decides."""
+    """The options of `run` and `chat` that are part of the request; None means the server's default."""
 
     system: Annotated[str | None, typer.Option("--system", "-s", help="System prompt.", show_default=False)] = None
     temperature: Annotated[
@@ -81,7 +81,7 @@ class RequestOptions(ConnectionOptions):
     ] = None
 
     def build_parameters(self) -> dict[str, object]:
-        """The parameters of a request that have a value."""
+        """Build the request's parameters from the options that are set."""
         names = ("temperature", "top_p", "max_tokens", "seed", "stop", "reasoning_effort")
         values = {name: getattr(self, name) for name in names}
         return {name: value for name, value in values.items() if value not in (None, [])}
@@ -89,10 +89,10 @@ class RequestOptions(ConnectionOptions):
 
 @dataclass(frozen=True, slots=True)
 class Connection:
-    """An open connection.
+    """A connection to a server.
 
-    model: the one to ask.
-    server: the one that this command has started, if it has.
+    model: the model to use.
+    server: the server that this command started; None if it was running before.
     """
 
     client: ApiClient
@@ -100,21 +100,21 @@ class Connection:
     server: LocalServer | None = None
 
     def explain(self, error: ApiError) -> str:
-        """The error, or the last lines of the server if that is why."""
+        """Return the error message, or the last log lines of this command's server if it has ended."""
         failure = self.server.read_failure() if error.is_unreachable and self.server is not None else None
         return str(error) if failure is None else f"the server ended:\n{failure}"
 
 
 def resolve_api_key(option: str | None) -> str | None:
-    """The key to send: as given, else the first one that the environment tells servers to accept."""
+    """Return the key to send: the option's, else the first one of DRAGOMAN_API_KEY; None if there is none."""
     return option or os.environ.get("DRAGOMAN_API_KEY", "").partition(",")[0].strip() or None
 
 
 @contextmanager
 def connect(model: str | None, options: ConnectionOptions) -> Generator[Connection]:
-    """Connect to the server of the options, of a URL in the place of MODEL, or to a new one that serves MODEL.
+    """Connect to the server of `--url` or of a URL given as MODEL; otherwise start a server for MODEL.
 
-    Exits with code 2 where that fails, and says why.
+    Prints the reason and exits with code 2 if that fails.
     """
     url, name = options.url, model
     if url is None and model is not None and is_url(model):
@@ -136,7 +136,7 @@ def connect(model: str | None, options: ConnectionOptions) -> Generator[Connecti
 def serve_model(
     model: str | None, api_key: str | None, *, port: int = 0, store: str = "none", shows_startup: bool = False
 ) -> Generator[LocalServer]:
-    """As `start_server`. Exits with the server's code where it cannot start, after it has printed why."""
+    """Call `start_server` for a command. If the server cannot start, exit with its code; it has printed the reason."""
     try:
         with start_server(
             model, print_status, api_key=api_key, port=port, store=store, shows_startup=shows_startup
@@ -147,8 +147,7 @@ def serve_model(
 
 
 def choose_model(client: ApiClient, name: str | None) -> ListedModel:
-    """The model of this name; None is the first one that the server lists. Raises ApiError."""
-
+    """Choose the model or alias of this name, or the first listed model if name is None. Raises ApiError."""
     models = client.list_models()
     if not models:
         raise ApiError(f"{client.url} lists no model")
@@ -164,29 +163,32 @@ def choose_model(client: ApiClient, name: str | None) -> ListedModel:
 
 
 def print_status(line: str) -> None:
-    """Print a line that is not part of the answer."""
+    """Print a line that is not part of the answer to standard error."""
     typer.echo(line, err=True)
 
 
 # A server for the duration of one command.
 
 POLL_INTERVAL = 0.1
-"""Seconds between two looks at /readyz."""
+"""Seconds between two polls of /readyz."""
 STOP_TIMEOUT = 10.0
-"""Seconds until a server that does not stop is killed."""
+"""Seconds after which a server that does not stop is killed."""
 DEATH_TIMEOUT = 0.5
-"""Seconds from the loss of a connection to a server's end, at most."""
+"""Seconds to wait for the exit of a server whose connection was lost."""
 READ_TIMEOUT = 2.0
-"""Seconds to wait for the last lines of a server that has ended; its own children may keep the pipe open."""
+"""Seconds to wait for the last output of a server that has ended; its own children may keep the pipe open."""
 _CHILD = f"from {__name__} import end_with_parent; from dragoman.cli import main; end_with_parent(); main()"
+"""Python code of the child process."""
 _LOGGED = re.compile(r"\d{4}-\S+ \S+ (INFO|WARNING|ERROR|CRITICAL) \S+: (.*)")
+"""A log line of the server: date, time, level, logger, message."""
 _ADDRESS = re.compile(r"^Serving .* on (http://127\.0\.0\.1:\d+)")
+"""The line that the server prints when it listens, with its address."""
 
 
 class ServerFailed(Exception):
     """The server cannot serve its model.
 
-    code: its exit code, or 1 while it still runs.
+    code: the server's exit code; 1 if it still runs.
     """
 
     def __init__(self, code: int) -> None:
@@ -195,20 +197,20 @@ class ServerFailed(Exception):
 
 
 class LocalServer:
-    """A running server.
+    """A child process that runs `dragoman serve`.
 
-    url: where it listens, once it is ready.
+    url: the server's address; empty until it is ready.
     """
 
     def __init__(self, arguments: list[str]) -> None:
-        """arguments: of `dragoman serve`."""
+        """Start the process. arguments: those of `dragoman serve`."""
         self.url = ""
         self._lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
         self._last_lines: deque[str] = deque(maxlen=20)
         # A Unix socket from the user's environment would conflict with --host and --port.
         environment = {name: value for name, value in os.environ.items() if name != "DRAGOMAN_UDS"}
-        # -P: the working directory is the user's, and its modules are not to be imported.
-        # Nothing is written to stdin. Its end tells the child that this process is gone, even if it was killed.
+        # -P: modules in the user's working directory must not be imported.
+        # Nothing is written to stdin. Its end tells the child that this process has ended, even if it was killed.
         self._process = subprocess.Popen(
             [sys.executable, "-P", "-c", _CHILD, "serve", *arguments],
             env=environment,
@@ -225,23 +227,25 @@ class LocalServer:
     def _read_lines(self) -> None:
         for line in self._process.stdout or ():
             self._last_lines.append(line)
-            # Only `wait_until_ready` reads the queue: later lines would stay in it.
+            # Only `wait_until_ready` reads the queue; later lines would accumulate in it.
             if not self.url:
                 self._lines.put(line)
         self._lines.put(None)
 
     def wait_until_ready(self, echo: Callable[[str], None], api_key: str | None, *, shows_startup: bool) -> None:
-        """echo: prints what the server logs until it is ready, such as the progress of a download.
+        """Wait until the server is ready.
 
-        shows_startup: echo also what it logs at level INFO before it listens.
+        echo: prints a line that the server logs until it is ready, such as the progress of a download.
+        api_key: a key that the server accepts, if it requires one.
+        shows_startup: print INFO lines of the time before the server listens, too.
 
         Raises:
-            ServerFailed: it has ended, or its model cannot be loaded.
+            ServerFailed: the server has ended, or its model cannot be loaded.
         """
         address = ""
         while True:
             try:
-                # Without an address there is nothing to poll: only a line or the end can change anything.
+                # Before the address is known there is nothing to poll, so wait for a line or the end of the output.
                 line = self._lines.get(timeout=POLL_INTERVAL if address else None)
             except queue.Empty:
                 line = ""
@@ -251,7 +255,7 @@ class LocalServer:
             address = greeting[1] if greeting else address
             logged = _LOGGED.match(line)
             if logged is None:
-                # Errors come before the greeting, which is not for this command's user.
+                # Unlogged lines before the address are errors. The line with the address is not shown.
                 is_echoed, text = not address, line
             else:
                 level, text = logged.groups()
@@ -271,9 +275,9 @@ class LocalServer:
         return self._process.poll() is not None
 
     def read_failure(self) -> str | None:
-        """The last lines of a server that has ended by itself; None while it runs.
+        """Return the last lines of a server that has ended by itself; None if it still runs.
 
-        Waits for a moment: a server that dies closes its connections first.
+        Waits up to DEATH_TIMEOUT: a process that ends closes its connections before it exits.
         """
         try:
             self._process.wait(DEATH_TIMEOUT)
@@ -317,17 +321,22 @@ def start_server(
     port: int = 0,
     shows_startup: bool = False,
 ) -> Generator[LocalServer]:
-    """Serve MODEL while the block runs. Settings come from the environment and its file, as for `dragoman serve`.
+    """Serve a model while the block runs. Settings come from the environment, as for `dragoman serve`.
 
-    model: None serves the one of these settings. api_key: one that the server accepts, if the settings demand one.
+    model: None serves the model of the settings.
+    echo: prints a line.
+    api_key: a key that the server accepts, if the settings require one.
+    store: where the server stores responses, as `--store`.
+    port: 0 picks a free port.
+    shows_startup: print what the server logs before it listens.
 
     Raises:
-        ServerFailed: the server cannot start; echo has printed why.
+        ServerFailed: the server cannot start; echo has printed the reason.
     """
     arguments = ["--host", "127.0.0.1", "--port", str(port), "--store", store]
-    # A timeout of 0: the only client is this command, which stops the server when it waits for no answer.
+    # Shutdown timeout 0: this command is the only client, and stops the server only when it awaits no response.
     arguments += ["--log-level", "info", "--no-access-log", "--shutdown-timeout", "0"]
-    # After `--`, so that a MODEL that begins with a dash is not taken for an option.
+    # After `--` a MODEL that begins with a dash is not parsed as an option.
     server = LocalServer([*arguments, *([] if model is None else ["--", model])])
     try:
         server.wait_until_ready(echo, api_key, shows_startup=shows_startup)
@@ -337,13 +346,13 @@ def start_server(
 
 
 def end_with_parent() -> None:
-    """End this process gracefully once its standard input is closed: the command that started it is gone."""
+    """Shut this process down gracefully when its standard input is closed: the command that started it has ended."""
 
     def wait() -> None:
         # The parent writes nothing: the read returns at the end of the pipe.
         while os.read(0, 4096):
             pass
-        # By a signal: this is not the main thread, and the graceful shutdown begins in the signal's handler.
+        # A signal, since this is not the main thread: the signal handler starts the graceful shutdown.
         os.kill(os.getpid(), signal.SIGTERM)
 
     threading.Thread(target=wait, daemon=True).start()

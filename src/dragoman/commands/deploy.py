@@ -1,4 +1,4 @@
-"""`dragoman deploy`: a server as an application of Ray Serve, on a cluster of its own or on an existing one."""
+"""`dragoman deploy`: runs a server as an application of Ray Serve, on a new local cluster or on an existing one."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .options import print_error
 log = logging.getLogger(__name__)
 
 OBJECT_STORE_BYTES = 100_000_000
-"""Of a cluster of its own: requests and responses do not go through Ray's object store."""
+"""Object store of a new cluster. It can be small: requests and responses do not pass through it."""
 
 
 def deploy(
@@ -55,15 +55,15 @@ def deploy(
 
 
 def _run_on_ray(settings: Settings, overrides: dict[str, str], address: str | None, name: str) -> None:
-    """Deploy; in a cluster of its own, return when a signal has stopped it. Raises SettingsError."""
+    """Deploy the application. With a new local cluster, return after SIGINT or SIGTERM. Raises SettingsError."""
     if find_spec("ray") is None:
         raise SettingsError("Ray is not installed: pip install '.[ray]'")
-    from ..ray.options import choose_environment, override_ray  # noqa: PLC0415 - most commands need none
+    from ..ray.options import choose_environment, override_ray  # noqa: PLC0415 - most commands do not need it
 
     settings = override_ray(settings, overrides)
     if address is None:
         os.environ.update(choose_environment(settings))
-    # Only now: these read the variables.
+    # Imported after the environment is set, which Ray reads at import.
     ray: Any = import_module("ray")
     serve: Any = import_module("ray.serve")
     from ..ray.application import build_application, is_exposed  # noqa: PLC0415
@@ -73,7 +73,7 @@ def _run_on_ray(settings: Settings, overrides: dict[str, str], address: str | No
             needed = (settings.ray.max_replicas or settings.ray.replicas) * settings.ray.cpus
             ray.init(
                 address="local",
-                # A reservation, which does not limit what a replica uses: all of them find a place.
+                # Ray's CPUs are reservations, not limits: declare enough of them to place all replicas.
                 num_cpus=max(os.cpu_count() or 1, int(needed) + 1),
                 object_store_memory=OBJECT_STORE_BYTES,
                 include_dashboard=False,
@@ -81,7 +81,7 @@ def _run_on_ray(settings: Settings, overrides: dict[str, str], address: str | No
         else:
             ray.init(address=address)
     except (ConnectionError, RuntimeError, ValueError) as error:
-        raise SettingsError(f"--address: no cluster: {error}") from error
+        raise SettingsError(f"--address: cannot connect to a Ray cluster: {error}") from error
     try:
         location = "HeadOnly" if address is None else "EveryNode"
         application = build_application(settings, is_exposed=is_exposed())
@@ -89,8 +89,8 @@ def _run_on_ray(settings: Settings, overrides: dict[str, str], address: str | No
             try:
                 serve.start(proxy_location=location, http_options={"host": settings.host, "port": settings.port})
             except TimeoutError:
-                # After a minute; it starts nevertheless.
-                log.warning("the proxy of Ray Serve takes long to start")
+                # Ray gives up waiting after a minute, but the proxy still starts.
+                log.warning("the Ray Serve proxy is slow to start")
             serve.run(application, name=name, route_prefix="/")
         except (RuntimeError, TimeoutError, ray.exceptions.RayError) as error:
             raise SettingsError(f"the application did not start: {error}") from error

@@ -1,8 +1,8 @@
-"""A load generator: it sends a workload to a server in real time, and measures every streamed response.
+"""A load generator: sends a workload to a server in real time, and measures every streamed response.
 
-An open loop sends at the workload's times, whatever the server does; a closed loop has a number of clients, each of
-which sends its next request when it has its response. Prompts are unique words, about one token each; token counts are
-the server's own.
+An open loop sends each request at its time in the workload, however slow the server is. A closed loop has a fixed
+number of clients, each of which sends its next request after its last response. Prompts are random words of about one
+token each, unique per request; token counts are the server's own.
 """
 
 from __future__ import annotations
@@ -23,17 +23,18 @@ from ..simulation.logs.log import LogError, MeasuredLog, build_log
 from ..simulation.workload import Timing, WorkloadRequest
 from .options import OnProgress
 
-# One streamed response of any dialect: when its tokens arrived, and how many there were.
+# One streamed response of any dialect: arrival times and number of its tokens.
 
 CountSource = Literal["ids", "usage"]
+"""Source of the token counts: the token ids in the stream, or the server's usage."""
 
 
 class StreamPiece(Struct, frozen=True):
     """The contents of one line of a stream.
 
-    has_tokens: it carries a part of the answer, be it text, reasoning or a tool call.
-    ids: the number of token ids that it lists; None if it lists none.
-    prompt, completion: the server's token counts, where the line has them.
+    has_tokens: the line has part of the answer: text, reasoning or a tool call.
+    ids: number of token ids in the line; None or 0 if there are none.
+    prompt, completion: token counts of the server's usage; None if the line has none.
     """
 
     has_tokens: bool = False
@@ -45,7 +46,8 @@ class StreamPiece(Struct, frozen=True):
 class Measurement(Struct, frozen=True):
     """One answered request.
 
-    gaps: seconds between the arrivals of its tokens; those that arrived together have one.
+    gaps: seconds between arrivals of its tokens; tokens that arrive together count as one arrival.
+    counted_by: source of the number of output tokens.
     """
 
     timing: Timing
@@ -54,7 +56,7 @@ class Measurement(Struct, frozen=True):
 
 
 class StreamMeter:
-    """The tokens of one response as they arrive."""
+    """Records when the tokens of one response arrive."""
 
     def __init__(self, dialect: BenchDialect) -> None:
         self._dialect = dialect
@@ -64,28 +66,28 @@ class StreamMeter:
         self._completion: int | None = None
 
     def feed(self, line: str, at: float) -> None:
-        """Raises LogError: the line is an error of the server."""
+        """Read a line of the stream, received at this time. Raises LogError if it is invalid or an error."""
         payload = line if self._dialect.is_lines else line.removeprefix("data:").strip() if line[:5] == "data:" else ""
         if not payload.startswith("{"):
             return
         try:
             piece = self._dialect.read(payload)
         except msgspec.MsgspecError as error:
-            raise LogError(f"a line of the stream cannot be read: {error}") from None
+            raise LogError(f"invalid line in the stream: {error}") from None
         if piece.ids:
             self._ids = (self._ids or 0) + piece.ids
-        # A token without text of its own, such as one of half a character, is in its ids alone.
+        # A token without text, such as half a character, shows only in the ids.
         if piece.ids or (piece.has_tokens and self._ids is None):
             self._token_times.append(at)
-        # Messages reports the prompt in the first event and the completion in the last: neither may erase the other.
+        # Messages sends the prompt tokens in its first event and the completion tokens later: keep earlier counts.
         self._prompt = piece.prompt if piece.prompt is not None else self._prompt
         self._completion = piece.completion if piece.completion is not None else self._completion
 
     def finish(self, id: str, sent_at: float) -> Measurement:
-        """Raises LogError: no token came, or the server has not counted them."""
+        """Build the measurement. Raises LogError if no token arrived, or the server did not count them."""
         times, completion = self._token_times, self._ids or self._completion
         if not times or self._prompt is None or completion is None:
-            raise LogError("the response has no tokens, or no usage statistics")
+            raise LogError("the response has no tokens, or no usage")
         gaps = tuple(after - before for before, after in pairwise(times))
         timing = Timing(id, sent_at, times[0], times[-1], self._prompt, completion)
         return Measurement(timing, gaps, "usage" if self._ids is None else "ids")
@@ -93,12 +95,13 @@ class StreamMeter:
 
 @dataclass(frozen=True, slots=True)
 class BenchDialect:
-    """A dialect of the load: how to build its requests, and how to read its streams.
+    """An API that can be benchmarked.
 
-    build_body: from the model, the prompt and the number of tokens to generate.
-    read: a line's JSON.
-    is_lines: JSON Lines instead of server-sent events.
-    lists_ids: it has vLLM's `return_token_ids`.
+    path: path of the endpoint.
+    build_body: builds a request body from the model, the prompt and the number of tokens to generate.
+    read: reads the JSON of one stream line.
+    is_lines: the stream is JSON Lines instead of server-sent events.
+    lists_ids: the API has vLLM's `return_token_ids`.
     """
 
     path: str
@@ -188,7 +191,7 @@ def _read_message_event(line: str) -> StreamPiece:
     _check_error(event.error)
     if event.message is not None:
         usage = event.message.usage
-        # Anthropic's input_tokens are those outside the cache only.
+        # Anthropic's input_tokens excludes cached tokens.
         cached = (usage.cache_creation_input_tokens or 0) + (usage.cache_read_input_tokens or 0)
         return StreamPiece(prompt=usage.input_tokens + cached)
     if event.usage is not None:
@@ -256,7 +259,7 @@ def _read_ollama_line(line: str) -> StreamPiece:
 # The requests of each dialect.
 
 _EXACT = {"ignore_eos": True, "stream": True}
-"""vLLM's field: the answer has exactly as many tokens as were asked for."""
+"""`ignore_eos` is vLLM's: the answer has exactly the requested number of tokens."""
 _OPENAI: Mapping[str, object] = {**_EXACT, "stream_options": {"include_usage": True}}
 
 
@@ -308,10 +311,10 @@ DIALECTS: Mapping[str, BenchDialect] = {
 }  # fmt: skip
 
 
-# The load.
+# Load generation.
 
 _TIMEOUTS = ClientTimeouts(connect=60.0, read=86_400.0)
-"""A server under load may take long: that is what is measured."""
+"""Seconds. The read timeout is a day: slow responses of an overloaded server are part of the measurement."""
 _MAX_MODELS_BYTES = 10_000_000
 PROMPT_WORDS = (
     "time",
@@ -334,8 +337,9 @@ PROMPT_WORDS = (
 class Target(Struct, frozen=True):
     """The server under test.
 
-    url: with or without /v1.
-    extra_body: JSON merged into every request; null removes a field.
+    url: base URL, with or without /v1.
+    model: None selects the first model that the server lists.
+    extra_body: JSON object merged into every request; null removes a field.
     dialect: a key of `DIALECTS`.
     """
 
@@ -347,9 +351,9 @@ class Target(Struct, frozen=True):
 
 
 class LoadResult(Struct, frozen=True):
-    """The responses to a load.
+    """The responses to a workload.
 
-    model: as it was asked for.
+    model: the model's name in the requests.
     errors: messages of failed requests.
     """
 
@@ -375,7 +379,10 @@ async def drive_server(
     concurrency: int | None = None,
     warm_up: int = 0,
 ) -> LoadResult:
-    """concurrency: the clients of a closed loop; None is an open loop. warm_up: requests before those that count.
+    """Send a workload to the server, and measure the responses.
+
+    concurrency: number of clients of a closed loop; None is an open loop.
+    warm_up: number of requests to send before the measurement.
 
     Raises LogError if no request succeeds, or the server counts no tokens.
     """
@@ -388,7 +395,7 @@ async def drive_server(
 
 
 class LoadResponse(Protocol):
-    """A response whose head has arrived, as `HttpResponse`."""
+    """A response whose status and headers have arrived; implemented by `HttpResponse`."""
 
     status: int
 
@@ -400,7 +407,7 @@ class LoadResponse(Protocol):
 
 
 class LoadClient(Protocol):
-    """A client that sends the requests, as `HttpClient`."""
+    """A client that sends the requests; implemented by `HttpClient`."""
 
     async def send(self, method: str, url: str, headers: Mapping[str, str], body: bytes = b"") -> LoadResponse: ...
 
@@ -414,7 +421,10 @@ class _Models(Struct):
 
 
 class LoadRun:
-    """One load on one server. now: seconds, on the clock that `asyncio.sleep` follows."""
+    """One run of a workload against one server.
+
+    now: clock in seconds; `asyncio.sleep` must follow it.
+    """
 
     def __init__(
         self,
@@ -441,7 +451,7 @@ class LoadRun:
     async def measure(
         self, workload: Sequence[WorkloadRequest], *, concurrency: int | None = None, warm_up: int = 0
     ) -> LoadResult:
-        """As `drive_server`."""
+        """Run the workload; see `drive_server`."""
         self._model = self._target.model or ""
         if not self._model:
             try:
@@ -456,14 +466,14 @@ class LoadRun:
             except (HttpClientError, msgspec.MsgspecError, IndexError) as error:
                 raise LogError(f"{self._base}: cannot list its models: {error}") from None
         if self._dialect.lists_ids:
-            # Servers that reject or ignore `return_token_ids` count in `usage` alone.
+            # Servers that reject or ignore `return_token_ids` count tokens in `usage` only.
             self._asks_for_ids = True
             try:
                 probe = self._build_request(-1, WorkloadRequest("probe", 0.0, 1, 1))
                 self._asks_for_ids = (await self._measure_request("probe", probe)).counted_by == "ids"
             except (HttpClientError, LogError):
                 self._asks_for_ids = False
-        # Numbered below zero, so that their prompts are none of the measured ones.
+        # Negative numbers, so that their prompts differ from the measured ones.
         for number, request in enumerate(workload[:warm_up]):
             await self._measure_request(request.id, self._build_request(-1 - number, request))
         self._answered = {request.id: asyncio.Event() for request in workload}
@@ -479,7 +489,10 @@ class LoadRun:
         return LoadResult(self._model, tuple(self._measurements), tuple(self._errors))
 
     async def _run_client(self, requests: Iterator[tuple[int, WorkloadRequest]], *, keeps_times: bool) -> None:
-        """Send requests one after the other, each at the time of the workload or when the one before it is answered."""
+        """Send requests one after the other.
+
+        keeps_times: send each at its time in the workload; otherwise as soon as the previous one is answered.
+        """
         for number, request in requests:
             start_time = self._started_at
             if request.after is not None:
@@ -487,13 +500,13 @@ class LoadRun:
                 start_time = self._now()
             body = self._build_request(number, request)
             if keeps_times:
-                # However slow the server is, so that its queue shows in the results.
+                # Send on time even if the server is slow, so that its queueing delay is measured.
                 await asyncio.sleep(start_time + request.arrival_s - self._now())
             try:
                 self._measurements.append(await self._measure_request(request.id, body))
             except (HttpClientError, LogError) as error:
                 self._errors.append(str(error) or type(error).__name__)
-            # Also after a failure: the conversation's next turn would wait forever.
+            # Set even after a failure: the conversation's next turn would wait forever.
             self._answered[request.id].set()
             self._on_progress(len(self._measurements) + len(self._errors))
 
@@ -505,7 +518,7 @@ class LoadRun:
                 raise LogError(f"{response.status}: {(await response.read_all(200))[:200].decode(errors='replace')}")
             incomplete_line = b""
             while (piece := await response.read()) is not None:
-                # By bytes: a piece of the network may end within a character.
+                # Split bytes, not text: a chunk may end within a character.
                 *lines, incomplete_line = (incomplete_line + piece).split(b"\n")
                 for line in lines:
                     meter.feed(line.decode(errors="replace").removesuffix("\r"), self._now())
@@ -515,7 +528,7 @@ class LoadRun:
         return meter.finish(id, sent_at)
 
     def _build_request(self, number: int, request: WorkloadRequest) -> bytes:
-        """Build a request, before its time comes, so that this is not part of what is measured."""
+        """Build a request body. Called before the request's time, to keep this work out of the measurement."""
         words = np.random.default_rng(abs(number)).integers(len(PROMPT_WORDS), size=request.input_tokens)
         prompt = " ".join([str(number), *(PROMPT_WORDS[word] for word in cast("list[int]", words.tolist())[1:])])
         body = self._dialect.build_body(self._model, prompt, request.output_tokens)

@@ -1,6 +1,6 @@
-"""`dragoman keys`: named API keys in the file that `dragoman serve --keys-file` reads.
+"""`dragoman keys`: manages named API keys in the file that `dragoman serve --keys-file` reads.
 
-A key is never an argument: other users of the machine could read it, and the shell's history would contain it. A new
+A key is never an argument: other users of the machine could read it, and it would remain in the shell's history. A new
 key is printed once, alone, to standard output.
 """
 
@@ -23,9 +23,9 @@ from .options import report_errors
 
 VARIABLE = "DRAGOMAN_KEYS_FILE"
 MIN_LENGTH = 32
-"""Characters of a key that is read: a shorter one could be found from its hash by guessing."""
+"""Minimum length in characters of a key from standard input: a shorter one could be guessed from its hash."""
 MAX_GRACE = 87_600
-"""Hours; ten years."""
+"""Maximum grace period in hours: ten years."""
 
 KeysFile = Annotated[
     str | None,
@@ -69,7 +69,7 @@ def add_key(
 
         def add(tenants: dict[str, Tenant]) -> None:
             if name in tenants:
-                raise SettingsError(f"there is a key {name} already; `dragoman keys rotate` replaces it")
+                raise SettingsError(f"a key {name} already exists; `dragoman keys rotate` replaces it")
             tenants[name] = Tenant(
                 id=generate_id(),
                 secrets=(KeyHash(hash_key(key)),),
@@ -127,12 +127,12 @@ def rotate_key(
 
         def rotate(tenants: dict[str, Tenant]) -> None:
             tenant = _find(tenants, name)
-            # A key that was locked must not work again because its owner gets another one.
+            # A revoked key must not become valid again when its owner gets a new one.
             former = (
                 ()
                 if tenant.disabled
                 else tuple(
-                    # The grace period never extends a key that ends before it.
+                    # The grace period never extends a key that expires earlier.
                     secret if secret.expires is not None and secret.expires < end else KeyHash(secret.sha256, end)
                     for secret in tenant.secrets
                 )
@@ -170,7 +170,7 @@ _RELOAD = "A running server reads the file on SIGHUP."
 def _find_file(keys_file: str | None) -> Path:
     path = keys_file or os.environ.get(VARIABLE)
     if not path:
-        raise SettingsError(f"name the file of keys: --keys-file FILE or {VARIABLE}")
+        raise SettingsError(f"no file of keys: set --keys-file FILE or {VARIABLE}")
     return Path(path)
 
 

@@ -1,6 +1,6 @@
-"""`dragoman launch`: runs an agent on a model, with arguments and environment variables for this process alone.
+"""`dragoman launch`: runs a coding agent on a model, configured by arguments and environment variables of its process.
 
-Those of each agent are the ones that its vendor documents.
+The arguments and variables are those that the agent's vendor documents; no files are changed.
 """
 
 from __future__ import annotations
@@ -26,18 +26,22 @@ from .connection import DEFAULT_URL, choose_model, print_status, resolve_api_key
 from .options import build_command, print_error, print_warning
 
 PLACEHOLDER_KEY = "none"
-"""For agents that insist on a key when the server wants none."""
+"""Key for agents that require one, if the server requires none."""
 MIN_CONTEXT = 65536
-"""Tokens. Codex's and OpenCode's prompts take 6,000 to 15,000, Claude Code's up to 33,000, before any file is read."""
+"""Context length in tokens below which a warning is printed.
+
+Before any file is read, the prompts of Codex and OpenCode have 6,000 to 15,000 tokens, those of Claude Code up to
+33,000.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class ServerTarget:
     """The server and model that an agent uses.
 
-    url: without `/v1`.
-    context: in tokens, if known.
-    api_key: None where the server wants none.
+    url: base URL without `/v1`.
+    context: context length in tokens; None if unknown.
+    api_key: None if the server requires none.
     """
 
     url: str
@@ -48,10 +52,10 @@ class ServerTarget:
 
 @dataclass(frozen=True, slots=True)
 class AgentSetup:
-    """The arguments and environment variables of one process of an agent.
+    """The arguments and environment variables of an agent's process.
 
-    arguments: before those of the user.
-    variables: None removes one.
+    arguments: they precede the user's arguments.
+    variables: a value of None removes the variable.
     """
 
     arguments: tuple[str, ...] = ()
@@ -60,9 +64,10 @@ class AgentSetup:
 
 @dataclass(frozen=True, slots=True)
 class Agent:
-    """A program that `dragoman launch` can run.
+    """An agent that `dragoman launch` can run.
 
-    program: its executable.
+    title: name to display.
+    program: name of the executable.
     install: the command that installs it.
     """
 
@@ -73,14 +78,13 @@ class Agent:
 
 
 def build_claude_setup(target: ServerTarget) -> AgentSetup:
-    """https://code.claude.com/docs/en/env-vars and /llm-gateway."""
-    # Claude Code names a model per tier, for sub-agents and background tasks: each of them has to be the served one.
+    """Configure Claude Code. See https://code.claude.com/docs/en/env-vars and /llm-gateway."""
+    # Claude Code has a model per tier, for sub-agents and for background tasks: each must be the served model.
     names = ("", "_DEFAULT_OPUS", "_DEFAULT_SONNET", "_DEFAULT_HAIKU", "_SMALL_FAST")
     models = {f"ANTHROPIC{name}_MODEL": target.model for name in names}
     windows: dict[str, str] = {}
     if target.context is not None:
-        # Claude Code assumes 200,000 tokens for a model that it does not know, and takes no compaction window below
-        # 100,000.
+        # Claude Code assumes 200,000 tokens for an unknown model, and accepts no compaction window below 100,000.
         windows["CLAUDE_CODE_MAX_CONTEXT_TOKENS"] = str(target.context)
         if target.context >= 100_000:
             windows["CLAUDE_CODE_AUTO_COMPACT_WINDOW"] = str(target.context)
@@ -88,7 +92,7 @@ def build_claude_setup(target: ServerTarget) -> AgentSetup:
         variables={
             "ANTHROPIC_BASE_URL": target.url,
             "ANTHROPIC_AUTH_TOKEN": target.api_key or PLACEHOLDER_KEY,
-            # These take precedence over the base URL, or ask which of two keys to use.
+            # These would override the base URL, or make Claude Code ask which of two keys to use.
             "ANTHROPIC_API_KEY": None,
             "CLAUDE_CODE_USE_BEDROCK": None,
             "CLAUDE_CODE_USE_VERTEX": None,
@@ -96,7 +100,8 @@ def build_claude_setup(target: ServerTarget) -> AgentSetup:
             **models,
             "CLAUDE_CODE_SUBAGENT_MODEL": target.model,
             **windows,
-            # No telemetry, error reports or updates; no line at the head of each prompt that differs every time.
+            # Disable telemetry, error reports and updates, and the prompt's first line, which differs in every request
+            # and so defeats prefix caching.
             "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
             "CLAUDE_CODE_ATTRIBUTION_HEADER": "0",
         },
@@ -104,12 +109,13 @@ def build_claude_setup(target: ServerTarget) -> AgentSetup:
 
 
 def build_codex_setup(target: ServerTarget) -> AgentSetup:
-    """https://developers.openai.com/codex/config-reference. Overrides on the command line, in TOML, leave CODEX_HOME
-    alone, so that sessions can be resumed and the user's own settings hold.
+    """Configure Codex. See https://developers.openai.com/codex/config-reference.
+
+    Command-line overrides in TOML leave CODEX_HOME unchanged: sessions can be resumed, and the user's settings apply.
     """
-    # A variable of its own: `ps` shows a key on the command line, and OPENAI_API_KEY keeps the user's value.
+    # The key has its own variable: `ps` would show it on the command line, and OPENAI_API_KEY keeps the user's value.
     key = "" if target.api_key is None else ', env_key = "DRAGOMAN_CLIENT_KEY"'
-    # A JSON string is also a basic string of TOML, which `-c` expects.
+    # `-c` expects TOML; a JSON string is also a basic string of TOML.
     provider = f'{{name = "Dragoman", base_url = {json.dumps(f"{target.url}/v1")}, wire_api = "responses"{key}}}'
     overrides = {
         "model": json.dumps(target.model),
@@ -125,7 +131,7 @@ def build_codex_setup(target: ServerTarget) -> AgentSetup:
 
 
 def build_opencode_setup(target: ServerTarget) -> AgentSetup:
-    """https://opencode.ai/docs/config and /providers. The variable is merged over the user's files."""
+    """Configure OpenCode. See https://opencode.ai/docs/config and /providers. It merges the variable over the files."""
     model: dict[str, object] = {"name": target.model}
     if target.context is not None:
         model["limit"] = {"context": target.context, "output": min(target.context // 4, 32000)}
@@ -138,7 +144,7 @@ def build_opencode_setup(target: ServerTarget) -> AgentSetup:
     config = {
         "$schema": "https://opencode.ai/config.json",
         "model": f"dragoman/{target.model}",
-        # For titles and summaries: otherwise it would take a model of a provider that the user has an account with.
+        # Model for titles and summaries; OpenCode would use one of another configured provider otherwise.
         "small_model": f"dragoman/{target.model}",
         "provider": {"dragoman": provider},
         "share": "disabled",
@@ -148,7 +154,7 @@ def build_opencode_setup(target: ServerTarget) -> AgentSetup:
 
 
 def build_generic_setup(target: ServerTarget) -> AgentSetup:
-    """The variables that SDKs and most other programs read."""
+    """Build the variables that SDKs and most other programs read."""
     key = target.api_key or PLACEHOLDER_KEY
     return AgentSetup(
         variables={
@@ -168,14 +174,14 @@ AGENTS = {
     "codex": Agent("Codex", "codex", "npm install -g @openai/codex", build_codex_setup),
     "opencode": Agent("OpenCode", "opencode", "npm install -g opencode-ai", build_opencode_setup),
 }
-"""By the name on the command line. Every agent has a page in docs/agents."""
+"""AGENT on the command line -> the agent. Every agent has a page in docs/agents."""
 
 
 def find_advice(target: ServerTarget, capabilities: tuple[str, ...] | None) -> list[str]:
-    """Find what makes this model unfit for an agent, in sentences. capabilities: None if they are unknown."""
+    """Return sentences about what makes this model unsuitable for an agent. capabilities: None if unknown."""
     advice: list[str] = []
     if target.model == "tiny":
-        advice.append("`tiny` shows that everything works, and cannot do an agent's work: name a larger model.")
+        advice.append("`tiny` is only for testing the setup; an agent needs a larger model.")
     if target.context is not None and target.context < MIN_CONTEXT:
         advice.append(
             f"The context of {target.model} is {target.context} tokens, and an agent's prompt alone takes up to "
@@ -184,7 +190,7 @@ def find_advice(target: ServerTarget, capabilities: tuple[str, ...] | None) -> l
         )
     if capabilities is not None and "tools" not in capabilities:
         advice.append(
-            f"{target.model} makes no tool calls, since no tool parser fits its chat template: "
+            f"{target.model} cannot make tool calls, since no tool parser fits its chat template: "
             "set --tool-call-parser of `dragoman serve`."
         )
     return advice
@@ -200,6 +206,7 @@ ends. The agent gets environment variables and arguments for this process; none 
 after `--` are the agent's. The exit code is the agent's.
 """
 COMMAND_NOT_FOUND = 127
+"""A shell's exit code for a missing program."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -246,7 +253,7 @@ def _launch(options: LaunchOptions) -> None:
         if not options.env:
             typer.echo(shlex.join([agent.program, *setup.arguments, *(options.agent_argument or ())]))
         return
-    # Before a server is started, which may download and load a model.
+    # Fail before a server is started, which may download and load a model.
     program = shutil.which(agent.program)
     if program is None:
         print_error(f"{agent.title} is not installed: {agent.install}")
@@ -262,14 +269,14 @@ def _print_variables(variables: Mapping[str, str | None]) -> None:
 
 
 def _describe_target(options: LaunchOptions) -> ServerTarget:
-    """The target without starting a server: with what a running one states of the model.
+    """Describe the target without starting a server. A running server supplies the model's details.
 
-    Raises ValueError where only a server that is not running knows the name of the model.
+    Raises ValueError if the name of the model can be determined only by a server that does not run.
     """
     target = _find_running(options)
     if target is not None:
         return target
-    from ..launch.hub_models import find_reference  # noqa: PLC0415 - it brings the whole server
+    from ..launch.hub_models import find_reference  # noqa: PLC0415 - imports the whole server
     from ..launch.local_models import find_model_name  # noqa: PLC0415 - as above
     from ..launch.models import parse_model  # noqa: PLC0415 - as above
 
@@ -281,9 +288,7 @@ def _describe_target(options: LaunchOptions) -> ServerTarget:
     else:
         kind, path = parse_model(model)
         if kind == "upstream":
-            raise ValueError(
-                f"MODEL: the names of the models of {model} are not known; give its address as --url {model}"
-            )
+            raise ValueError(f"MODEL: the model names of {model} are unknown; pass the address as --url {model}")
         name = find_model_name(kind, path) or model
     return ServerTarget(_normalize(options.url or DEFAULT_URL), name, api_key=resolve_api_key(options.api_key))
 
@@ -294,7 +299,7 @@ def _normalize(url: str) -> str:
 
 @contextmanager
 def _provide_server(options: LaunchOptions) -> Generator[ServerTarget]:
-    """A server that serves the model while the block runs."""
+    """Provide a server for the model while the block runs: a running one, or a new one."""
     target = _find_running(options)
     if target is not None:
         yield target
@@ -303,38 +308,40 @@ def _provide_server(options: LaunchOptions) -> Generator[ServerTarget]:
     if options.url is not None:
         parts = urlsplit(options.url)
         if not is_loopback(options.url) or parts.scheme != "http":
-            raise ValueError(f"--url: no server answers at {options.url}, and one can be started on this machine only")
+            raise ValueError(
+                f"--url: no server answers at {options.url}, and a server can be started only on this machine"
+            )
         port = parts.port or 80
     api_key = resolve_api_key(options.api_key)
     with serve_model(options.model, api_key, port=port, store="memory", shows_startup=True) as server:
         target = _read_target(server.url, None, api_key)
         print_status(f"Serving {target.model} on {target.url} until the agent ends.")
         yield target
-        # The agent only sees a connection error; the server's own last words explain it.
+        # The agent only sees a connection error; the last log lines of the server explain it.
         failure = server.read_failure() if server.has_ended else None
         if failure is not None:
             print_error(f"the server ended before the agent:\n{failure}")
 
 
 def _find_running(options: LaunchOptions) -> ServerTarget | None:
-    """The running server to use; None if there is none. Raises ValueError where --url has another model."""
+    """Find the running server to use; None if there is none. Raises ValueError if the server of --url is unsuitable."""
     url, api_key = _normalize(options.url or DEFAULT_URL), resolve_api_key(options.api_key)
     try:
         if options.url is None:
             with ApiClient(url, api_key) as client:
-                # Some other program may have this port.
+                # Only Dragoman lists models with this field: another program may listen on the default port.
                 if any(model.dragoman is None for model in client.list_models()):
                     return None
         return _read_target(url, options.model, api_key)
     except ApiError as error:
-        # Only a server that the user has named must work; any program may listen on the default address.
+        # Only a server given by --url must work; another program may listen on the default address.
         if options.url is None or error.is_unreachable:
             return None
         raise ValueError(f"--url: {error}") from error
 
 
 def _read_target(url: str, name: str | None, api_key: str | None) -> ServerTarget:
-    """Ask the server for the model, and print advice where it does not suit an agent. Raises ApiError."""
+    """Read the model's details from the server, and warn if it does not suit an agent. Raises ApiError."""
     with ApiClient(url, api_key) as client:
         model = choose_model(client, name)
     target = ServerTarget(url, model.id, model.max_model_len, api_key)
@@ -344,11 +351,11 @@ def _read_target(url: str, name: str | None, api_key: str | None) -> ServerTarge
 
 
 def _run_agent(command: Sequence[str], setup: AgentSetup, target: ServerTarget) -> int:
-    """Run the agent in the foreground, and return its exit code, as a shell would."""
+    """Run the agent in the foreground. Return its exit code; 128 plus the signal's number if a signal ended it."""
     environment = dict(os.environ)
     if is_loopback(target.url):
-        # The agent reaches a server on this machine without the user's proxy. The user's list is extended; programs
-        # read either spelling, so that both get the same value.
+        # Exempt this machine from the user's proxy, in addition to the user's exemptions. Programs read either spelling
+        # of the variable, so both are set.
         exempt = (os.environ.get("NO_PROXY") or os.environ.get("no_proxy"), *LOOPBACK)
         environment["NO_PROXY"] = environment["no_proxy"] = ",".join(host for host in exempt if host)
     for name, value in setup.variables.items():
@@ -361,11 +368,10 @@ def _run_agent(command: Sequence[str], setup: AgentSetup, target: ServerTarget) 
             process.send_signal(number)
 
         def ignore(_number: int, _frame: FrameType | None) -> None:
-            """A handler, unlike SIG_IGN, is not inherited by the agent."""
+            """Ignore the signal. Unlike SIG_IGN, the agent does not inherit a handler."""
 
-        # Signals are passed on to the agent: Ctrl-C must not keep this process from stopping the server. A terminal
-        # sends SIGINT and SIGQUIT to the agent too, so that they are not sent to it twice: Ctrl-C twice ends most
-        # agents.
+        # Forward signals to the agent instead of ending: this process must still stop the server. A terminal sends
+        # SIGINT and SIGQUIT to the agent itself; they are not forwarded, since two Ctrl-C end most agents.
         from_terminal = ignore if sys.stdin.isatty() else forward
         handlers = {signal.SIGTERM: forward, signal.SIGINT: from_terminal}
         if sys.platform != "win32":

@@ -1,4 +1,4 @@
-"""`dragoman pull`, `models` and `rm`: the models of the hub on this machine."""
+"""`dragoman pull`, `models` and `rm`: download, list and remove models of the Hugging Face hub on this machine."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def pull(
 ) -> None:
     """Download a model, or its newest version, without serving it."""
     with report_errors():
-        from ..launch.hub_models import (  # noqa: PLC0415 - it brings the whole server
+        from ..launch.hub_models import (  # noqa: PLC0415 - imports the whole server
             DownloadDisplay,
             find_reference,
             prepare_pull,
@@ -74,14 +74,14 @@ def list_models() -> None:
 
 
 def _find_engine(model: LocalModel) -> str:
-    """The engine that served the model, or else the one that would; empty if none is installed."""
+    """Return the engine that last served the model, else the one that would; empty if none is installed."""
     if model.usage is not None and model.usage.engine is not None:
         return model.usage.engine
     if model.file is not None:
         return "llamacpp"
     if (model.directory / "adapter_config.json").is_file():
         return "(adapter)"
-    from ..launch.local_models import choose_directory_engine  # noqa: PLC0415 - it brings the whole server
+    from ..launch.local_models import choose_directory_engine  # noqa: PLC0415 - imports the whole server
 
     try:
         return choose_directory_engine(model.directory).engine
@@ -94,12 +94,12 @@ class _Config(msgspec.Struct):
 
 
 def _find_context(model: LocalModel) -> int | None:
-    """The context length in tokens: as last served, or else the longest that the model supports."""
+    """Return the context length in tokens: as last served, else the model's maximum; None if unknown."""
     if model.usage is not None and model.usage.max_model_len is not None:
         return model.usage.max_model_len
     try:
         if model.file is not None:
-            from ..engines.llamacpp.gguf import read_metadata  # noqa: PLC0415 - numpy takes long to import
+            from ..engines.llamacpp.gguf import read_metadata  # noqa: PLC0415 - numpy is slow to import
 
             metadata = read_metadata(model.directory / model.file)
             return metadata.get_number(metadata.build_architecture_key("context_length"))
@@ -114,4 +114,4 @@ def remove(
     """Remove a model of the hub from this machine."""
     with report_errors():
         freed = remove_local_model(parse_reference(model.removeprefix("hf:")))
-        typer.echo(f"Removed {model}: {format_bytes(freed)} are free again")
+        typer.echo(f"Removed {model}: {format_bytes(freed)} freed")

@@ -1,6 +1,7 @@
-"""Builds a command from a dataclass of options: each field is an option, its annotation holds typer's metadata.
+"""Builds commands from dataclasses: each field is an option, and its annotation contains typer's metadata.
 
-Also shared by the commands: vLLM's flags for a simulated engine, and error output.
+Also shared by the commands: error output, vLLM's flags for a simulated engine, the progress bar, and the reasons why
+the simulator lacks other flags of vLLM.
 """
 
 from __future__ import annotations
@@ -28,7 +29,10 @@ ENGINE_PANEL = "Engine (vLLM's names; defaults come from the profile)"
 
 
 def build_api_key_option(panel: str, about: str) -> OptionInfo:
-    """The API key of a server to measure: never on the command line, where the environment has it. about: its help."""
+    """Build the option for the API key of a server to measure; OPENAI_API_KEY is its default.
+
+    about: its help.
+    """
     return typer.Option(
         envvar="OPENAI_API_KEY", help=about, rich_help_panel=panel, show_default=False, show_envvar=True
     )
@@ -41,14 +45,23 @@ def build_extra_body_option(panel: str) -> OptionInfo:
 
 
 def build_engine_option(about: str, *flags: str, metavar: str | None = None, minimum: int | None = None) -> OptionInfo:
-    """An option of the simulated engine, whose default is the profile's. about: its help."""
+    """Build an option of the simulated engine, whose default is the profile's.
+
+    about: its help.
+    flags: by default derived from the field's name.
+    """
     return typer.Option(
         *flags, help=about, metavar=metavar, min=minimum, show_default=False, rich_help_panel=ENGINE_PANEL
     )
 
 
 def build_command(options: type[Options], run: Callable[[Options], None], *, about: str) -> Callable[..., None]:
-    """Build a function for `typer.Typer.command`. about: its help."""
+    """Build a function for `typer.Typer.command`.
+
+    options: a dataclass; each field becomes an option or argument.
+    run: the command itself.
+    about: its help.
+    """
     hints = get_type_hints(options, include_extras=True)
 
     def call(**values: object) -> None:
@@ -64,14 +77,14 @@ def build_command(options: type[Options], run: Callable[[Options], None], *, abo
         kind = inspect.Parameter.KEYWORD_ONLY
         parameters.append(inspect.Parameter(field.name, kind, default=default, annotation=hints[field.name]))
     call.__doc__ = about
-    # What typer looks at to find the options.
+    # Typer reads the options from the signature.
     vars(call)["__signature__"] = inspect.Signature(parameters)
     return call
 
 
 @contextmanager
 def report_errors() -> Generator[None]:
-    """Report errors in files and options as one line and exit status 2, without a traceback."""
+    """Report errors in files and options as one line without a traceback, and exit with code 2."""
     try:
         yield
     except (DragomanError, SettingsError, ValueError, OSError) as error:
@@ -93,18 +106,18 @@ def print_warning(message: str) -> None:
 
 
 def _print_colored(line: str, color: str) -> None:
-    # https://no-color.org: any value but the empty one disables colours, also on a terminal.
+    # https://no-color.org: any non-empty value disables colors, even on a terminal.
     typer.secho(line, fg=color, err=True, color=False if os.environ.get("NO_COLOR") else None)
 
 
 def read_file(path: str) -> bytes:
-    """`-` is the standard input."""
+    """Read a file; `-` is the standard input. Raises OSError."""
     return typer.get_binary_stream("stdin").read() if path == "-" else Path(path).read_bytes()
 
 
 @dataclass(frozen=True, kw_only=True)
 class EngineOptions:
-    """vLLM's flags. Where a value is None the profile decides."""
+    """vLLM's flags for the simulated engine; None means the profile's value."""
 
     max_num_seqs: Annotated[int | None, build_engine_option("Maximum number of sequences per step.")] = None
     max_num_batched_tokens: Annotated[int | None, build_engine_option("Maximum number of tokens per step.")] = None
@@ -162,7 +175,7 @@ class EngineOptions:
     ] = None
 
     def overrides(self) -> dict[str, object]:
-        """The options that are set, by the names of SimulatedSchedulerConfig's fields."""
+        """Return the options that are set, by field name of SimulatedSchedulerConfig, without speculative_config."""
         return {
             "num_gpu_blocks" if name == "num_gpu_blocks_override" else name: getattr(self, name)
             for name in (field.name for field in dataclasses.fields(EngineOptions))
@@ -170,7 +183,7 @@ class EngineOptions:
         }
 
     def merge_into(self, config: SimulatedSchedulerConfig) -> SimulatedSchedulerConfig:
-        """The configuration with these options over it. Raises ValueError."""
+        """Override the configuration with the options that are set. Raises ValueError."""
         from ..engines.simulator.latency import parse_speculative_config  # noqa: PLC0415
 
         try:
@@ -178,12 +191,12 @@ class EngineOptions:
                 config = parse_speculative_config(self.speculative_config).merge_into(config)
             return msgspec.convert(msgspec.to_builtins(config) | self.overrides(), SimulatedSchedulerConfig)
         except msgspec.ValidationError as error:
-            # The error names the flag instead of msgspec's field.
-            text, _, path = str(error).partition(" - at `$.")
-            raise ValueError(f"--{path.rstrip('`').replace('_', '-')}: {text}" if path else text) from None
+            # Replace msgspec's path of the field by the flag.
+            message, _, path = str(error).partition(" - at `$.")
+            raise ValueError(f"--{path.rstrip('`').replace('_', '-')}: {message}" if path else message) from None
 
 
-# The progress bar of a long run, where stderr is a terminal.
+# Progress bar.
 
 OnProgress = Callable[[int], None]
 """Called with the number of completed items."""
@@ -191,11 +204,11 @@ OnProgress = Callable[[int], None]
 
 @contextmanager
 def show_progress(label: str, total: int) -> Generator[OnProgress]:
-    """A progress bar on standard error if that is a terminal, removed at the end."""
+    """Show a progress bar on standard error while the block runs, if that is a terminal."""
     if not sys.stderr.isatty():
         yield lambda _: None
         return
-    from rich.console import Console  # noqa: PLC0415 - it costs a tenth of a second
+    from rich.console import Console  # noqa: PLC0415 - the import takes 0.1 s
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn  # noqa: PLC0415
 
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
@@ -204,7 +217,7 @@ def show_progress(label: str, total: int) -> Generator[OnProgress]:
         yield lambda done: progress_bar.update(task, completed=done)
 
 
-# vLLM's engine flags that the simulator does not have, with the reason and what to use instead.
+# vLLM's engine flags that the simulator does not have: the reason, and what to use instead.
 
 _TIMES = (
     "it changes the time that steps take, which the profile determines; measure a server with this flag and fit a "
@@ -339,9 +352,10 @@ _REASON_BY_NAME = {name: reason for reason, names in _REASONS.items() for name i
 
 
 def explain_vllm_flag(flag: str) -> str | None:
-    """Why the simulator has no such flag, and what to use instead; None if it is none of vLLM's.
+    """Return why the simulator lacks this flag, and what to use instead; None if vLLM has no such flag.
 
-    As in vLLM, `_` stands for `-`, a flag can be negated (`--no-X`, `--disable-X`), and JSON's fields follow a dot.
+    As in vLLM, `_` and `-` are equivalent, a flag can be negated (`--no-X`, `--disable-X`), and a field of a JSON value
+    follows a dot (`--compilation-config.mode`).
     """
     name = flag.lstrip("-").partition("=")[0].partition(".")[0].replace("_", "-")
     positive = name.removeprefix("no-")
@@ -354,10 +368,13 @@ def explain_vllm_flag(flag: str) -> str | None:
 
 
 def find_vllm_flag(arguments: Iterable[str], own_flags: frozenset[str]) -> tuple[str, str] | None:
-    """The first of these arguments that is a flag of vLLM's which a command does not have, and the reason."""
+    """Find the first argument that is a vLLM flag which the command lacks. Return the flag and the reason, or None.
+
+    own_flags: flags of the command.
+    """
     for argument in arguments:
         flag = argument.partition("=")[0].replace("_", "-")
-        # The flag, and what it was before vLLM 0.33 if it is a negated one.
+        # A flag `--disable-X` of vLLM 0.33 was `--no-enable-X` before, which the command may have.
         if (
             len(flag) < 2
             or not flag.startswith("-")
@@ -370,7 +387,7 @@ def find_vllm_flag(arguments: Iterable[str], own_flags: frozenset[str]) -> tuple
 
 
 def list_explained_flags() -> list[tuple[str, str]]:
-    """List reasons, each with its flags."""
+    """List the unsupported flags of each reason, formatted for docs, with the reason."""
     return [
         (", ".join((f"`-{name}`" if len(name) <= 3 else f"`--{name}`") for name in names.split()), reason)
         for reason, names in _REASONS.items()

@@ -1,6 +1,6 @@
 """`dragoman profile` predicts a simulator profile from datasheets; `dragoman plan` finds the cheapest fleet for an SLO.
 
-Prediction and search are in `simulation`.
+The prediction and the search are in `simulation`.
 """
 
 from __future__ import annotations
@@ -193,7 +193,7 @@ def _plan(options: PlanOptions) -> None:
     from ..simulation.roofline import find_gpu, load_model_shape  # noqa: PLC0415
     from ..simulation.routing import Routing  # noqa: PLC0415
 
-    # Before the search, which takes minutes.
+    # Fail before the search, which takes minutes.
     if options.plots is not None:
         from .plots import check_plot_path  # noqa: PLC0415
 
@@ -215,7 +215,7 @@ def _plan(options: PlanOptions) -> None:
         max_num_batched_tokens=_read_numbers("--max-num-batched-tokens", options.max_num_batched_tokens),
         splits=((0, 1), *_read_splits(options.prefill_decode)),
     )
-    # Each reason once: many combinations fail for the same one.
+    # Many combinations fail for the same reason: print each reason once.
     for reason in dict.fromkeys(refused):
         print_warning(reason)
     if not candidates:
@@ -247,14 +247,14 @@ def _read_price(text: str) -> tuple[str, float]:
         if 0 <= (number := float(price)) < float("inf"):
             return name, number
     except ValueError:
-        pass  # As for a price that cannot be.
+        pass  # Reported below, as a price out of range is.
     raise ValueError(f"--gpus: {text.strip()!r} is not NAME:PRICE, such as h100-sxm:2.5")
 
 
 def _read_numbers(flag: str, text: str) -> list[int]:
     parts = [part.strip() for part in text.split(",") if part.strip()]
     if not all(part.isdecimal() and int(part) for part in parts):
-        raise ValueError(f"{flag}: {text!r} is not a list of numbers from 1 on, such as 1,2,4")
+        raise ValueError(f"{flag}: {text!r} is not a list of positive integers, such as 1,2,4")
     return [int(part) for part in parts]
 
 
@@ -269,7 +269,7 @@ def _read_splits(text: str) -> list[tuple[int, int]]:
 
 
 def _format_json(result: Plan) -> str:
-    """Every fleet with its figures; profiles by their settings, since their coefficients are of no use here."""
+    """Format all fleets with their reports as JSON. Of each profile it has the settings, not the coefficients."""
     front = {id(fleet) for fleet in result.pareto}
     fleets: list[dict[str, Any]] = [
         {

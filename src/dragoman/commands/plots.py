@@ -1,7 +1,7 @@
-"""Plots of a simulation, a calibration and a benchmark, as PNG, SVG, PDF or one HTML page."""
+"""Plots of a simulation, a calibration, a benchmark or a plan, as PNG, SVG, PDF or one HTML page."""
 
 # pyright: reportUnknownMemberType=false
-# matplotlib's keywords have no types.
+# matplotlib's keyword arguments have no types.
 
 from __future__ import annotations
 
@@ -31,12 +31,13 @@ if TYPE_CHECKING:
 
 SUFFIXES = (".png", ".svg", ".pdf", ".html")
 Panel = Callable[["Axes"], None]
+"""Draws one panel of a figure."""
 Values = NDArray[np.float64]
 RATE_FACTORS = (0.5, 0.75, 1.0, 1.25, 1.5, 2.0)
-"""Arrival rates of a plot, relative to the workload's."""
+"""Arrival rates of the plot of rates, relative to the workload's."""
 MEASURED, SIMULATED, LIMIT = "tab:gray", "tab:blue", "tab:red"
 RUN_COLORS = ("tab:blue", "tab:orange")
-"""Of the first run and of the one that it is compared with."""
+"""Colors of the first run and of the run compared with it."""
 
 
 class PlotError(ValueError):
@@ -54,7 +55,7 @@ def check_plot_path(path: str) -> None:
 
 
 def draw_simulation(path: str, replay: ReplayResult, slo: Slo | None, title: str) -> None:
-    """Distributions of the times, and load and cache over time."""
+    """Draw distributions of the times, and the number of requests and KV cache usage over time."""
     limits = (slo.ttft, slo.tpot, slo.latency) if slo is not None else (None, None, None)
     timings = replay.timings
     tpots = [timing.tpot for timing in timings if timing.tpot is not None]
@@ -70,7 +71,7 @@ def draw_simulation(path: str, replay: ReplayResult, slo: Slo | None, title: str
 
 
 def draw_benchmark(path: str, runs: Sequence[Run], slo: Slo | None) -> None:
-    """Distributions of the times of one or two loads, and when their requests ran."""
+    """Draw distributions of the times of one or two runs, and their requests over time."""
     ttft, tpot, latency = (slo.ttft, slo.tpot, slo.latency) if slo is not None else (None, None, None)
     panels: list[Panel] = [
         _build_runs_panel("TTFT", [(run.name, [timing.ttft for timing in run.timings]) for run in runs], ttft),
@@ -84,7 +85,11 @@ def draw_benchmark(path: str, runs: Sequence[Run], slo: Slo | None) -> None:
 
 
 def _build_runs_panel(name: str, runs: Sequence[tuple[str, Sequence[float]]], limit: float | None) -> Panel:
-    """The distribution of one quantity in each run."""
+    """Build a panel with the distribution of one metric in each run.
+
+    runs: label and values, in seconds.
+    limit: SLO in seconds; None if there is none.
+    """
 
     def draw(axes: Axes) -> None:
         for (label, seconds), color in zip(runs, RUN_COLORS, strict=False):
@@ -100,7 +105,7 @@ def _build_runs_panel(name: str, runs: Sequence[tuple[str, Sequence[float]]], li
 
 
 def _build_timeline_panel(name: str, runs: Sequence[Run], read: Callable[[Timing], float]) -> Panel:
-    """One point a request, at the time when it was sent."""
+    """Build a panel with one point per request, at the time when it was sent."""
 
     def draw(axes: Axes) -> None:
         for run, color in zip(runs, RUN_COLORS, strict=False):
@@ -123,7 +128,7 @@ def _build_running_panel(runs: Sequence[Run]) -> Panel:
 
 
 def draw_plan(path: str, result: Plan, workload: Sequence[WorkloadRequest], routing: Routing) -> None:
-    """Cost against latency of all fleets, and for the best one: its times, and how it bears other arrival rates."""
+    """Draw cost against latency of all fleets; of the best fleet also its times, and its latency by arrival rate."""
     best = result.best
     title = "No configuration meets the objectives" if best is None else f"{best.units} x {best.candidate.description}"
     panels: list[Panel] = [_build_pareto_panel(result)]
@@ -143,14 +148,14 @@ def draw_plan(path: str, result: Plan, workload: Sequence[WorkloadRequest], rout
 
 def _build_pareto_panel(result: Plan) -> Panel:
     objective = result.objectives[0]
-    enough = [fleet for fleet in result.fleets if fleet.units and fleet.report is not None]
+    sufficient = [fleet for fleet in result.fleets if fleet.units and fleet.report is not None]
     front = [fleet for fleet in result.pareto if fleet.report is not None]
 
     def draw(axes: Axes) -> None:
-        for gpu in dict.fromkeys(fleet.candidate.gpu for fleet in enough):
+        for gpu in dict.fromkeys(fleet.candidate.gpu for fleet in sufficient):
             points = [
                 (fleet.cost_per_million_tokens, 1000 * objective.read(fleet.report))
-                for fleet in enough
+                for fleet in sufficient
                 if fleet.candidate.gpu == gpu and fleet.report is not None
             ]
             axes.scatter(*zip(*points, strict=True), s=18, label=gpu)
@@ -165,7 +170,7 @@ def _build_pareto_panel(result: Plan) -> Panel:
 
 
 def _build_rate_panel(fleet: Fleet, workload: Sequence[WorkloadRequest], objectives: Sequence[Objective]) -> Panel:
-    """The first objective's metric over arrival rates around the workload's own."""
+    """Build a panel with the first objective's metric at arrival rates around the workload's own."""
 
     def draw(axes: Axes) -> None:
         reports = [fleet.build_report(scale_arrivals(workload, factor)) for factor in RATE_FACTORS]
@@ -184,7 +189,10 @@ def _build_rate_panel(fleet: Fleet, workload: Sequence[WorkloadRequest], objecti
 def draw_calibration(
     path: str, measured: Sequence[Timing], simulated: Sequence[Timing], fitted: Collection[str], title: str
 ) -> None:
-    """Every request, measured against simulated, fitted and held out; and the distributions of those held out."""
+    """Draw measured against simulated times of every request, and their distributions for held-out requests.
+
+    fitted: ids of the requests that the profile was fitted on.
+    """
     pairs = list(zip(measured, simulated, strict=True))
     fitted_pairs = [pair for pair in pairs if pair[0].id in fitted]
     held_out = [pair for pair in pairs if pair[0].id not in fitted]
@@ -201,8 +209,9 @@ def draw_calibration(
 
 
 def _extract_values(pairs: Sequence[tuple[Timing, Timing]], value: Callable[[Timing], float]) -> tuple[Values, Values]:
-    """Measured and simulated, in milliseconds."""
-    values = np.array([(value(measured), value(values)) for measured, values in pairs], dtype=np.float64).reshape(-1, 2)
+    """Return the measured and the simulated values, in milliseconds. value: reads a timing's value in seconds."""
+    rows = [(value(measured), value(simulated)) for measured, simulated in pairs]
+    values = np.array(rows, dtype=np.float64).reshape(-1, 2)
     return values[:, 0] * 1000, values[:, 1] * 1000
 
 
@@ -266,7 +275,7 @@ def _build_comparison_panel(name: str, measured: Values, simulated: Values) -> P
 
 
 def _draw_figure(path: str, panels: Sequence[Panel], title: str) -> None:
-    """Draw the panels. HTML is a page with one inline SVG: no scripts, no external resources."""
+    """Draw up to six panels to a file. HTML is a page with one inline SVG: no scripts, no external resources."""
     check_plot_path(path)
     from matplotlib.backends.backend_agg import FigureCanvasAgg  # noqa: PLC0415
     from matplotlib.figure import Figure  # noqa: PLC0415

@@ -69,7 +69,7 @@ class ReplayOptions(ListenOptions):
 def _run_record(options: RecordOptions) -> None:
     import time  # noqa: PLC0415
 
-    import httpx2  # noqa: PLC0415 - as the server below: `--help` does not wait for it
+    import httpx2  # noqa: PLC0415 - imports inside the functions keep `--help` fast
 
     from ..recording import CassetteWriter, Recorder  # noqa: PLC0415
 
@@ -100,7 +100,7 @@ def _run_replay(options: ReplayOptions) -> None:
 
 
 def _build_settings(options: ListenOptions) -> Settings:
-    """Settings under the rules of `serve`. Raises SettingsError."""
+    """Build the server's settings, with the same validation as for `serve`. Raises SettingsError."""
     from ..settings import load_settings  # noqa: PLC0415
 
     options_set: dict[str, object] = {"host": options.host, "port": str(options.port)}
@@ -124,7 +124,7 @@ def _serve_app(app: ASGIApp, settings: Settings, description: str) -> None:
     from ..launch.server import build_uvicorn_config, install_signal_handlers  # noqa: PLC0415
 
     config = build_uvicorn_config(app, settings)
-    # Headers come from the upstream, and a truncated response is not an error of this server.
+    # The Date header comes from the upstream, and a truncated response is not an error of this server.
     config.date_header = False
     config.log_level = "critical"
     listener, server = listen(settings), uvicorn.Server(config)

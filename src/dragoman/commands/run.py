@@ -1,4 +1,4 @@
-"""`dragoman run`: one answer of a model, on standard output."""
+"""`dragoman run`: prints one answer of a model to standard output. `chat` prints its answers with the same class."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def _run(options: RunOptions) -> None:
             print_error(connection.explain(error))
             raise typer.Exit(1) from None
         except KeyboardInterrupt:
-            # The shell's code for SIGINT: 128 and the number of the signal.
+            # A shell's exit code after SIGINT: 128 plus the signal's number.
             code = 130
         printer.end_line()
         if printer.finish_reason not in ("stop", "tool_calls", ""):
@@ -77,13 +77,13 @@ def _run(options: RunOptions) -> None:
 
 
 def join_prompt(argument: str, stdin: IO[str]) -> str:
-    """The prompt of an argument and of what is piped in: `dragoman run MODEL "Summarize this." < notes.txt`."""
+    """Join piped input and the argument to a prompt, as for `dragoman run MODEL "Summarize this." < notes.txt`."""
     piped = "" if stdin.isatty() else stdin.read().rstrip("\n")
     return "\n\n".join(part for part in (piped, argument) if part.strip())
 
 
 def read_json(path: str) -> Any:  # noqa: ANN401 - any JSON
-    """Raises ValueError, which names the file, and OSError."""
+    """Read a JSON file. Raises ValueError with the file's name, and OSError."""
     try:
         return msgspec.json.decode(Path(path).read_bytes())
     except msgspec.DecodeError as error:
@@ -93,37 +93,41 @@ def read_json(path: str) -> Any:  # noqa: ANN401 - any JSON
 run = build_command(RunOptions, _run, about=HELP)
 
 
-# An answer while it is printed: text, reasoning and tool calls, on terminals and in pipes.
+# Printing of an answer: text, reasoning and tool calls, to terminals and pipes.
 
 DIM, RESET = "\x1b[2m", "\x1b[0m"
-# The C1 controls (0x80 to 0x9F) too: 0x9B alone begins an escape sequence on terminals that honour them.
+# Includes the C1 controls (0x80 to 0x9F): 0x9B alone begins an escape sequence on terminals that support them.
 _CONTROLS = {code: None for code in (*range(32), 127, *range(0x80, 0xA0)) if chr(code) not in "\n\t"}
-"""A model's control characters must not reach a terminal, which would obey them."""
+"""Translation table that removes control characters of the model's text, which a terminal would execute."""
 
 
 @dataclass
 class CalledTool:
-    """A tool call as far as it has arrived."""
+    """A tool call, as received so far. arguments: JSON text."""
 
     id: str = ""
     name: str = ""
     arguments: str = ""
 
     def build_message_part(self) -> dict[str, Any]:
-        """The call in an assistant's message."""
+        """Build the entry of an assistant message's `tool_calls`."""
         return {"id": self.id, "type": "function", "function": {"name": self.name, "arguments": self.arguments}}
 
 
 class AnswerPrinter:
     """Prints the pieces of one answer as they arrive, and collects them.
 
-    text: what has arrived of the text.
+    text: the text received so far.
     calls: the tool calls, in order.
     finish_reason: empty until the end.
     """
 
     def __init__(self, text_out: IO[str], notes_out: IO[str] | None, *, shows_reasoning: bool = True) -> None:
-        """notes_out: for reasoning and tool calls; None prints neither."""
+        """Create a printer.
+
+        text_out: stream for the text.
+        notes_out: stream for reasoning and tool calls; None prints neither.
+        """
         self.text = ""
         self.calls: list[CalledTool] = []
         self.finish_reason = ""
@@ -133,7 +137,7 @@ class AnswerPrinter:
         self._ends_line = True
 
     def print(self, pieces: Generator[Piece]) -> None:
-        """Raises what the pieces raise; what has arrived until then stays collected."""
+        """Print the pieces, and then the tool calls. If the generator raises, the pieces received so far are kept."""
         # Closing the pieces closes the connection, which cancels the answer on the server.
         with closing(pieces):
             for piece in pieces:
@@ -150,13 +154,13 @@ class AnswerPrinter:
                         call.arguments += piece.arguments
                     case AnswerEnd(reason):
                         self.finish_reason = reason
-        # Only at the end: the arguments of a call come in pieces, and those of several calls may alternate.
+        # Printed at the end: arguments arrive in pieces, and those of several calls may alternate.
         for call in self.calls:
             self.end_line()
             self._write_note(f"-> {call.name}({call.arguments})\n")
 
     def end_line(self) -> None:
-        """Begin a new line, unless the last one has ended."""
+        """End the current line, unless it is empty."""
         if not self._ends_line:
             self._ends_line = True
             out = self._text_out if self._last_kind == "text" else self._notes_out
@@ -165,7 +169,7 @@ class AnswerPrinter:
                 out.flush()
 
     def _write_part(self, kind: str, text: str) -> None:
-        # Without notes only text is printed, and a line end between two pieces of it would change what a pipe gets.
+        # Without notes only the text is printed; a line break between two pieces of it would change piped output.
         if kind != self._last_kind and self._last_kind and self._notes_out is not None:
             self.end_line()
         if kind == "text":
@@ -187,5 +191,5 @@ class AnswerPrinter:
 
 
 def has_color(out: IO[str]) -> bool:
-    """Whether to use colours: on a terminal, unless NO_COLOR is set (https://no-color.org)."""
+    """Whether to use colors: on a terminal, unless NO_COLOR is set (https://no-color.org)."""
     return out.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"

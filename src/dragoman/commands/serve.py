@@ -1,4 +1,4 @@
-"""`dragoman serve` and `dragoman.serve`: a server in the foreground. Brings the server only when it is called."""
+"""`dragoman serve` and `dragoman.serve`: run a server in the foreground. The server is imported when it is called."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ def serve(
     engines: Mapping[str, SupportedEngine] | None = None,
     **settings: Any,  # noqa: ANN401 - each has its own type, see docs/embedding.md
 ) -> int:
-    """Serve until a signal stops it (Ctrl-C), and return the exit code. Arguments as of `dragoman.create_app`.
+    """Serve until a signal such as Ctrl-C, and return the exit code. The arguments are those of `dragoman.create_app`.
 
-    For the main thread, since it handles signals. Raises SettingsError for what cannot be served.
+    Call it in the main thread, since it installs signal handlers. Raises SettingsError if the settings are invalid.
     """
-    from ..launch.embedding import resolve_models  # noqa: PLC0415 - it brings the whole server
+    from ..launch.embedding import resolve_models  # noqa: PLC0415 - imports the whole server
 
     read_settings, build = resolve_models(model, engines, settings, in_background=True)
     if engines is not None and read_settings.is_multiprocess:
-        raise SettingsError("workers: engines that a program has made cannot be copied into several processes")
+        raise SettingsError("workers: engine objects cannot be shared by several worker processes")
     return run_server(read_settings, typer.echo, build=build)
 
 
@@ -40,22 +40,24 @@ def run_server(
     read_settings: Callable[[], Settings] | None = None,
     build: ModelsBuilder | None = None,
 ) -> int:
-    """Serve until a signal stops it, and return the exit code.
+    """Serve until a signal, and return the exit code.
 
-    read_settings: reads the settings again, for a reload. build: the models; None builds those of settings.
+    echo: prints a line.
+    read_settings: reads the settings again for a reload; None if they cannot be reloaded.
+    build: builds the models; None builds those of the settings.
     """
-    # BLAS reads these when numpy is first imported. Its threads spin while they wait for each other, on the
-    # core that the event loop needs, and a small model's products are too small to share. torch gets its own number.
+    # BLAS reads these variables when numpy is first imported. Its threads busy-wait on cores that the event loop needs,
+    # and a small model's matrix products are too small to parallelize. torch has its own number of threads.
     for variable in ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS"):
         os.environ.setdefault(variable, str(settings.threads or 1))
-    # Objects of imports live forever: collecting garbage among them takes a sixth of the startup time.
+    # Imported modules stay alive: garbage collections during imports would take a sixth of the startup time.
     gc.disable()
     try:
         if settings.is_multiprocess:
             from ..launch.multiprocess.supervisor import run_workers  # noqa: PLC0415 - as below
 
             return run_workers(settings, echo, read_settings)
-        from ..launch import run  # noqa: PLC0415 - it brings the whole server
+        from ..launch import run  # noqa: PLC0415 - imports the whole server
 
         return run(settings, echo, build, read_settings)
     finally:

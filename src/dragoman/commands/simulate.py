@@ -1,6 +1,7 @@
-"""`dragoman simulate`: runs a trace or a generated workload on a fleet of simulated vLLMs, faster than real time.
+"""`dragoman simulate`: runs a trace or a generated workload on a fleet of simulated vLLM servers.
 
-`dragoman profiles` lists the hardware and model profiles that it can run. The simulation is in `simulation`.
+It is faster than real time. `dragoman profiles` lists the built-in hardware and model profiles. The simulation itself
+is in `dragoman.simulation`.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ benchmark tool; - is the standard input), or a generated workload: `poisson`, `b
 
 @dataclass(frozen=True, kw_only=True)
 class SimulateOptions(WorkloadOptions, EngineOptions):
-    """Options of `dragoman simulate`. Times are in milliseconds where vLLM's benchmark uses them, else in seconds."""
+    """Options of `dragoman simulate`. Times are in seconds, those of `--slo` in milliseconds as in vLLM's benchmark."""
 
     trace: Annotated[str, typer.Argument(metavar="TRACE", help="File, or `poisson`, `bursts` or `sessions`.")]
     profile: Annotated[
@@ -226,7 +227,7 @@ def _run_simulation(options: SimulateOptions) -> None:
 
         check_plot_path(options.plots)
     if options.save_trace is not None:
-        from ..simulation.workload import encode_workload  # noqa: PLC0415 - as all of the simulator: numpy is slow to load
+        from ..simulation.workload import encode_workload  # noqa: PLC0415 - numpy is slow to import; also below
 
         Path(options.save_trace).write_text(encode_workload(workload), encoding="utf-8")
     if options.sweep:
@@ -260,8 +261,7 @@ def _run_sweep(options: SimulateOptions, fleet: Fleet, workload: Sequence[Worklo
             fleet, workload, slo, target_share=options.slo_share, max_replicas=options.max_replicas, tick=on_progress
         )
     if options.save_detailed is not None or options.plots is not None:
-        # Replayed once more: the search has only the reports of its fleets, since the timings of all would not fit in
-        # memory.
+        # Replay it once more: the search keeps only reports, since the timings of all fleets would not fit in memory.
         sufficient = msgspec.structs.replace(fleet, replicas=result.enough or result.trials[-1].replicas)
         _save_outputs(options, sufficient, workload, sufficient.serve(workload), slo)
     typer.echo(
@@ -279,7 +279,7 @@ def _save_outputs(
         requests_by_id = {request.id: request for request in workload}
         with Path(options.save_detailed).open("wb") as file:
             for timing in replay.timings:
-                # A line of the log is also one of a trace.
+                # A line of the log is also a line of a trace, so it keeps the hashes of shared prefixes.
                 fields, request = msgspec.to_builtins(timing), requests_by_id[timing.id]
                 if request.block_hashes:
                     fields |= {"block_hashes": request.block_hashes, "block_size": request.block_size}
@@ -314,7 +314,7 @@ def _build_fleet(options: SimulateOptions) -> Fleet:
 
     profile = load(options.profile)
     hardware, engine = profile.hardware, options.merge_into(profile.engine)
-    # Only the number of independent ranks can differ from the profile's.
+    # The times of a profile hold for its hardware: only the number of independent ranks may differ.
     advice = f"the times of {profile.name} are for {hardware.name}; use a profile of such servers (`dragoman profile`)"
     if options.tensor_parallel_size not in (None, hardware.tensor_parallel):
         raise ValueError(f"--tensor-parallel-size {options.tensor_parallel_size}: {advice}")
@@ -330,15 +330,15 @@ def _build_fleet(options: SimulateOptions) -> Fleet:
         rates = parse_acceptance_rates(options.acceptance_rates)
         profile = msgspec.structs.replace(profile, acceptance_rates=rates)
     others: list[ReplicaGroup] = []
-    for text in options.add_replicas:
-        name, separator, count = text.rpartition(":")
+    for group in options.add_replicas:
+        name, separator, count = group.rpartition(":")
         if not separator or not count.isdecimal() or int(count) < 1:
-            raise ValueError(f"--add-replicas: {text!r} is not PROFILE:COUNT, such as rtxpro6000-llama-3.1-8b:2")
+            raise ValueError(f"--add-replicas: {group!r} is not PROFILE:COUNT, such as rtxpro6000-llama-3.1-8b:2")
         other = load(name)
         other = msgspec.structs.replace(other, engine=options.merge_into(other.engine))
         others.append(ReplicaGroup(other, int(count)))
     try:
-        # msgspec validates the values and names an invalid one.
+        # msgspec validates the values; its error names the invalid field.
         return msgspec.convert(
             {
                 "profile": profile,

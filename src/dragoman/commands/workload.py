@@ -1,4 +1,4 @@
-"""The requests of a benchmark and their arrival times, a trace from a file or a generated workload; its objectives."""
+"""Workload options of the benchmark and simulation commands: traces from files, generated workloads, and SLOs."""
 
 from __future__ import annotations
 
@@ -83,8 +83,8 @@ class WorkloadOptions:
 
 
 def load_workload(trace: str, options: WorkloadOptions) -> Sequence[WorkloadRequest]:
-    """Load or generate the workload. Raises ValueError, also as WorkloadError."""
-    import numpy as np  # noqa: PLC0415 - as all of the simulator: numpy loads slowly
+    """Load a trace from a file or standard input, or generate a workload. Raises ValueError."""
+    import numpy as np  # noqa: PLC0415 - numpy is slow to import; also below
 
     from ..simulation.logs.log import LogError  # noqa: PLC0415
     from ..simulation.workload import WorkloadError, assign_loras, scale_arrivals  # noqa: PLC0415
@@ -102,8 +102,8 @@ def load_workload(trace: str, options: WorkloadOptions) -> Sequence[WorkloadRequ
             typer.echo(f"{trace}: {note}", err=True)
         workload = parsed.requests
     else:
-        close = get_close_matches(trace, SYNTHETIC_KINDS, n=1)
-        hint = f"; did you mean {close[0]}?" if close else "."
+        matches = get_close_matches(trace, SYNTHETIC_KINDS, n=1)
+        hint = f"; did you mean {matches[0]}?" if matches else "."
         raise ValueError(f"{trace}: no such file or workload{hint} Workloads: {', '.join(SYNTHETIC_KINDS)}")
     if not workload:
         raise ValueError(f"{trace}: contains no requests")
@@ -127,8 +127,10 @@ def _generate_workload(trace: str, options: WorkloadOptions) -> Sequence[Workloa
     inputs, outputs, count = parse_lengths(options.input_len), parse_lengths(options.output_len), options.num_prompts
     match trace:
         case "poisson":
-            rate, gaps = options.request_rate, options.burstiness
-            return generate_poisson(generator, count=count, rate=rate, inputs=inputs, outputs=outputs, burstiness=gaps)
+            rate, factor = options.request_rate, options.burstiness
+            return generate_poisson(
+                generator, count=count, rate=rate, inputs=inputs, outputs=outputs, burstiness=factor
+            )
         case "bursts":
             size, interval = options.burst_size, options.burst_every
             return generate_bursts(generator, count=count, size=size, interval=interval, inputs=inputs, outputs=outputs)
@@ -140,7 +142,7 @@ def _generate_workload(trace: str, options: WorkloadOptions) -> Sequence[Workloa
 
 
 def build_slo_option(panel: str) -> OptionInfo:
-    """The option whose values `read_slo` reads."""
+    """Build the option whose values `read_slo` parses."""
     return typer.Option(
         "--slo",
         "--goodput",
@@ -151,13 +153,13 @@ def build_slo_option(panel: str) -> OptionInfo:
 
 
 def read_slo(values: Sequence[str]) -> Slo | None:
-    """Read `NAME:MS` objectives; None without any. Raises ValueError."""
+    """Parse `NAME:MS` objectives; None without any. Raises ValueError."""
     from ..simulation.report import Slo  # noqa: PLC0415
 
     thresholds: dict[str, float] = {}
     for pair in (pair for slo_option in values for pair in slo_option.split(",")):
         name, _, value = pair.strip().partition(":")
-        # The name in vLLM's benchmark, so that its `--goodput` arguments work here.
+        # vLLM's benchmark calls the latency `e2el`; its `--goodput` arguments work here, too.
         name = {"e2el": "latency"}.get(name, name)
         try:
             thresholds[name] = float(value) / 1000

@@ -1,8 +1,8 @@
-"""The wire grammar of Anthropic Messages, to check the streams and objects of any server.
+"""Checks the wire format of Anthropic Messages: streams, message objects and errors of any server.
 
-the stream:  message_start  block*  message_delta  message_stop; a ping anywhere; an error ends it at any point
-each block:  content_block_start(i)  content_block_delta(i)*  content_block_stop(i); one open at a time, i = 0, 1, 2 ...
-its deltas:  text_delta* | thinking_delta* signature_delta | input_json_delta*
+stream:  message_start  block*  message_delta  message_stop; a ping may occur anywhere; an error ends it at any point
+block:   content_block_start(i)  content_block_delta(i)*  content_block_stop(i); one open at a time, i = 0, 1, 2 ...
+deltas:  text_delta* | thinking_delta* signature_delta | input_json_delta*
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ STOP_REASONS = (
     "model_context_window_exceeded",
 )
 COMPLETE_REASONS = ("end_turn", "tool_use", "pause_turn")
-"""The stop reasons after which all tool inputs are complete JSON."""
+"""Stop reasons after which all tool inputs must be complete JSON."""
 ERROR_TYPES = (
     "invalid_request_error",
     "authentication_error",
@@ -51,7 +51,7 @@ EMPTY_BLOCKS: dict[str, Json] = {
     "redacted_thinking": {},
     "tool_use": {"input": {}},
 }
-"""The initial fields of each kind of block."""
+"""Type of block -> its fields in content_block_start."""
 USAGE_COUNTS = ("input_tokens", "output_tokens", "cache_creation_input_tokens", "cache_read_input_tokens")
 
 
@@ -66,7 +66,11 @@ def check_stream(data: bytes) -> list[Json]:
 
 
 class _OpenBlock:
-    """The open block. Once it is signed, it may get no more deltas."""
+    """The open block.
+
+    is_signed: it has had a signature_delta, after which no delta may follow.
+    input_pieces: the partial JSON of a tool call.
+    """
 
     def __init__(self, index: int, kind: str) -> None:
         self.index, self.kind = index, kind
@@ -75,7 +79,7 @@ class _OpenBlock:
 
 
 class _MessagesStreamState:
-    """The state of a stream."""
+    """State machine that checks the events of one stream."""
 
     def __init__(self) -> None:
         self._has_started = self._has_stopped = self._has_failed = False
@@ -92,7 +96,8 @@ class _MessagesStreamState:
             self._has_failed = True
             return
         require(
-            self._has_started != (kind == "message_start"), f"{kind}, where message_start has to come first and once"
+            self._has_started != (kind == "message_start"),
+            f"{kind}: message_start must be the first event, and occur once",
         )
         # The stop reason and usage are final, and SDKs close the message with them.
         require(self._final_delta is None or kind == "message_stop", f"{kind} after message_delta")
@@ -161,7 +166,7 @@ class _MessagesStreamState:
                 require_string(delta.get("signature"), "signature")
                 block.is_signed = True
             case "tool_use", "input_json_delta":
-                # The API itself begins a call with an empty partial_json; only later ones are pointless.
+                # Anthropic's API begins a call with an empty partial_json; later ones carry nothing.
                 block.input_pieces.append(require_string(delta.get("partial_json"), "partial_json"))
                 require(block.input_pieces[-1] or len(block.input_pieces) == 1, f"{location}: an empty delta")
             case kind, other:
@@ -175,7 +180,7 @@ class _MessagesStreamState:
         reason = self._final_delta["stop_reason"]
         calls = [block for block in self._closed_blocks if block.kind == "tool_use"]
         require(reason != "tool_use" or calls, "stop_reason is tool_use without a call")
-        # Blocks come one after another, so only the last one can be cut off, by max_tokens for example.
+        # Blocks are generated one after another, so only the last can be cut off, for example by max_tokens.
         for block in calls if reason in COMPLETE_REASONS else calls[:-1]:
             text = "".join(block.input_pieces)
             location = f"block {block.index}"
@@ -200,18 +205,18 @@ def check_object(message: Json) -> None:
         location = f"content[{i}]"
         match block.get("type"):
             case "text":
-                # Clients send the reply back as the next turn, and the API rejects an empty text block in a request:
-                # one such block would break the conversation.
+                # Clients send the answer back in the next turn, and the API rejects empty text blocks in requests: one
+                # such block would break the conversation.
                 require(require_string(block.get("text"), f"{location}.text"), f"{location}: an empty text")
             case "thinking":
                 require_string(block.get("thinking"), f"{location}.thinking")
-                # Also required in a request: a client that has none cannot send the thinking back.
+                # Requests require it, too: without a signature a client cannot send the thinking back.
                 require_string(block.get("signature"), f"{location}.signature")
             case "redacted_thinking":
                 require_string(block.get("data"), f"{location}.data")
             case "tool_use":
                 for key in ("id", "name"):
-                    require(require_string(block.get(key), f"{location}.{key}"), f"{location}: unnamed")
+                    require(require_string(block.get(key), f"{location}.{key}"), f"{location}: {key} is empty")
                 require_object(block.get("input"), f"{location}.input")
             case kind:
                 raise Violation(f"{location} is of type {kind!r}")

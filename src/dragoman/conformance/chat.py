@@ -1,7 +1,7 @@
-"""The wire grammar of Chat Completions, to check the streams and objects of any server.
+"""Checks the wire format of Chat Completions: streams and objects of any server.
 
-each choice:  role  (content | refusal | reasoning | tool deltas)*  finish
-the stream:   choices interleaved, roles in index order; then [usage]; then [DONE], unless an error came
+choice:  role  (content | refusal | reasoning | tool deltas)*  finish
+stream:  choices interleaved, roles in index order; then the usage, if requested; then [DONE], unless there is an error
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from .checks import (
 REASONS = ("stop", "length", "tool_calls", "content_filter", "function_call")
 REASONING_FIELDS = frozenset({"reasoning", "reasoning_content"})
 REASONING_DETAILS = "reasoning_details"
-"""OpenRouter's list of what a client has to send back: whole, beside the end of the reasoning or alone."""
+"""OpenRouter's list of reasoning blocks for the client to send back: complete, with the last reasoning or alone."""
 DELTA_FIELDS = REASONING_FIELDS | {"role", "content", "refusal", "tool_calls", "function_call", REASONING_DETAILS}
 
 
@@ -31,8 +31,10 @@ def check_stream(
 ) -> list[Json]:
     """Check a stream, and return its chunks. Raises Violation.
 
-    include_usage: as in the request. allow_variants: accept what OpenAI's reference leaves open, though OpenAI's own
-    streams do not have it: null fields in a delta, content beside the role, another field or finish_reason, a
+    include_usage: the request's `stream_options.include_usage`.
+    extra_reasons: finish reasons to accept besides OpenAI's.
+    allow_variants: accept deviations that OpenAI's reference does not exclude, though OpenAI's own streams do not have
+    them: null fields in a delta, content together with the role, with another field or with finish_reason, a
     fingerprint in some chunks only.
     """
     reasons = (*REASONS, *extra_reasons)
@@ -42,8 +44,9 @@ def check_stream(
 class _ChoiceState:
     """The state of one choice.
 
-    calls, legacy_calls: number of `tool_calls` and of `function_call`.
-    silent: it has had no content yet, not even an empty one.
+    calls, legacy_calls: number of `tool_calls` and of `function_call` so far.
+    finished: it has had a finish_reason.
+    silent: it has had no content yet, not even an empty string.
     """
 
     def __init__(self, *, silent: bool) -> None:
@@ -78,7 +81,7 @@ class _ChatStreamState(ChunkState):
             begins_alone = delta.keys() <= {"role", "content"} and not delta.get("content")
             require(begins_alone or self._allow_variants, f"{location}: begins with more than a role")
             self._choices.append(_ChoiceState(silent="content" not in delta))
-            # Vendors send the first text, or the first piece of a call beside an empty text, together with the role.
+            # Some servers send the first text, or the first piece of a call with an empty text, together with the role.
             delta = {name: value for name, value in delta.items() if name != "role" and value != ""}
             if delta:
                 self._check_delta(delta, location)
@@ -103,17 +106,17 @@ class _ChatStreamState(ChunkState):
 
     def _check_delta(self, delta: Json, location: str) -> None:
         require(delta.keys() <= DELTA_FIELDS, f"{location}: unknown fields in {sorted(delta)}")
-        require("role" not in delta, f"{location}: the role again")
-        # Empty deltas cost a chunk each and carry nothing.
+        require("role" not in delta, f"{location}: a second role")
+        # An empty delta costs a chunk and carries nothing.
         require(all(value not in (None, "", []) for value in delta.values()), f"{location}: an empty field in {delta}")
         names = {*REASONING_FIELDS, REASONING_DETAILS}
         fields = {"reasoning" if field in names else field for field in delta}
-        # Text, reasoning and calls are ordered among each other; in a shared delta that order would be lost.
+        # Text, reasoning and calls are ordered relative to each other; one delta with several would lose that order.
         has_fields = len(fields) == 1 or (self._allow_variants and len(fields) > 1)
-        require(has_fields, f"{location}: one field a delta, not {sorted(delta)}")
+        require(has_fields, f"{location}: a delta has one field, not {sorted(delta)}")
         require(
             len({delta[field] for field in REASONING_FIELDS & delta.keys()}) <= 1,
-            f"{location}: the names of the reasoning differ",
+            f"{location}: reasoning and reasoning_content differ",
         )
 
 
@@ -121,8 +124,8 @@ def _check_call(choice: _ChoiceState, call: Json, location: str) -> None:
     index = require_count(call.get("index"), f"{location}: index of a call")
     kind, text = ("custom", "input") if "custom" in call else ("function", "arguments")
     body = require_object(call.get(kind), f"{location}: {kind} of call {index}")
-    # Only a call's first delta names it. Client libraries concatenate strings (`accumulate_delta` of the OpenAI SDK),
-    # so an id or name sent again would be doubled.
+    # Only a call's first delta has its id and name. Clients concatenate strings (`accumulate_delta` in openai-python):
+    # a repeated id or name would be doubled.
     if index == choice.calls:
         require(
             call.get("id") and call.get("type") == kind and body.get("name"),
@@ -130,10 +133,12 @@ def _check_call(choice: _ChoiceState, call: Json, location: str) -> None:
         )
         choice.calls += 1
         return
-    # The format would let the deltas of parallel calls alternate; the API sends one call after another, and clients
-    # may rely on that.
+    # The format allows the deltas of parallel calls to alternate, but OpenAI sends one call after another, and clients
+    # may rely on it.
     require(index == choice.calls - 1, f"{location}: a delta of call {index}, open is {choice.calls - 1}")
-    require(call.keys() == {"index", kind} and body.keys() == {text}, f"{location}: id, type or name again in {call}")
+    require(
+        call.keys() == {"index", kind} and body.keys() == {text}, f"{location}: id, type or name repeated in {call}"
+    )
 
 
 def check_object(response: Json, *, extra_reasons: tuple[str, ...] = ()) -> None:
@@ -148,14 +153,14 @@ def check_object(response: Json, *, extra_reasons: tuple[str, ...] = ()) -> None
     for choice in choices:
         message = require_object(choice.get("message"), "message")
         require(message.get("role") == "assistant", f"role is {message.get('role')!r}")
-        # Required by the SDK's types, although nullable: a missing key fails in strictly typed clients.
+        # Nullable, but required by OpenAI's types: strictly typed clients fail if the key is missing.
         for key in ("content", "refusal"):
             require_key(message, key, "message")
         require_key(choice, "logprobs", "choice")
         checks.check_chat_logprobs(choice["logprobs"], "logprobs")
         reason = choice.get("finish_reason")
         require(reason in (*REASONS, *extra_reasons), f"finish_reason is {reason!r}")
-        # Absent rather than empty: agents test for the key, and an empty list looks like a turn that calls tools.
+        # Must be absent, not empty: agents test for the key, and take an empty list for a turn with tool calls.
         is_empty = "tool_calls" in message and not require_array(message["tool_calls"], "tool_calls")
         require(not is_empty, "tool_calls is empty")
         calls = require_objects(message.get("tool_calls", []), "tool_calls")

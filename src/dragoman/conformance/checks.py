@@ -1,7 +1,7 @@
-"""The common parts of the wire grammars: the error for a violated rule, checks of JSON shapes, parsers of streams.
+"""Common parts of the wire format checks: `Violation`, checks of JSON values, and parsers of streams.
 
-The shapes are those that several dialects have: usage, token logprobs, errors. The streams are of server-sent events:
-unnamed, as in OpenAI's older dialects, or named.
+The values are those that several dialects have: usage, token logprobs, errors. The streams are server-sent events,
+either unnamed, as in OpenAI's older APIs, or named.
 """
 
 from __future__ import annotations
@@ -15,7 +15,10 @@ Json = dict[str, Any]
 
 
 class Violation(AssertionError):
-    """A violated rule. The message contains the rule and the offending value."""
+    """A rule is violated. The message states the rule and the offending value."""
+
+
+# Checks of JSON values. Each raises Violation; `location` is the path of the value in the message.
 
 
 def require(condition: object, rule: str) -> None:
@@ -43,7 +46,7 @@ def require_string(value: object, location: str) -> str:
 
 
 def require_count(value: object, location: str) -> int:
-    # JSON's booleans are integers in Python.
+    # Python's bool is a subclass of int.
     is_count = isinstance(value, int) and not isinstance(value, bool) and value >= 0
     require(is_count, f"{location} is {_shorten(value)}, expected a count")
     return cast(int, value)
@@ -66,7 +69,7 @@ def check_usage(value: object, location: str = "usage") -> None:
     require(total == prompt + completion, f"{location}.total_tokens is {total}, expected {prompt + completion}")
     details = require_object(counts.get("prompt_tokens_details") or {}, f"{location}.prompt_tokens_details")
     cached = require_count(details.get("cached_tokens") or 0, f"{location}.prompt_tokens_details.cached_tokens")
-    # Cached tokens are part of prompt_tokens; billing subtracts them, which would become negative.
+    # prompt_tokens includes the cached tokens; billing subtracts them, and the difference must not be negative.
     require(cached <= prompt, f"{location}: more cached tokens than prompt tokens")
 
 
@@ -100,13 +103,16 @@ def check_error(value: object) -> None:
     require_string(body["type"], "error.type")
 
 
+# Parsers of streams.
+
 DONE = "[DONE]"
 
 
 class ParsedStream:
-    """The payloads of a stream of unnamed events.
+    """A parsed stream of unnamed events. Raises Violation if its framing is invalid.
 
-    done: it ended with [DONE], after which nothing may follow.
+    payloads: the JSON objects of the events.
+    done: the stream ended with [DONE], after which nothing may follow.
     """
 
     def __init__(self, data: bytes) -> None:
@@ -121,7 +127,7 @@ class ParsedStream:
 
 
 def parse_named_events(data: bytes) -> Iterator[Json]:
-    """Parse the payloads of named events. Each repeats its name as `type`."""
+    """Parse the payloads of named events, each of which repeats the event's name as `type`. Raises Violation."""
     for block in _split_events(data):
         name, newline, data_line = block.partition("\n")
         require(newline and name.startswith("event: "), f"an event without a name: {block[:40]!r}")
@@ -137,13 +143,13 @@ def _split_events(data: bytes) -> Iterator[str]:
     """Split a stream into events. Comments, which serve as keepalives, are skipped."""
     text = data.decode()
     require(not text or text.endswith("\n\n"), "the stream ends inside an event")
-    # Without the last piece, which is the empty text behind the final blank line.
+    # Drop the last piece, the empty string after the final blank line.
     return (block for block in text.split("\n\n")[:-1] if not block.startswith(":"))
 
 
 def _parse_data(block: str) -> str:
     require(block.startswith("data: "), f"not a data event: {block[:40]!r}")
-    # Some clients' line readers split at more than \n: str.splitlines is the strictest of them.
+    # Some clients split lines at other characters than \n, too; str.splitlines covers all of them.
     require(len(block.splitlines()) == 1, f"one event in several lines: {block[:40]!r}")
     return block.removeprefix("data: ")
 
@@ -161,13 +167,15 @@ def _reject_constant(name: str) -> float:
 
 
 CONSTANT_FIELDS = ("id", "created", "model")
+"""Fields with the same value in all chunks of a stream."""
 
 
 class ChunkState(ABC):
-    """The state of a stream of Chat Completions or Completions: chunks, usage, an error or `[DONE]`.
+    """State machine that checks a stream of Chat Completions or Completions: chunks, usage, an error or `[DONE]`.
 
     kind: the `object` of its chunks.
-    allow_variants: as in `chat.check_stream`.
+    reasons: the allowed finish reasons.
+    include_usage, allow_variants: see `chat.check_stream`.
     """
 
     kind: str
@@ -183,7 +191,7 @@ class ChunkState(ABC):
         stream = ParsedStream(data)
         for chunk in stream.payloads:
             require(not self._has_failed, "a chunk after an error")
-            # Clients that asked for usage stop reading there.
+            # Clients that requested usage stop reading at the usage chunk.
             require(not self._has_usage, "a chunk after the one with usage")
             if "error" in chunk:
                 check_error(chunk["error"])
@@ -192,21 +200,20 @@ class ChunkState(ABC):
             require(chunk.get("object") == self.kind, f"object is {chunk.get('object')!r}")
             require_count(chunk.get("created"), "created")
             require_string(chunk.get("id"), "id")
-            # Clients group chunks by `id` and keep the rest from any one of them, the first or the last.
+            # Clients group chunks by `id`, and take the other fields from the first or from the last chunk.
             self._first = self._first or chunk
             for key in CONSTANT_FIELDS:
                 require(chunk.get(key) == self._first.get(key), f"{key} changed to {chunk.get(key)!r}")
             fingerprint = chunk.get("system_fingerprint")
-            former = self._fingerprint if self._allow_variants else self._first.get("system_fingerprint")
-            # Servers behind a proxy may send it only in some chunks.
-            is_absent = self._allow_variants and None in (fingerprint, former)
-            require(is_absent or fingerprint == former, f"system_fingerprint changed to {fingerprint!r}")
-            self._fingerprint = former or fingerprint
+            expected = self._fingerprint if self._allow_variants else self._first.get("system_fingerprint")
+            # Some servers send the fingerprint in some chunks only.
+            is_absent = self._allow_variants and None in (fingerprint, expected)
+            require(is_absent or fingerprint == expected, f"system_fingerprint changed to {fingerprint!r}")
+            self._fingerprint = expected or fingerprint
             choices = require_objects(chunk.get("choices"), "choices")
             for choice in choices:
                 self._check_choice(choice)
-            # The usage chunk is the one without choices, after all of them have ended
-            # (`stream_options.include_usage`).
+            # The usage chunk (`stream_options.include_usage`) has no choices, and follows the end of all choices.
             if not choices:
                 require(self._include_usage, "a usage chunk that was not requested")
                 require(self._has_ended, "usage before all choices ended")

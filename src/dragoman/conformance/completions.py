@@ -1,7 +1,7 @@
-"""The wire grammar of Completions, to check the streams and objects of any server.
+"""Checks the wire format of Completions: streams and objects of any server.
 
-each choice:  text*  finish
-the stream:   choices interleaved; then [usage]; then [DONE], unless an error came
+choice:  text*  finish
+stream:  choices interleaved; then the usage, if requested; then [DONE], unless there is an error
 """
 
 from __future__ import annotations
@@ -32,9 +32,10 @@ def check_stream(
 
 
 class _CompletionsStreamState(ChunkState):
-    """The state of a stream.
+    """State machine that checks the chunks of one stream.
 
-    finished: whether each choice has ended, by index.
+    _finished: choice index -> whether it has ended.
+    _offsets: choice index -> text_offset of its last token.
     """
 
     kind = "text_completion"
@@ -59,7 +60,10 @@ class _CompletionsStreamState(ChunkState):
 
 
 def _check_choice(choice: Json, reasons: tuple[str, ...], offset: int = 0) -> str | None:
-    """Check a choice, and return its finish reason. offset: of the last token before it."""
+    """Check a choice, and return its finish reason.
+
+    offset: text_offset of the last token in the choice's earlier chunks.
+    """
     require_string(choice.get("text"), "text")
     for key in ("finish_reason", "logprobs"):
         require_key(choice, key, "choice")
@@ -75,14 +79,14 @@ def _check_choice(choice: Json, reasons: tuple[str, ...], offset: int = 0) -> st
         len(offsets) == len(token_logprobs) == len(tokens) == len(top_logprobs),
         "the columns of logprobs differ in length",
     )
-    # Equal offsets are correct: several tokens may be bytes of one character.
-    require(all(a <= b for a, b in zip([offset, *offsets], offsets, strict=False)), "text_offset goes back")
+    # Equal offsets are valid: several tokens may be bytes of one character.
+    require(all(a <= b for a, b in zip([offset, *offsets], offsets, strict=False)), "text_offset decreases")
     for token, logprob, top in zip(tokens, token_logprobs, top_logprobs, strict=True):
         # Both are null for the first token of an echoed prompt, which nothing precedes.
         require((logprob is None) == (top is None), "a token with a logprob or top_logprobs alone")
         if top is not None:
-            # The API adds the sampled token where it is not among the most probable, so there may be one more than
-            # requested.
+            # OpenAI adds the sampled token if it is not among the most probable ones, so there may be one entry more
+            # than requested.
             is_listed = token in require_object(top, "top_logprobs")
             require(is_listed, f"the sampled token {token!r} is not among its top_logprobs")
             require(all(value <= 0 for value in (logprob, *top.values())), "a logprob above 0")

@@ -1,9 +1,9 @@
-"""The wire grammar of Ollama's /api/chat and /api/generate, to check any server.
+"""Checks the wire format of Ollama's /api/chat and /api/generate: streams and objects of any server.
 
-the stream:  chunk*  last        a JSON object on each line; `done` is true in the last alone, which has the counts
+stream:  chunk*  last        one JSON object per line; `done` is true only in the last one, which has the counts
 
-A chunk of a chat has a `message`, one of a completion a `response`. A tool call is whole. An error is a line that ends
-the stream. Blank space may precede a line.
+A chunk of /api/chat has a `message`, one of /api/generate a `response`. A tool call is never split over chunks. An
+error is a line that ends the stream. Blanks may precede a line's object.
 """
 
 from __future__ import annotations
@@ -31,20 +31,21 @@ COUNTS = (
     "eval_duration",
 )
 _TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,9})?(Z|[+-]\d\d:\d\d)")
+"""An RFC 3339 timestamp with up to nanoseconds, as Go formats it."""
 
 
 def check_stream(data: bytes, *, is_chat: bool) -> list[Json]:
-    """Check a stream, and return all chunks; none if it failed. Raises Violation."""
+    """Check a stream, and return its chunks; an empty list if it ends with an error. Raises Violation."""
     chunks, n_calls, has_failed = list[Json](), 0, False
     text = data.decode()
-    # One JSON object a line, and clients split at newlines: an unfinished line would wait in their buffer.
+    # Clients split the stream at newlines: an unfinished line would stay in their buffer.
     require(not text or text.endswith("\n"), "the stream ends inside a line")
     for line in text.split("\n")[:-1]:
-        # Some clients' line readers split at more than \n: str.splitlines is the strictest of them.
+        # Some clients split lines at other characters than \n, too; str.splitlines covers all of them.
         require(len(line.splitlines()) == 1, f"an empty line, or several in one: {line[:40]!r}")
         chunk = parse_object(line, "the line")
         require(not has_failed, "a line after an error")
-        # After the status 200 an error can only be a line of the stream, and it is the last.
+        # After the status 200 an error can only be the last line of the stream.
         has_failed = "error" in chunk
         if has_failed:
             check_error(chunk)
@@ -53,21 +54,21 @@ def check_stream(data: bytes, *, is_chat: bool) -> list[Json]:
         _check_chunk(chunk, is_chat)
         require(not chunks or chunk["model"] == chunks[0]["model"], "the model changes")
         n_calls = _check_calls(chunk, is_chat, n_calls)
-        # Only the last chunk has counts and durations; any other is there for its text or calls.
+        # Only the last chunk has counts and durations; any other must have content.
         part, text_field = _get_part(chunk, is_chat), "content" if is_chat else "response"
         has_content = any(part.get(name) for name in (text_field, "thinking", "tool_calls")) or "logprobs" in chunk
-        require(chunk["done"] or has_content, "a chunk says nothing")
+        require(chunk["done"] or has_content, "a chunk without content")
         chunks.append(chunk)
     if has_failed:
         return []
-    require(chunks and chunks[-1]["done"], "it never finished")
+    require(chunks and chunks[-1]["done"], "the stream ends without a chunk whose `done` is true")
     return chunks
 
 
 def check_object(answer: Json, *, is_chat: bool) -> None:
     """Check a full answer, or the answer to a request that loads or unloads a model. Raises Violation."""
     _check_chunk(answer, is_chat)
-    require(answer["done"], "it is not done")
+    require(answer["done"], "done is false")
     _check_calls(answer, is_chat, 0)
 
 
@@ -77,7 +78,7 @@ def check_error(body: Json) -> None:
 
 
 def fold_chunks(chunks: list[Json], *, is_chat: bool) -> Json:
-    """The full answer that the chunks of a stream add up to, as a client reads them."""
+    """Combine the chunks of a stream to a full answer, as a client does."""
     parts = [chunk["message"] if is_chat else chunk for chunk in chunks]
     texts = {
         name: "".join(part.get(name, "") for part in parts)
@@ -115,14 +116,14 @@ def _check_chunk(chunk: Json, is_chat: bool) -> None:
     require(reason in REASONS, f"done_reason is {reason!r}")
     if reason in ("stop", "length"):
         for name in COUNTS:
-            # Ollama leaves out what is zero.
+            # Ollama omits counts that are zero.
             require_count(chunk.get(name, 0), name)
     for id in require_array(chunk.get("context", []), "context"):
         require_count(id, "context")
 
 
 def _check_calls(chunk: Json, is_chat: bool, n_calls: int) -> int:
-    """Check the calls of a chunk. n_calls: those before it. Returns it with these."""
+    """Check the calls of a chunk, and return the number of calls so far. n_calls: number of calls before it."""
     for call in require_objects(_get_part(chunk, is_chat).get("tool_calls", []), "tool_calls"):
         function = require_object(call.get("function"), "function")
         require(require_string(function.get("name"), "the name of a function") != "", "a function has no name")

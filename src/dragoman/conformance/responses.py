@@ -1,12 +1,12 @@
-"""The wire grammar of Responses, to check any server against OpenAI's reference and Open Responses at once.
+"""Checks the wire format of Responses: streams and objects of any server, against OpenAI's API and Open Responses.
 
-the stream:  created  [queued]  in_progress+  item*  completed | incomplete | failed  [DONE]
-             in_progress may repeat anywhere; failed follows an error; incomplete ends a cancelled response
-each item:   output_item.added(i)  content events  output_item.done(i); one open at a time, i = 0, 1, 2 ...
-a part:      added  delta*  done  part.done; of messages and reasoning. Calls have delta* done without a part.
+stream:  created  [queued]  in_progress+  item*  completed | incomplete | failed  [DONE]
+         in_progress may be repeated anywhere; failed follows an error; incomplete ends a cancelled response
+item:    output_item.added(i)  content events  output_item.done(i); one open at a time, i = 0, 1, 2 ...
+part:    added  delta*  done  part.done, in messages and reasoning; calls have delta* done without a part
 
-sequence_number counts all events from 0. Every `.done` is the join of its deltas, and the last event's object contains
-the items that were done.
+sequence_number counts all events from 0. The text of a `.done` event is the concatenation of its deltas, and the last
+event's response contains the items of all output_item.done events.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ OPTIONAL_FIELDS: Json = {
     "max_output_tokens": None, "max_tool_calls": None, "store": False, "background": False, "service_tier": None,
     "safety_identifier": None, "prompt_cache_key": None,
 }  # fmt: skip
-"""Those of them that OpenAI's schema does not require, as they are where they are absent."""
+"""Those of RESPONSE_FIELDS that OpenAI's schema does not require, with the values that stand for absent ones."""
 TERMINAL_STATUSES = ("completed", "incomplete", "failed")
 STATUSES = (*TERMINAL_STATUSES, "in_progress", "queued", "cancelled")
 ITEM_STATUSES = ("in_progress", "completed", "incomplete")
 INCOMPLETE_REASONS = ("max_output_tokens", "content_filter")
 COMPACTION = "compaction"
-"""The type of an item without a status, whose content is sent only in its done event."""
+"""Type of an item that has no status, and whose content is only in its output_item.done event."""
 CLIENT_CALL_FIELDS = {
     "shell_call": ("action",),
     "local_shell_call": ("action",),
@@ -56,18 +56,18 @@ CLIENT_CALL_FIELDS = {
     "computer_call": ("action", "actions"),
     "tool_search_call": ("arguments",),
 }
-"""The fields of each type of call of a tool that the client runs; it has one of them."""
+"""Type of a call that the client executes -> its possible fields, exactly one of which it has."""
 CALL_TEXT_FIELDS = {"function_call": "arguments", "custom_tool_call": "input"}
-"""The text field of each type of call."""
+"""Type of a call -> the field with its streamed text."""
 
 
 class _PartKind:
-    """The events of a kind of part.
+    """The names of the events and fields of one kind of part.
 
-    opening: event names of its start and end.
-    deltas: event names of its text.
-    index: field with the part's index.
-    field: field with its text.
+    opening: prefix of the events that begin and end it.
+    deltas: prefix of the events of its text.
+    index: name of the field with the part's index.
+    field: name of the field with its text.
     type: the part's type.
     """
 
@@ -89,8 +89,8 @@ PART_KINDS = {
 def check_stream(data: bytes, *, allow_variants: bool = False) -> list[Json]:
     """Check a stream, and return its events. Raises Violation.
 
-    allow_variants: OpenAI's reference is enough. What Open Responses requires beyond it may be absent: `[DONE]`, and
-    fields that OpenAI's schema does not require.
+    allow_variants: check against OpenAI's reference only. What Open Responses requires beyond it may be absent:
+    `[DONE]` and the OPTIONAL_FIELDS.
     """
     require(allow_variants or data.endswith(DONE_EVENT), f"the stream does not end with {DONE}")
     events = list(parse_named_events(data.removesuffix(DONE_EVENT)))
@@ -104,7 +104,8 @@ def check_stream(data: bytes, *, allow_variants: bool = False) -> list[Json]:
 class _OpenPart:
     """The open part.
 
-    done: its text, once its done event has come.
+    pieces, logprobs: collected from its deltas.
+    done_text: the text of its done event; None before it.
     """
 
     def __init__(self, kind: _PartKind, index: int) -> None:
@@ -115,7 +116,13 @@ class _OpenPart:
 
 
 class _OpenItem:
-    """The open item."""
+    """The open item; checks the events between its output_item.added and output_item.done.
+
+    closed_parts: kind and text of each finished part.
+    pieces: deltas of a call's text.
+    commands: commands of a shell call.
+    done_arguments: the text of the done event of a call or of its last command; None before it.
+    """
 
     def __init__(self, index: int, item: Json) -> None:
         self.index, self.first_item = index, item
@@ -148,11 +155,11 @@ class _OpenItem:
         else:
             require(name == f"{self.kind}_{field}.done", f"{event['type']} in a {self.kind}")
             self.done_arguments = require_string(event.get(field), field)
-            # Clients use either the deltas or the whole text of the done event, and have to arrive at the same call.
+            # Clients read either the deltas or the text of the done event: both must yield the same call.
             require(self.done_arguments == "".join(self.pieces), f"{event['type']} is not the join of its deltas")
 
     def _feed_command(self, event: Json, name: str) -> None:
-        """Check an event of a shell call's commands, which has no `item_id`: added, deltas, done, one at a time."""
+        """Check an event of a shell call's command: added, delta* and done, one command at a time, without item_id."""
         begins = name == "shell_call_command.added"
         expected = len(self.commands) - (0 if begins else 1)
         require(event.get("command_index") == expected, f"{event['type']} of command {event.get('command_index')!r}")
@@ -179,7 +186,7 @@ class _OpenItem:
                 raise Violation(f"{event['type']} in a {self.kind} without an open part")
             _check_part(event, kind, "", [])
             index = require_count(event.get(kind.index_field), kind.index_field)
-            # Texts and refusals are counted by one index, summaries by another.
+            # Texts and refusals share one index (content_index); summaries have their own (summary_index).
             expected = sum(closed_kind.index_field == kind.index_field for closed_kind, _ in self.closed_parts)
             require(index == expected, f"part {index} begins, expected {expected}")
             self.part = _OpenPart(kind, index)
@@ -201,7 +208,7 @@ class _OpenItem:
         else:
             require(
                 name == f"{part.kind.frame_event}.done" and part.done_text is not None,
-                f"{event['type']}, where it cannot be",
+                f"{event['type']} out of order",
             )
             _check_part(event, part.kind, part.done_text or "", part.logprobs)
             self.closed_parts.append((part.kind, part.done_text or ""))
@@ -209,10 +216,11 @@ class _OpenItem:
 
     def close(self, item: Json) -> None:
         require(
-            item.get("id") == self.id and item.get("type") == self.kind, f"item {self.index} is another when it is done"
+            item.get("id") == self.id and item.get("type") == self.kind,
+            f"item {self.index} has another id or type when it is done",
         )
         require(
-            # completed or incomplete: there are no failed items, the response fails as a whole.
+            # Completed or incomplete: there are no failed items, only failed responses.
             self.kind == COMPACTION or item.get("status") in TERMINAL_STATUSES[:2],
             f"a done item is {item.get('status')!r}",
         )
@@ -250,7 +258,7 @@ def _check_part(event: Json, kind: _PartKind, text: str, logprobs: list[object])
 
 
 class _ResponsesStreamState:
-    """The state of a stream."""
+    """State machine that checks the events of one stream."""
 
     def __init__(self, *, allow_variants: bool) -> None:
         self._allow_variants = allow_variants
@@ -268,16 +276,16 @@ class _ResponsesStreamState:
             event.get("sequence_number") == self._count,
             f"sequence_number is {event.get('sequence_number')!r}, expected {self._count}",
         )
-        require(self._count or kind == "response.created", f"{kind}, where response.created has to come first")
+        require(self._count or kind == "response.created", f"{kind}: response.created must be the first event")
         self._count += 1
         name = kind.removeprefix("response.")
         if kind == "error":
-            # Flat as in OpenAI's API and nested as in Open Responses, with equal values.
+            # The fields are flat in OpenAI's API and nested in Open Responses: an event has both, with equal values.
             nested = require_object(event.get("error"), "error")
             check_error(nested)
             for key in ("code", "message", "param"):
                 require_key(event, key, "the error")
-                require(event[key] == nested[key], f"the flat {key} is not the nested one")
+                require(event[key] == nested[key], f"{key} differs from error.{key}")
             self._has_failed = True
             return
         if name in ("created", "queued", "in_progress", *TERMINAL_STATUSES):
@@ -310,7 +318,7 @@ class _ResponsesStreamState:
         if name not in TERMINAL_STATUSES:
             require(not self._has_failed, f"response.{name} after an error")
             require(response["status"] in ("in_progress", "queued"), f"response.{name} is {response['status']!r}")
-            require(response["usage"] is None, f"response.{name} has usage already")
+            require(response["usage"] is None, f"response.{name} has usage before the end")
             self._is_running = self._is_running or name == "in_progress"
             return
         self.has_ended = True
@@ -320,7 +328,7 @@ class _ResponsesStreamState:
         require(not self._has_failed or name == "failed", f"response.{name} after an error")
         if name == "failed" or is_cancelled:
             require(
-                # The item that was open may be in the output, as far as it came.
+                # The output may also contain the item that was open, as far as it was generated.
                 response["output"][: len(self._done_items)] == self._done_items,
                 "the output is not the items that were done",
             )
@@ -331,9 +339,9 @@ class _ResponsesStreamState:
 
 
 def check_object(response: Json, *, allow_variants: bool = False) -> None:
-    """Check a response object in any status; allow_variants: as in `check_stream`. Raises Violation."""
+    """Check a response object in any status. allow_variants: see `check_stream`. Raises Violation."""
     if allow_variants:
-        # Other servers omit fields of later API versions, and some write an unset user as null.
+        # Some servers omit fields of newer API versions, and some send an unset `user` as null.
         present = {key: value for key, value in response.items() if (key, value) != ("user", None)}
         response = OPTIONAL_FIELDS | present
     for key in RESPONSE_FIELDS:
@@ -353,14 +361,13 @@ def check_object(response: Json, *, allow_variants: bool = False) -> None:
     require(response["truncation"] in ("auto", "disabled"), f"truncation is {response['truncation']!r}")
     require_count(response["top_logprobs"], "top_logprobs")
     for i, tool in enumerate(require_objects(response["tools"], "tools")):
-        # The tools are repeated with their defaults filled in, `strict` for example, which is what tells a client how
-        # they were read.
+        # The echoed tools include defaults, such as `strict`, which show a client how they were parsed.
         for key in ("name", "description", "parameters", "strict") if tool.get("type") == "function" else ():
             require_key(tool, key, f"tools[{i}]")
     items = require_objects(response["output"], "output")
     for i, item in enumerate(items):
         _check_item(item, f"output[{i}]")
-    # A client refers to items by id, in `item_reference` and when it merges them into a stored conversation.
+    # Clients refer to items by id, in `item_reference` and when they merge items into a stored conversation.
     ids = [item["id"] for item in items]
     require(len(set(ids)) == len(ids), "two items have the same id")
     _check_state(response, items)
@@ -379,7 +386,7 @@ def _check_state(response: Json, items: list[Json]) -> None:
         error = require_object(response["error"], "error")
         require(
             require_string(error.get("code"), "error.code") and require_string(error.get("message"), "error.message"),
-            "an empty error",
+            "error.code or error.message is empty",
         )
     incomplete_details = response["incomplete_details"]
     require(
@@ -389,12 +396,12 @@ def _check_state(response: Json, items: list[Json]) -> None:
     require(
         incomplete_details is None
         or require_object(incomplete_details, "incomplete_details").get("reason") in INCOMPLETE_REASONS,
-        f"cut by {incomplete_details!r}",
+        f"incomplete_details is {incomplete_details!r}",
     )
-    require(response["completed_at"] is None or status == "completed", f"a {status} response was completed")
+    require(response["completed_at"] is None or status == "completed", f"a {status} response has completed_at")
     unfinished = [item for item in items if item.get("status", "completed") != "completed"]
     require(not unfinished or status != "completed", "a completed response has unfinished items")
-    # Items are generated one after another, so only the last can be cut off.
+    # Items are generated one after another, so only the last one can be cut off.
     require(unfinished in ([], items[-1:]), "an unfinished item is not the last")
 
 
@@ -403,8 +410,8 @@ def _check_added_item(item: Json) -> None:
     require(kind in (*PART_KINDS, *CALL_TEXT_FIELDS, *CLIENT_CALL_FIELDS, COMPACTION), f"an item of type {kind!r}")
     require(require_string(item.get("id"), "id"), "an item without an id")
     if kind == COMPACTION:
-        # An item is added in its empty form; its contents follow in deltas, or with output_item.done.
-        require(item.get("encrypted_content") == "", "a compaction begins with its end")
+        # An item is added empty; its content follows in deltas, or in output_item.done.
+        require(item.get("encrypted_content") == "", "a compaction begins with its content")
         return
     require(item.get("status") == "in_progress", f"an item begins as {item.get('status')!r}")
     if kind in CALL_TEXT_FIELDS:
@@ -412,7 +419,7 @@ def _check_added_item(item: Json) -> None:
             require_string(item.get("call_id"), "call_id") and require_string(item.get("name"), "name"),
             "a call without id or name",
         )
-        require(item.get(CALL_TEXT_FIELDS[kind]) == "", "a call begins with its end")
+        require(item.get(CALL_TEXT_FIELDS[kind]) == "", "a call begins with its text")
     elif kind in CLIENT_CALL_FIELDS:
         _check_client_call(item, str(kind), "item")
         action = item.get("action")

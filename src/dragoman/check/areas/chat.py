@@ -1,4 +1,4 @@
-"""Chat Completions: fields, choices, logprobs, tools, structured output."""
+"""Checks of Chat Completions: fields, choices, logprobs, tools, structured output."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ TOOLS: list[Json] = [
 NAMED = {"type": "function", "function": {"name": "get_weather"}}
 QUESTION = "What is the weather in Rome, in celsius? Use the tool."
 CALL_MARKS = ("<tool_call", "[TOOL_CALLS]", "<function=", "<|python_tag|>", "<|tool_call", "<|channel|>")
-"""How models write a call; a parser that misses a part of it leaves it in the text."""
+"""Markup of tool calls in common model formats. A tool parser that misses part of a call leaves it in the text."""
 RULES_OF_STREAMS = "https://platform.openai.com/docs/api-reference/chat-streaming"
 
 
@@ -49,7 +49,7 @@ async def ask_chat(s: Session, body: Json, feature: str | None = None) -> Json:
 
 
 def is_seconds(value: object) -> bool:
-    """Whether it is a time of this century in seconds, not in milliseconds."""
+    """Whether the value is a recent Unix time in seconds (2017 to 2128), not in milliseconds."""
     return isinstance(value, int) and not isinstance(value, bool) and 1_500_000_000 < value < 5_000_000_000
 
 
@@ -106,7 +106,7 @@ def add_fields() -> None:
     def build(judge: Judge, rule: str) -> Callable[[Session], Awaitable[None]]:
         async def run(s: Session) -> None:
             reply = (await ask_whole(s, CHAT)).json()
-            require(judge(reply), f"not so: {rule} {str(reply)[:400]}")
+            require(judge(reply), f"rule violated: {rule} {str(reply)[:400]}")
 
         return run
 
@@ -227,7 +227,7 @@ async def stop_text(s: Session) -> None:
 async def n(s: Session) -> None:
     reply = await ask_chat(s, {**CHAT.ask(s.model, STORY, 8), "temperature": 1, "n": 3}, "n")
     require([c["index"] for c in reply["choices"]] == [0, 1, 2], f"indices {[c['index'] for c in reply['choices']]}")
-    # More than one choice alone may have, so a usage of the first choice only is found.
+    # One choice has at most 8 tokens: a usage of 8 or less counts only the first choice.
     tokens = reply["usage"]["completion_tokens"]
     require(tokens > 8, f"usage of 3 choices: {reply['usage']}")
     cut = [choice["finish_reason"] == "length" for choice in reply["choices"]]
@@ -246,7 +246,7 @@ async def n_of_stream(s: Session) -> None:
 
 
 def add_accepted() -> None:
-    """Parameters that clients send as a matter of course."""
+    """Add checks of parameters that clients commonly send."""
     values: tuple[tuple[str, Json], ...] = (
         ("user", {"user": "someone"}),
         ("presence-penalty", {"presence_penalty": 0.5}),
@@ -334,8 +334,7 @@ async def history_counts(s: Session) -> None:
         return reply["usage"]["prompt_tokens"]
 
     short, long = await count("Hi", "Hello", "Go on"), await count("Hi " + "apple " * 30, "Hello", "Go on")
-    # 30 words are at least 20 tokens with any tokenizer; templates of some models drop old turns, which is what is
-    # looked for.
+    # 30 words are at least 20 tokens with any tokenizer. The check finds chat templates that drop old turns.
     require(long > short + 20, f"30 words more in an earlier turn are {short} and {long} prompt tokens")
 
 
@@ -359,7 +358,7 @@ async def tools_count(s: Session) -> None:
     )
 
 
-# Logprobs
+# Logprobs.
 
 
 async def ask_logprobs(s: Session) -> Json:
@@ -387,14 +386,14 @@ async def logprobs_per_token(s: Session) -> None:
     reply = await ask_logprobs(s)
     count, tokens = len(get_entries(reply)), reply["usage"]["completion_tokens"]
     is_plain = not read_chat(reply).reasoning
-    # The token that ends the text may be left out.
+    # The EOS token may have no logprob.
     require(count in (tokens, tokens - 1) or not is_plain, f"{count} logprobs of {tokens} tokens")
 
 
 @AREA.check("The tokens of the logprobs, joined, are the text.", level="should", except_for=("vllm",))
 async def logprobs_text(s: Session) -> None:
     reply = await ask_logprobs(s)
-    # By bytes: a character may be spread over tokens, whose texts are replacement characters then.
+    # Compare bytes: a character may span several tokens, and the text of each is then U+FFFD.
     joined = b"".join(bytes(entry["bytes"] or entry["token"].encode()) for entry in get_entries(reply))
     text = read_chat(reply).text
     require(joined.decode(errors="replace").startswith(text), f"the tokens say {joined!r}, the text is {text!r}")
@@ -405,7 +404,7 @@ async def logprobs_top(s: Session) -> None:
     for entry in get_entries(await ask_logprobs(s)):
         values = [top["logprob"] for top in entry["top_logprobs"]]
         total = sum(math.exp(value) for value in values[:3])
-        # Fewer are all of them if nothing else is possible.
+        # Under a constraint fewer tokens may be possible; their probabilities then add up to 1.
         require(len(values) in (3, 4) or total > 0.999, f"3 were requested, {len(values)} came")
         require(values[:3] == sorted(values[:3], reverse=True), f"they are not sorted: {values}")
         require(total < 1.01, f"their probabilities add up to more than 1: {values}")
@@ -414,7 +413,7 @@ async def logprobs_top(s: Session) -> None:
 @AREA.check("The sampled token of a greedy answer is the first of its `top_logprobs`.")
 async def logprobs_greedy(s: Session) -> None:
     for entry in get_entries(await ask_logprobs(s)):
-        # With a tolerance: logits in half precision tie, and a kernel may order them otherwise when it sorts.
+        # The tolerance is for ties of half-precision logits, which a sorting kernel may order differently.
         best = max(top["logprob"] for top in entry["top_logprobs"])
         require(entry["logprob"] >= best - 0.2, f"{entry['token']!r} at {entry['logprob']}, the best is {best}")
 
@@ -425,17 +424,17 @@ async def logprobs_of_stream(s: Session) -> None:
     tokens = [entry["token"] for entry in get_entries(await ask_logprobs(s))]
     body = CHAT.ask_stream(s.model, STORY, 12, logprobs=True, top_logprobs=3)
     choices = get_choices(parse_chunks((await s.ask(PATH, body, feature="logprobs")).body))
-    found = [entry["token"] for c in choices if c.get("logprobs") for entry in get_objects(c["logprobs"], "content")]
-    require(found == tokens, f"streamed {found}, whole {tokens}")
+    streamed = [entry["token"] for c in choices if c.get("logprobs") for entry in get_objects(c["logprobs"], "content")]
+    require(streamed == tokens, f"streamed {streamed}, whole {tokens}")
 
 
-# Tools
+# Tools.
 
 
 def check_call(answer: ClientAnswer, name: str = "get_weather", schema: Json = WEATHER) -> None:
     require(answer.calls, f"no tool call: the text is {answer.text[:80]!r}")
-    found, arguments = answer.calls[0]
-    require(found == name, f"the call is of {found!r}")
+    called_name, arguments = answer.calls[0]
+    require(called_name == name, f"the call is of {called_name!r}")
     check_schema(arguments, schema)
     leaked = [mark for mark in CALL_MARKS if mark in answer.text]
     require(not leaked, f"the text has the call's markup {leaked}: {answer.text[:80]!r}")
@@ -494,8 +493,8 @@ async def tool_finish_of_stream(s: Session) -> None:
 @AREA.check("The ids of calls differ from answer to answer.")
 async def tool_call_ids(s: Session) -> None:
     replies = [await ask_chat(s, build_tools(tool_choice=NAMED), "forced tools") for _ in range(2)]
-    found = [call["id"] for reply in replies for call in reply["choices"][0]["message"]["tool_calls"]]
-    require(len(set(found)) == len(found), f"the ids are {found}")
+    ids = [call["id"] for reply in replies for call in reply["choices"][0]["message"]["tool_calls"]]
+    require(len(set(ids)) == len(ids), f"the ids are {ids}")
 
 
 async def stream_call(s: Session) -> bytes:
@@ -512,7 +511,7 @@ async def tool_of_stream(s: Session) -> None:
     answer = fold_chat(await stream_call(s))
     check_call(answer)
     again = read_chat(await ask_chat(s, build_tools(tool_choice=NAMED), "forced tools"))
-    # A sampled call differs from time to time on servers that are not deterministic.
+    # Servers that are not deterministic may sample different calls, which cannot be compared.
     if again.calls == expected.calls:
         require(answer.calls == expected.calls, f"streamed {answer.calls}, whole {expected.calls}")
 
@@ -561,7 +560,7 @@ async def tool_cut(s: Session) -> None:
 
 
 def add_rejected() -> None:
-    """Values that OpenAI's reference excludes, in fields of this API alone."""
+    """Add checks of values that OpenAI's reference excludes, in fields that only this API has."""
     bad_tool: list[Json] = [{"type": "function", "function": {"parameters": {}}}]
     bad_schema = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "wizard"}, "strict": True}}
     values: tuple[tuple[str, str, Json, tuple[str, ...]], ...] = (
@@ -639,7 +638,7 @@ def add_rejected() -> None:
 add_rejected()
 
 
-# Structured output
+# Structured output.
 
 PERSON: Json = {
     "type": "object",
@@ -686,8 +685,8 @@ def add_schemas() -> None:
 
         return run
 
-    for name, what, schema in schemas:
-        AREA.add(f"schema-{name}", f"A strict JSON Schema with {what} is enforced, or rejected.", build(schema))
+    for name, keywords, schema in schemas:
+        AREA.add(f"schema-{name}", f"A strict JSON Schema with {keywords} is enforced, or rejected.", build(schema))
 
 
 add_schemas()

@@ -1,4 +1,4 @@
-"""The requests of Codex, and what it needs of an answer."""
+"""Checks of Responses as the Codex CLI uses it: its requests, and the events that it reads."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ AGENTS: Json = {
 
 
 def build_request(model: str, **fields: Any) -> Json:
-    """As Codex 0.169 sends it, with fewer tools and shorter texts."""
+    """Build a request as Codex 0.169 sends it, with fewer tools and shorter texts."""
 
     def message(role: str, text: str) -> Json:
         return {"type": "message", "role": role, "content": [{"type": "input_text", "text": text}]}
@@ -74,7 +74,7 @@ async def ask(s: Session, **fields: Any) -> list[Json]:
 async def request(s: Session) -> None:
     events = await ask(s)
     last = events[-1]
-    # A model that runs into the limit of this check has done nothing wrong.
+    # A model that uses up `max_output_tokens` of this check (200) breaks no rule.
     is_cut = last["type"] == "response.incomplete" and last["response"]["usage"]["output_tokens"] >= 190
     require(last["type"] == "response.completed" or is_cut, f"the stream ends with {str(last)[:300]}")
 
@@ -111,7 +111,7 @@ def add_tools() -> None:
 
     def build(tool: Json) -> Callable[[Session], Awaitable[None]]:
         async def run(s: Session) -> None:
-            # Without calls: only whether the declaration is accepted is judged.
+            # No calls: the check is only whether the declaration is accepted.
             events = await ask(s, tools=[EXEC, tool], tool_choice="none")
             require(events[-1]["type"] in ("response.completed", "response.incomplete"), f"{str(events[-1])[:300]}")
 
@@ -199,8 +199,8 @@ async def namespaced_call(s: Session) -> None:
     exchange = await s.ask(PATH, build_request(s.model, **fields), feature="forced tools")
     calls = [item for item in exchange.json()["output"] if item["type"] == "function_call"]
     require(calls, f"no call: {str(exchange.json()['output'])[:200]}")
-    found = (calls[0]["name"], calls[0].get("namespace"))
-    require(found == ("close_agent", "multi_agent_v1"), f"name and namespace are {found}")
+    name_and_namespace = (calls[0]["name"], calls[0].get("namespace"))
+    require(name_and_namespace == ("close_agent", "multi_agent_v1"), f"name and namespace are {name_and_namespace}")
 
 
 @CODEX.check("`--output-schema` (a strict JSON Schema) is enforced, or rejected.")
@@ -226,5 +226,5 @@ async def default_limit(s: Session) -> None:
     del body["max_output_tokens"]
     reply = (await s.ask(PATH, body)).json()
     tokens = reply["usage"]["output_tokens"]
-    # A small model may count on and on; 4,096 tokens are more than any usual default limit.
+    # A small model may never stop counting; 4,096 tokens are more than any usual default limit.
     require(reply["status"] == "completed" or tokens > 4096, f"{reply['status']} after {tokens} tokens")

@@ -1,4 +1,4 @@
-"""Completions: prompts of all forms, echo, logprobs, several choices."""
+"""Checks of Completions: forms of the prompt, echo, logprobs, several choices."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def add_fields() -> None:
     def build(judge: Callable[[Json], object], rule: str) -> Callable[[Session], Awaitable[None]]:
         async def run(s: Session) -> None:
             reply = (await ask_whole(s, COMPLETIONS)).json()
-            require(judge(reply), f"not so: {rule} {str(reply)[:400]}")
+            require(judge(reply), f"rule violated: {rule} {str(reply)[:400]}")
 
         return run
 
@@ -54,8 +54,8 @@ async def stream_done(s: Session) -> None:
 @AREA.check("Without `include_usage` there is no usage chunk.")
 async def stream_without_usage(s: Session) -> None:
     exchange = await s.ask(PATH, {**COMPLETIONS.ask(s.model, STORY), "stream": True})
-    found = [chunk for chunk in parse_chunks(exchange.body) if not chunk.get("choices") or chunk.get("usage")]
-    require(not found, f"chunks with usage or without choices: {found[:2]}")
+    wrong = [chunk for chunk in parse_chunks(exchange.body) if not chunk.get("choices") or chunk.get("usage")]
+    require(not wrong, f"chunks with usage or without choices: {wrong[:2]}")
 
 
 @AREA.check(
@@ -89,7 +89,7 @@ async def prompt_ids(s: Session) -> None:
     body = {**COMPLETIONS.ask(s.model, "", 4), "prompt": [300, 301, 302]}
     reply = (await s.ask(PATH, body, feature="token ids")).json()
     count = reply["usage"]["prompt_tokens"]
-    # Some servers put a BOS token in front of ids, too.
+    # Some servers prepend a BOS token even to token ids.
     require(count in (3, 4), f"3 ids are {count} prompt tokens")
 
 
@@ -103,7 +103,7 @@ async def echo(s: Session) -> None:
 async def echo_usage(s: Session) -> None:
     plain, reply = await ask(s), await ask(s, "echo", echo=True)
     require(
-        # The second request may find the prompt in the cache; only the counts have to agree.
+        # The second request may hit the prefix cache, so the cached tokens are not compared.
         reply["usage"] | {"prompt_tokens_details": 0} == plain["usage"] | {"prompt_tokens_details": 0},
         f"usage {reply['usage']}, without echo {plain['usage']}",
     )
@@ -135,7 +135,7 @@ async def logprobs_offsets(s: Session) -> None:
     start = columns["text_offset"][0]
     for token, offset in zip(columns["tokens"], columns["text_offset"], strict=True):
         is_text = (
-            # A token that is part of a character has no text of its own to compare; behind the text are control tokens.
+            # A token that is part of a character has no text to compare; control tokens lie beyond the end of the text.
             "�" in token or choice["text"][offset - start :].startswith(token) or offset - start >= len(choice["text"])
         )
         require(is_text, f"{token!r} is not at {offset - start} of {choice['text']!r}")

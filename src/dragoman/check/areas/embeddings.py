@@ -1,4 +1,4 @@
-"""Embeddings: formats, sizes, order, usage; and the list of models."""
+"""Checks of Embeddings (formats, sizes, order, usage) and of the list of models."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TEXTS = ["A dog runs in the park.", "The price of oil rose again.", "Dogs like p
 
 async def ask(s: Session, input: Any, **fields: Any) -> Json:
     body = {"model": s.model, "input": input, "encoding_format": "float", **fields}
-    # A server of a model that generates may lack them, however complete its API is.
+    # A server whose model generates text may have no embeddings.
     return (await s.ask(PATH, body, feature="embeddings of this model")).json()
 
 
@@ -29,7 +29,7 @@ def get_vectors(reply: Json) -> list[list[float]]:
 
 
 def compare(a: list[float], b: list[float]) -> float:
-    """The cosine of two vectors."""
+    """Return the cosine similarity of two vectors; 0 if one of them is zero."""
     norm = math.sqrt(sum(x * x for x in a) * sum(y * y for y in b))
     return sum(x * y for x, y in zip(a, b, strict=True)) / norm if norm else 0.0
 
@@ -77,7 +77,10 @@ async def same(s: Session) -> None:
 
 @AREA.check("No value is NaN or infinite.")
 async def finite(s: Session) -> None:
-    require(all(math.isfinite(value) for vector in get_vectors(await share_list(s)) for value in vector), "it is not")
+    require(
+        all(math.isfinite(value) for vector in get_vectors(await share_list(s)) for value in vector),
+        "it is NaN or infinite",
+    )
 
 
 @AREA.check("`base64` is the same vector as little-endian float32: the official SDKs ask for it by default.")
@@ -87,10 +90,10 @@ async def base64_format(s: Session) -> None:
     require(isinstance(text, str), f"the embedding is a {type(text).__name__}")
     data = base64.b64decode(str(text))
     require(len(data) == 4 * len(expected), f"{len(data)} bytes for {len(expected)} values")
-    found = list(struct.unpack(f"<{len(expected)}f", data))
-    # By their lengths, too: a vector that is normalized in one format only is another vector.
-    is_scaled = abs(math.hypot(*found) - math.hypot(*expected)) > 0.01 * math.hypot(*expected)
-    require(compare(found, expected) > 0.9999 and not is_scaled, "it is another vector")
+    vector = list(struct.unpack(f"<{len(expected)}f", data))
+    # The cosine ignores lengths, but a server may normalize the vectors of one format only.
+    is_scaled = abs(math.hypot(*vector) - math.hypot(*expected)) > 0.01 * math.hypot(*expected)
+    require(compare(vector, expected) > 0.9999 and not is_scaled, "the vector differs from that of `float`")
 
 
 @AREA.check("Vectors have the length 1, as clients that compare them by dot products expect.", level="should")
@@ -124,7 +127,7 @@ async def too_long(s: Session) -> None:
 async def dimensions(s: Session) -> None:
     await share_list(s)
     exchange = await s.post(PATH, {"model": s.model, "input": TEXTS[0], "encoding_format": "float", "dimensions": 8})
-    # Truncated vectors of a model that was not trained for it are useless, so a rejection is right.
+    # A rejection is correct: truncated vectors are useless unless the model was trained for it (Matryoshka).
     if exchange.status in (400, 422):
         require(b"dimension" in exchange.body or b"embed" in exchange.body, f"the error is {exchange.message()!r}")
         return
@@ -196,6 +199,8 @@ def add_rejected() -> None:
 
 
 add_rejected()
+
+# The list of models.
 
 MODELS = Area("models", claims=("models",), source="https://platform.openai.com/docs/api-reference/models")
 

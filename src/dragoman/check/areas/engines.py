@@ -1,4 +1,4 @@
-"""The extensions of vLLM, SGLang, TGI and llama.cpp that clients use beside the common APIs."""
+"""Checks of the APIs and extensions of vLLM, SGLang, TGI and llama.cpp, of tokenization, health and metrics."""
 
 from __future__ import annotations
 
@@ -71,16 +71,16 @@ async def stop_token_ids(s: Session) -> None:
 
 
 async def find_ids(s: Session) -> list[int]:
-    """The ids of an answer of 16 tokens that is the same each time. Raises Skipped."""
+    """Return the token ids of an answer of up to 16 tokens. Raises Skipped if it differs between two requests."""
 
     async def find() -> list[int]:
-        found: list[list[int]] = []
+        answers: list[list[int]] = []
         for _ in range(2):
             reply = await complete(s, "return_token_ids", limit=16, return_token_ids=True)
-            found.append(reply["choices"][0]["token_ids"])
-        if found[0] != found[1] or len(found[0]) < 6:
-            raise Skipped("the same request has another answer each time, or a short one")
-        return found[0]
+            answers.append(reply["choices"][0]["token_ids"])
+        if answers[0] != answers[1] or len(answers[0]) < 6:
+            raise Skipped("answers to the same request differ, or are too short")
+        return answers[0]
 
     return await s.share("vllm.ids", find)
 
@@ -99,17 +99,17 @@ async def ids_round_trip(s: Session) -> None:
     ids = await find_ids(s)
     reply = await complete(s, "token ids", prompt=ids, return_token_ids=True)
     choice = reply["choices"][0]
-    found = choice.get("prompt_token_ids") or reply.get("prompt_token_ids")
-    # At the end: servers may put a BOS token in front.
-    require(found is not None and found[-len(ids) :] == ids, f"sent {ids}, the prompt is {found}")
+    prompt_ids = choice.get("prompt_token_ids") or reply.get("prompt_token_ids")
+    # Only the end is compared: servers may prepend a BOS token.
+    require(prompt_ids is not None and prompt_ids[-len(ids) :] == ids, f"sent {ids}, the prompt is {prompt_ids}")
 
 
 @VLLM.check("`allowed_token_ids` are the only ones.")
 async def allowed_token_ids(s: Session) -> None:
     allowed = (await find_ids(s))[:2]
     reply = await complete(s, "allowed_token_ids", allowed_token_ids=allowed, return_token_ids=True, ignore_eos=True)
-    found = set(reply["choices"][0]["token_ids"])
-    require(found <= set(allowed), f"allowed {allowed}, sampled {sorted(found)}")
+    sampled = set(reply["choices"][0]["token_ids"])
+    require(sampled <= set(allowed), f"allowed {allowed}, sampled {sorted(sampled)}")
 
 
 @VLLM.check("`logit_bias` of -100 excludes a token.")
@@ -129,16 +129,16 @@ async def bad_words(s: Session) -> None:
     words = [token for token in tokens if re.fullmatch(" [a-z]{3,}", token)]
     if not words:
         raise Skipped("no token of the answer is a word")
-    # Of one token: vLLM excludes the word's own tokens, not other ways to write it.
-    found = get_tokens(await complete(s, "bad_words", limit=16, logprobs=1, bad_words=[words[0].strip()]))
-    require(words[0] not in found, f"{words[0]!r} is in {found}")
+    # The word is a single token: vLLM excludes that tokenization of it, not others.
+    sampled = get_tokens(await complete(s, "bad_words", limit=16, logprobs=1, bad_words=[words[0].strip()]))
+    require(words[0] not in sampled, f"{words[0]!r} is in {sampled}")
 
 
 @VLLM.check("`prompt_logprobs` have an entry for each token of the prompt, the first null.")
 async def prompt_logprobs(s: Session) -> None:
     reply = await complete(s, "prompt_logprobs", prompt_logprobs=1)
-    found: Any = reply["choices"][0].get("prompt_logprobs") or reply.get("prompt_logprobs")
-    entries: list[Any] = found or []
+    prompt_logprobs: Any = reply["choices"][0].get("prompt_logprobs") or reply.get("prompt_logprobs")
+    entries: list[Any] = prompt_logprobs or []
     require(entries, "no prompt_logprobs")
     require(entries[0] is None and len(entries) == reply["usage"]["prompt_tokens"], f"{len(entries)} entries")
     for entry in entries[1:]:
@@ -253,7 +253,7 @@ async def count_messages(s: Session) -> None:
     body = {"model": s.model, "messages": [{"role": "user", "content": STORY}]}
     exchange = await s.post("/tokenize", body)
     if exchange.status == 400:
-        raise Skipped(f"the server refuses it: {exchange.message()}")
+        raise Skipped(f"the server rejects the request: {exchange.message()}")
     usage = (await ask_chat(s))["usage"]["prompt_tokens"]
     require(exchange.json()["count"] == usage, f"count {exchange.json()['count']}, usage {usage}")
 
@@ -276,6 +276,7 @@ async def health(s: Session) -> None:
 
 
 METRIC = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*(\{.*\})? -?(\d|NaN|[+-]?Inf).*")
+"""A sample in Prometheus' text format: a name, optional labels, and a value."""
 
 
 async def get_metrics(s: Session) -> list[str]:
@@ -296,7 +297,7 @@ async def metrics_form(s: Session) -> None:
 @OPERATIONS.check("No metric is listed twice with the same labels.", claims=("metrics",))
 async def metrics_once(s: Session) -> None:
     names = [line.rpartition(" ")[0] for line in await get_metrics(s) if line and not line.startswith("#")]
-    # Quadratic, so only for a list of usual length.
+    # `count` makes this quadratic, so a long list is not checked.
     twice = {name for name in names if names.count(name) > 1} if len(names) < 5000 else set[str]()
     require(not twice, f"twice: {sorted(twice)[:3]}")
 
@@ -350,7 +351,10 @@ async def stream(s: Session) -> None:
 async def sglang_logprobs(s: Session) -> None:
     reply = await generate_sglang(s, return_logprob=True)
     sglang.check_object(reply)
-    require(len(reply["meta_info"]["output_token_logprobs"]) == len(reply["output_ids"]), "they are not as many")
+    require(
+        len(reply["meta_info"]["output_token_logprobs"]) == len(reply["output_ids"]),
+        "counts of logprobs and ids differ",
+    )
 
 
 @SGLANG.check("`input_ids` are a prompt.")

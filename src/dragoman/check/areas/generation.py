@@ -1,6 +1,6 @@
-"""Rules that hold for every API that generates text: streams, limits, usage, stop strings, cancellation.
+"""Checks for every API that generates text: streams, limits, usage, stop strings, cancellation, errors.
 
-Each rule is a check of its own in each API, since servers implement their APIs one by one and break them one by one.
+Each rule becomes one check per API, since servers implement, and break, their APIs separately.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ STORY = "Write a story about a dog and a village."
 UNICODE = "Repeat: \U0001f468‍\U0001f469‍\U0001f467 über \u65e5本語 e\u0301 \u200fعربي"
 TOPICS = ("a red boat", "two tall trees", "the number seven", "an old clock")
 CANCEL_TIMEOUT = 20.0
-"""Seconds within which an abandoned generation has to stop."""
+"""Seconds within which a generation must stop after its client has disconnected."""
 MARKERS = (
     "<|im_end|>",
     "<|im_start|>",
@@ -39,7 +39,7 @@ MARKERS = (
 )
 """Control tokens of common chat templates."""
 ONE_MODEL = ("llamacpp", "transformers")
-"""Profiles of servers that answer with their one model, whatever name is sent."""
+"""Profiles of servers that have one model and ignore the `model` of a request."""
 
 AREAS = {
     dialect.name: Area(dialect.name, claims=("ollama" if dialect.is_ollama else dialect.name,), source=dialect.source)
@@ -67,23 +67,23 @@ def bind(run: OnDialect, dialect: Dialect) -> Callable[[Session], Awaitable[None
 
 
 async def ask_whole(s: Session, d: Dialect) -> Exchange:
-    """The answer to the story, asked once."""
+    """Request the story; the answer is cached for all checks."""
     return await s.share(f"{d.name}.whole", lambda: s.ask(d.path, d.ask(s.model, STORY)))
 
 
 async def ask_stream(s: Session, d: Dialect) -> Exchange:
-    """The same answer as a stream, asked once."""
+    """Request the story as a stream; the answer is cached for all checks."""
     return await s.share(f"{d.name}.stream", lambda: s.ask(d.path, d.ask_stream(s.model, STORY)))
 
 
 async def ask_deterministic(s: Session, d: Dialect) -> ClientAnswer:
-    """The answer to the story. Raises Skipped if the same request has another answer the second time."""
+    """Return the answer of `ask_whole`. Raises Skipped if the same request has another answer the second time."""
 
     async def ask() -> ClientAnswer:
         answer = d.read((await ask_whole(s, d)).json())
         again = d.read((await s.ask(d.path, d.ask(s.model, STORY))).json())
         if (answer.text, answer.reasoning) != (again.text, again.reasoning):
-            raise Skipped("the same request has another answer each time, so two of them cannot be compared")
+            raise Skipped("answers to the same request differ, so they cannot be compared")
         return answer
 
     return await s.share(f"{d.name}.deterministic", ask)
@@ -116,7 +116,10 @@ async def stream_type(s: Session, d: Dialect) -> None:
 
 
 def check_charset(exchange: Exchange) -> None:
-    """JSON and server-sent events are UTF-8. Clients that heed a charset read another one as other characters."""
+    """Check that no other charset than UTF-8 is declared: JSON and server-sent events are always UTF-8.
+
+    Clients that respect the charset would decode wrong characters.
+    """
     name, _, charset = (exchange.header("content-type") or "").lower().partition("charset=")
     require(not charset or charset.strip(' "') == "utf-8", f"Content-Type is {name}charset={charset}")
 
@@ -124,7 +127,7 @@ def check_charset(exchange: Exchange) -> None:
 @on_every_dialect("The answer and every event name the model that was asked for.", level="should", except_for=ONE_MODEL)
 async def model_name(s: Session, d: Dialect) -> None:
     chunks = (parse_lines if d.is_ollama else parse_chunks)((await ask_stream(s, d)).body)
-    # Events of Messages and of Responses have it in the object that they start or end.
+    # Events of Messages and Responses have the model in their `message` or `response` object.
     holders = [(chunk, get_object(chunk, "message"), get_object(chunk, "response")) for chunk in chunks]
     streamed = [value["model"] for values in holders for value in values if "model" in value]
     require(streamed, "no event of the stream names the model")
@@ -133,7 +136,7 @@ async def model_name(s: Session, d: Dialect) -> None:
 
 
 def check_model_name(s: Session, name: object) -> None:
-    # A dated or tagged version (`gpt-4o-2024-08-06`, `llama:latest`) is the same, and a name without its organisation.
+    # A dated or tagged version (`gpt-4o-2024-08-06`, `llama:latest`) or a name without its organization is the same.
     is_same = isinstance(name, str) and (name.startswith(s.model) or (name and s.model.endswith(f"/{name}")))
     require(is_same, f"model is {name!r}, {s.model!r} was asked for")
 
@@ -147,7 +150,7 @@ async def escapes(s: Session, d: Dialect) -> None:
         counts.append(d.read((await s.ask(d.path, {}, raw=raw)).json()).prompt_tokens)
     plain = await count_prompt(s, d, "Repeat:")
     require(counts[0] == counts[1], f"{counts[0]} prompt tokens with escapes, {counts[1]} without")
-    # Characters that are lost on both ways leave less than a token for each word.
+    # If the characters were lost in both requests, the counts would be equal and hardly larger than `plain`.
     require((counts[0] or 0) > plain + 8, f"{counts[0]} prompt tokens, and {plain} without the characters")
 
 
@@ -188,12 +191,12 @@ async def stream_pieces(s: Session, d: Dialect) -> None:
     exchange = await ask_stream(s, d)
     texts = split_pieces(exchange.body, d)
     tokens = d.fold(exchange.body).output_tokens or 0
-    # Few tokens may well come in one piece: servers send what has accumulated.
+    # A few tokens may come in one piece: servers send what has accumulated.
     require(tokens < 8 or len(texts) > 1, f"{tokens} tokens of text came in {len(texts)} piece")
 
 
 def split_pieces(data: bytes, d: Dialect) -> list[str]:
-    """The texts of the events of a stream, as far as they have any."""
+    """Return the text of each event of a stream that has any."""
     blocks = data.splitlines(keepends=True) if d.is_ollama else [block + b"\n\n" for block in data.split(b"\n\n")]
     answers = [d.fold(block) for block in blocks]
     return [answer.text + answer.reasoning for answer in answers if answer.text or answer.reasoning]
@@ -207,8 +210,8 @@ async def stream_utf8(s: Session, d: Dialect) -> None:
     except UnicodeDecodeError as error:
         raise AssertionError(f"the stream is not UTF-8: {error}") from None
     streamed = d.fold(exchange.body).text
-    # At its end the answer may be cut within a character. Elsewhere a model can write the replacement character itself,
-    # so the whole answer decides.
+    # The token limit may cut the last character. Elsewhere the model may have written U+FFFD itself, so the check
+    # compares with the whole answer.
     if "�" in streamed.rstrip("�"):
         expected = d.read((await s.ask(d.path, d.ask(s.model, UNICODE))).json()).text
         require(streamed == expected, f"streamed {streamed!r}, whole {expected!r}")
@@ -229,7 +232,7 @@ async def usage_grows(s: Session, d: Dialect) -> None:
         answer = d.read((await s.ask(d.path, d.ask(s.model, prompt, 16))).json())
         counts.append(answer.prompt_tokens or 0)
     first, second = counts[1] - counts[0], counts[2] - counts[1]
-    # " apple" is one token for most tokenizers; the tolerance is for those that merge or split at the borders.
+    # " apple" is one token for most tokenizers; the tolerance is for tokenizers that merge or split words.
     require(first >= 5 and abs(first - second) <= 4, f"0, 10 and 20 words more are {counts} prompt tokens")
 
 
@@ -253,7 +256,7 @@ def check_limit(answer: ClientAnswer, limit: int) -> None:
     tokens = answer.output_tokens or 0
     require(tokens <= limit, f"{tokens} output tokens, the limit is {limit}")
     require(tokens == limit or answer.reason != "length", f"ended by length after {tokens} of {limit} tokens")
-    # A reply that ends with its last allowed token may be complete, so the reason is only judged on long texts.
+    # An answer that reaches the limit may be complete by chance, so the reason is judged only if its sentence is not.
     is_cut = tokens == limit and answer.text.rstrip()[-1:] not in (".", "!", "?", "")
     require(not is_cut or answer.reason == "length", f"the limit ended the text, and the reason is {answer.reason!r}")
 
@@ -286,9 +289,9 @@ async def stop_of_several(s: Session, d: Dialect) -> None:
 
 
 async def choose_stop(s: Session, d: Dialect) -> tuple[str, str]:
-    """The text of the story, and a piece from the middle of it that crosses a word's border."""
+    """Return the text of the story, and a stop string from the middle of it. Raises Skipped."""
     text = (await ask_deterministic(s, d)).text
-    # Across a word's border, so that the stop string spans several tokens and has to be held back in a stream.
+    # The stop string contains a space, so it spans several tokens, and a stream must hold back its first part.
     start = next((i for i in range(8, len(text) - 8) if text[i] == " " and text[i - 2 : i + 3].isascii()), None)
     if start is None:
         raise Skipped("the answer is too short for a stop string")
@@ -314,13 +317,13 @@ async def concurrent(s: Session, d: Dialect) -> None:
     alone = [d.read((await s.ask(d.path, d.ask(s.model, prompt, 16))).json()).text for prompt in prompts]
     streams = await asyncio.gather(*(s.ask(d.path, d.ask_stream(s.model, prompt, 16)) for prompt in prompts))
     together = [d.fold(stream.body).text for stream in streams]
-    # Only an answer that belongs to another request proves a mix-up; a different one may come from batched arithmetic.
+    # Only an answer that belongs to another request proves a mix-up: batched arithmetic may change an answer.
     mixed = [i for i, text in enumerate(together) if text != alone[i] and text in alone]
     require(not mixed, f"answers went to other requests: alone {alone}, together {together}")
     if alone != together:
         again = [d.read((await s.ask(d.path, d.ask(s.model, prompt, 16))).json()).text for prompt in prompts]
         if again != alone:
-            raise Skipped("the same request has another answer each time, so two of them cannot be compared")
+            raise Skipped("answers to the same request differ, so they cannot be compared")
         # Batched arithmetic may sample another token, but not lose the text.
         require(all(text for text, other in zip(together, alone, strict=True) if other), "a stream has no text")
 
@@ -334,7 +337,7 @@ async def nulls(s: Session, d: Dialect) -> None:
         "messages": ("stop_sequences", "system", "tools", "tool_choice", "metadata", "thinking"),
     }.get(d.name, ("format", "keep_alive", "think"))
     for name in names:
-        # Serializers of typed clients (Java, Go, pydantic) write unset fields as null.
+        # Typed clients (Java, Go, pydantic) may serialize unset fields as null.
         exchange = await s.post(d.path, d.ask(s.model, "Name a colour.", 16, **{name: None}))
         require(exchange.status == 200, f"{name}: null is a {exchange.status}: {exchange.message()}")
 
@@ -359,8 +362,8 @@ async def charset(s: Session, d: Dialect) -> None:
 async def ids(s: Session, d: Dialect) -> None:
     body = d.ask(s.model, "Name a colour.", 16)
     exchanges = await asyncio.gather(*(s.ask(d.path, body) for _ in range(3)))
-    found = [exchange.json()["id"] for exchange in exchanges]
-    require(len(set(found)) == len(found), f"the ids are {found}")
+    ids = [exchange.json()["id"] for exchange in exchanges]
+    require(len(set(ids)) == len(ids), f"the ids are {ids}")
 
 
 @on_every_dialect(
@@ -377,11 +380,11 @@ async def request_id(s: Session, d: Dialect) -> None:
 
 @on_every_dialect("Text that looks like a control token does not become one.", only=lambda d: d.is_chat)
 async def control_tokens(s: Session, d: Dialect) -> None:
-    """A control token is one token. Eight of them would be eight more in the prompt; as text each is several."""
+    """Compare token counts: eight control tokens add eight tokens, eight such texts add several tokens each."""
     plain = await count_prompt(s, d, "Name a colour.")
     for marker in MARKERS:
         more = await count_prompt(s, d, "Name a colour." + f" {marker}" * 8) - plain
-        # A marker may also vanish: then it was parsed, too. With a space before each, one token would be 8 or 16.
+        # No added tokens also fail: the marker was parsed and dropped. A space before each marker may be a token.
         tight = await count_prompt(s, d, "Name a colour." + marker * 8) - plain
         require(tight > 8 or more > 16, f"8 times {marker!r} is {tight} tokens, so each is a control token")
 
@@ -391,8 +394,10 @@ async def count_prompt(s: Session, d: Dialect, prompt: str) -> int:
 
 
 LARGE_CONTEXT = 40_000
-"""Tokens of context above which the prompt that exceeds it is not asked for as a stream: reading it takes so long that
-some servers have sent their headers by then, to keep the connection alive."""
+"""Context length in tokens above which the too long prompt is not sent as a stream request.
+
+Tokenizing such a prompt takes so long that some servers send the headers of the stream first, as a keepalive.
+"""
 
 
 @on_every_dialect("A prompt beyond the context is rejected with an error's status, also if a stream was requested.")
@@ -410,17 +415,17 @@ async def too_long(s: Session, d: Dialect) -> None:
 
 
 async def find_context(s: Session) -> int | None:
-    """The model's context length, as /v1/models or Ollama's /api/show tell it."""
+    """Return the model's context length in tokens from /v1/models; None if the server does not state it."""
 
     async def find() -> int | None:
-        # OpenAI's API has no such field; servers and hosts each have a name of their own.
+        # OpenAI's API has no such field; each vendor uses its own name.
         names = ("max_model_len", "context_length", "max_input_tokens", "context_window")
         exchange = await s.get("/v1/models")
         models = get_objects(exchange.json(), "data") if exchange.status == 200 else list[Json]()
         for model in models:
             if model.get("id") == s.model or len(models) == 1:
-                found = [model[name] for name in names if isinstance(model.get(name), int)]
-                return found[0] if found else get_object(model, "meta").get("n_ctx_train")
+                lengths = [model[name] for name in names if isinstance(model.get(name), int)]
+                return lengths[0] if lengths else get_object(model, "meta").get("n_ctx_train")
         return None
 
     return await s.share("context", find)
@@ -428,7 +433,7 @@ async def find_context(s: Session) -> int | None:
 
 @on_every_dialect("An answer stops being generated when its client disconnects.", claims=("cancellation",))
 async def cancel(s: Session, d: Dialect) -> None:
-    """By the server's own counts of running requests and generated tokens; without them, by the next answer's time."""
+    """Judge by the server's metrics of running requests and generated tokens; without them, by the next latency."""
     fields = {} if d.is_ollama else await find_endless(s, d)
     start = time.perf_counter()
     await s.ask(d.path, d.ask(s.model, "Name a colour.", 16))
@@ -448,18 +453,18 @@ async def cancel(s: Session, d: Dialect) -> None:
     polls, running, tokens = 0, before + 1, tokens_before
     while running is not None and running > before:
         took = time.perf_counter() - start
-        require(took < CANCEL_TIMEOUT, f"{running} requests run after {took:.0f} s, before it {before}")
+        require(took < CANCEL_TIMEOUT, f"{running} requests still run after {took:.0f} s, {before} ran before")
         await asyncio.sleep(0.02)
         running, tokens = await measure_load(s)
         polls += 1
-    # At the first poll a fast server may have generated everything before the client could leave.
+    # If the first poll shows no running request, a fast server may have finished before the client disconnected.
     grown = (tokens or 0) - (tokens_before or 0)
     is_whole = polls > 1 and grown >= 0.9 * ABANDONED_TOKENS
-    require(not is_whole, f"{grown:.0f} tokens were generated of {ABANDONED_TOKENS}, though the client had left")
+    require(not is_whole, f"{grown:.0f} tokens were generated of {ABANDONED_TOKENS}, though the client disconnected")
 
 
 async def find_endless(s: Session, d: Dialect) -> Json:
-    """vLLM's `ignore_eos`, where the server takes it: an answer that goes on to its limit."""
+    """Return vLLM's `ignore_eos` if the server accepts it, so that an answer runs to its token limit; else no field."""
 
     async def find() -> Json:
         fields = {"ignore_eos": True}
@@ -470,6 +475,7 @@ async def find_endless(s: Session, d: Dialect) -> Json:
 
 
 ABANDONED_TOKENS = 2000
+"""Token limit of the answer that the cancellation check abandons."""
 RUNNING_METRICS = (
     "vllm:num_requests_running",
     "sglang:num_running_reqs",
@@ -480,10 +486,10 @@ TOKEN_METRICS = ("vllm:generation_tokens_total", "sglang:generation_tokens_total
 
 
 async def measure_load(s: Session) -> tuple[float | None, float | None]:
-    """The requests that run and the tokens generated so far, by the server's metrics; None where it has none."""
+    """Return the running requests and the tokens generated so far from /metrics; None for a missing metric."""
     exchange = await s.get("/metrics")
     lines = exchange.body.decode(errors="replace").splitlines() if exchange.status == 200 else []
-    # Summed up over the labels: one engine or model a line.
+    # Summed over the labels: each engine or model has its own line.
     running, tokens = (
         [float(line.rpartition(" ")[2]) for line in lines if line.startswith(names)]
         for names in (RUNNING_METRICS, TOKEN_METRICS)
@@ -492,6 +498,7 @@ async def measure_load(s: Session) -> tuple[float | None, float | None]:
 
 
 Broken = Callable[[Dialect, str], object]
+"""Builds an invalid request body for a dialect and a model: bytes, or a value to encode as JSON."""
 
 
 def _change(**fields: Any) -> Broken:
@@ -519,7 +526,7 @@ def _write_raw(text: bytes) -> Broken:
 
 
 def _insert_raw(text: bytes) -> Broken:
-    """A body in which a string of the prompt is replaced by these bytes."""
+    """Build a body whose prompt consists of these bytes."""
 
     def build(d: Dialect, model: str) -> bytes:
         return json.dumps(d.ask(model, "PLACE", 16)).encode().replace(b"PLACE", text)
@@ -528,6 +535,7 @@ def _insert_raw(text: bytes) -> Broken:
 
 
 SURELY_WRONG = (400, 404, 413, 415, 422)
+"""Statuses that reject an invalid request."""
 INVALID: tuple[tuple[str, str, Broken, Callable[[Dialect], bool], Level], ...] = (
     (
         "unknown-model",
@@ -654,7 +662,7 @@ async def error_form(s: Session, d: Dialect) -> None:
     exchange = await s.post(d.path, _change_limit("many")(d, s.model))
     require(exchange.status in SURELY_WRONG, f"status {exchange.status}")
     d.check_error(exchange.json())
-    # OpenAI's codes are words; servers that put the status there have to put this one.
+    # OpenAI's codes are words; a server that uses a number must use the response's status.
     code = get_object(exchange.json(), "error").get("code")
     require(not isinstance(code, int) or code == exchange.status, f"status {exchange.status}, its code is {code}")
 
@@ -669,7 +677,7 @@ async def error_before_stream(s: Session, d: Dialect) -> None:
 
 @on_every_dialect("A lone surrogate in a string is not a failure of the server.")
 async def error_surrogate(s: Session, d: Dialect) -> None:
-    # Valid JSON, and not encodable as UTF-8: it fails where the text is written, long after it was parsed.
+    # A lone surrogate is valid JSON but not encodable as UTF-8: it fails after parsing, when the text is encoded.
     body = _insert_raw(b"\\ud8fe")(d, s.model)
     assert isinstance(body, bytes)
     exchange = await s.post(d.path, None, raw=body)
@@ -698,7 +706,7 @@ async def error_method(s: Session, d: Dialect) -> None:
 
 @on_every_dialect("An error body is small, however large the rejected body is.")
 async def error_size(s: Session, d: Dialect) -> None:
-    # A validator that lists every error, or repeats its input, answers with megabytes.
+    # A validator that lists every error, or echoes its input, would answer with megabytes.
     items: list[Json] = [{"role": 1, "content": {"x": [1, 2]}}] * 2000
     exchange = await s.post(d.path, {**d.ask(s.model, "Hello", 16), d.prompt: items})
     require(400 <= exchange.status < 500, f"status {exchange.status}")

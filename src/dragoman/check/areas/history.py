@@ -1,4 +1,7 @@
-"""The content of a conversation's prompt, which each API of conversations writes in a form of its own."""
+"""Checks that every part of a conversation reaches the prompt: instructions, turns, tool results, content parts.
+
+They apply to each chat API, which all write these parts differently.
+"""
 
 from __future__ import annotations
 
@@ -11,18 +14,18 @@ from .generation import on_every_dialect
 ID = "call_1"
 SYSTEM = "Answer in one short sentence, as a friend of the family would."
 PARTS = {"chat": "text", "messages": "text", "responses": "input_text"}
-"""The type of a text part in each API whose contents have parts."""
+"""API -> the type of its text parts."""
 TOOLS = {"chat": chat.TOOLS, "messages": messages.TOOLS, "ollama-chat": ollama.TOOLS, "responses": responses.TOOLS}
 
 
 def build_turns(name: str, result: str) -> list[Json]:
-    """A question, a call, and its result, as the API of this name writes them."""
+    """Build a question, a tool call and its result in the form of this API."""
     question: Json = {"role": "user", "content": "What is the weather in Rome?"}
     arguments = {"city": "Rome", "unit": "celsius"}
-    written = '{"city": "Rome", "unit": "celsius"}'
+    arguments_json = '{"city": "Rome", "unit": "celsius"}'
     match name:
         case "responses":
-            call = {"type": "function_call", "call_id": ID, "name": "get_weather", "arguments": written}
+            call = {"type": "function_call", "call_id": ID, "name": "get_weather", "arguments": arguments_json}
             return [question, call, {"type": "function_call_output", "call_id": ID, "output": result}]
         case "messages":
             use = {"type": "tool_use", "id": ID, "name": "get_weather", "input": arguments}
@@ -33,7 +36,7 @@ def build_turns(name: str, result: str) -> list[Json]:
             turn = {"role": "assistant", "content": "", "tool_calls": [call]}
             return [question, turn, {"role": "tool", "tool_name": "get_weather", "content": result}]
         case _:
-            call = {"id": ID, "type": "function", "function": {"name": "get_weather", "arguments": written}}
+            call = {"id": ID, "type": "function", "function": {"name": "get_weather", "arguments": arguments_json}}
             turn = {"role": "assistant", "content": None, "tool_calls": [call]}
             return [question, turn, {"role": "tool", "tool_call_id": ID, "content": result}]
 
@@ -46,7 +49,7 @@ async def tool_result_counts(s: Session, d: Dialect) -> None:
         body[d.prompt] = build_turns(d.name, "apple " * words)
         reply = (await s.ask(d.path, {**body, "tools": TOOLS[d.name]}, feature="tools")).json()
         counts.append(d.read(reply).prompt_tokens or 0)
-    # A template without a role for results leaves them out, and the model answers from nothing.
+    # A chat template without a tool role leaves the results out, and the model has to guess.
     require(counts[1] > counts[0] + 20, f"30 words more in a result are {counts} prompt tokens")
 
 
@@ -70,10 +73,10 @@ async def stream_of_history(s: Session, d: Dialect) -> None:
     add_system(d.name, body)
     body["tools"] = TOOLS[d.name]
     expected = d.read((await s.ask(d.path, body, feature="tools")).json()).prompt_tokens
-    # Without a feature: what was answered whole may not be refused as a stream.
+    # No `feature`: a request that was answered whole must not be rejected as a stream.
     streamed = await s.ask(d.path, {**body, "stream": True, **d.stream_options})
-    found = d.fold(streamed.body).prompt_tokens
-    require(found == expected, f"the stream has {found} prompt tokens, the whole answer {expected}")
+    tokens = d.fold(streamed.body).prompt_tokens
+    require(tokens == expected, f"the stream has {tokens} prompt tokens, the whole answer {expected}")
 
 
 @on_every_dialect("All text parts of a content are part of the prompt.", only=lambda d: d.name in PARTS)

@@ -1,4 +1,4 @@
-"""HTTP itself: framing that two servers could read differently, headers, methods, web pages of other sites."""
+"""Checks of HTTP: framing (request smuggling), headers, methods, CORS, API keys, and heavy load."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ RESPONSE = re.compile(rb"HTTP/1\.[01] (\d{3})")
 
 
 async def find_path(s: Session) -> str:
-    """A path that is answered with 200. Raises Skipped."""
+    """Return a path that is answered with 200. Raises Skipped if there is none."""
 
     async def find() -> str:
         for path in PATHS:
@@ -36,12 +36,12 @@ def count_responses(exchange: Exchange) -> int:
 
 
 def build_second(s: Session) -> bytes:
-    """A request that must not be answered after one whose end is not clear."""
+    """Build a second request, which must not be answered after a request whose end is ambiguous."""
     return s.build_head("GET", "/smuggled", "Connection: close") + b"\r\n"
 
 
 Framing = tuple[str, str, tuple[str, ...], bytes, str, Level]
-"""Name, rule, header lines, body, section of the RFC, level."""
+"""Name, rule, header lines, body, section of RFC 9112, level."""
 REJECTED: tuple[Framing, ...] = (
     (
         "two-lengths",
@@ -116,6 +116,7 @@ REJECTED: tuple[Framing, ...] = (
     ("empty-name", "A header without a name is rejected.", (": value",), b"", "5", "must"),
     ("name-with-space", "A header's name with a space is rejected.", ("X Check: a",), b"", "5", "must"),
 )
+# Name, rule, chunked body.
 CHUNKS: tuple[tuple[str, str, bytes], ...] = (
     ("no-size", "A chunk without a size is rejected.", b"\r\nabc\r\n0\r\n\r\n"),
     ("hex-prefix", "A chunk size with 0x is rejected.", b"0x3\r\nabc\r\n0\r\n\r\n"),
@@ -146,11 +147,11 @@ def add_framing() -> None:
 
 
 def check_rejection(exchange: Exchange) -> None:
-    """A connection that is closed without a response is a rejection, too."""
+    """Check that the request was rejected: with an error status, or by a connection closed without a response."""
     require(exchange.status == 0 or 400 <= exchange.status < 600, f"it is accepted: status {exchange.status}")
-    require(exchange.status != 500, "it is a failure of the server")
-    require(count_responses(exchange) <= 1, "what follows it is answered, too")
-    require(exchange.status or not exchange.body, f"it is answered with {exchange.body[:80]!r}")
+    require(exchange.status != 500, "the server fails: status 500")
+    require(count_responses(exchange) <= 1, "the request after it is answered, too")
+    require(exchange.status or not exchange.body, f"the response is not HTTP: {exchange.body[:80]!r}")
 
 
 add_framing()
@@ -160,7 +161,7 @@ add_framing()
 async def both_lengths(s: Session) -> None:
     head = s.build_head("GET", await find_path(s), "Content-Length: 5", "Transfer-Encoding: chunked")
     exchange = await s.send_bytes(head + b"\r\n0\r\n\r\n" + build_second(s))
-    require(count_responses(exchange) <= 1, "what follows it is answered, too")
+    require(count_responses(exchange) <= 1, "the request after it is answered, too")
 
 
 @AREA.check("Transfer-Encoding in HTTP/1.0 is rejected, or its connection is closed.")
@@ -169,7 +170,7 @@ async def http10_coding(s: Session) -> None:
         "GET", await find_path(s), "Transfer-Encoding: chunked", "Connection: keep-alive", version="HTTP/1.0"
     )
     exchange = await s.send_bytes(head + b"\r\n0\r\n\r\n" + build_second(s))
-    require(count_responses(exchange) <= 1, "what follows it is answered, too")
+    require(count_responses(exchange) <= 1, "the request after it is answered, too")
 
 
 @AREA.check("A folded header line is rejected.")
@@ -196,7 +197,7 @@ async def two_hosts(s: Session) -> None:
 
 @AREA.check("A path with a NUL or a space is not a failure of the server.")
 async def bad_path(s: Session) -> None:
-    # NUL, an unencoded space, invalid UTF-8, and a traversal: what decoders and file systems stumble over.
+    # NUL, an unencoded space, invalid UTF-8 and path traversal break decoders and file systems.
     for path in ("/v1/models/%00", "/v1/models/a b", "/v1/models/%ff", "/%2e%2e/%2e%2e/etc/passwd"):
         exchange = await s.send_bytes(s.build_head("GET", path, "Connection: close") + b"\r\n")
         require(exchange.status < 500 or exchange.status == 505, f"{path}: status {exchange.status}")
@@ -221,8 +222,8 @@ async def keep_alive(s: Session) -> None:
     first = s.build_head("GET", await find_path(s)) + b"\r\n"
     second = s.build_head("GET", await find_path(s), "Connection: close") + b"\r\n"
     exchange = await s.send_bytes(first + second)
-    found = RESPONSE.findall(exchange.body)
-    require(len(found) == 2 and found[0] == found[1], f"responses {found}")
+    statuses = RESPONSE.findall(exchange.body)
+    require(len(statuses) == 2 and statuses[0] == statuses[1], f"responses {statuses}")
 
 
 @AREA.check("`Connection: close` is obeyed.")
@@ -242,7 +243,7 @@ async def http10(s: Session) -> None:
 @AREA.check("A body in chunks of one byte is read.", claims=("chat",))
 async def chunked_body(s: Session) -> None:
     body = json.dumps(CHAT.ask(s.model, "Name a colour.", 8)).encode()
-    # The least chunk: every boundary of the JSON and of its characters is also one between reads.
+    # With chunks of one byte, every position in the JSON and in its characters is a chunk boundary.
     chunks = b"".join(b"1\r\n%c\r\n" % byte for byte in body) + b"0\r\n\r\n"
     lines = ("Content-Type: application/json", "Transfer-Encoding: chunked", "Connection: close")
     exchange = await s.send_bytes(s.build_head("POST", CHAT.path, *lines) + b"\r\n" + chunks, patience=s.target.timeout)
@@ -259,14 +260,14 @@ async def expect_continue(s: Session) -> None:
         "Connection: close",
     )
     exchange = await s.send_bytes(s.build_head("POST", CHAT.path, *lines) + b"\r\n" + body, patience=s.target.timeout)
-    found = RESPONSE.findall(exchange.body)
-    # 417 is the status for an expectation that cannot be met (RFC 9110, 15.5.18); clients then send without it.
-    require(found and found[-1] in (b"200", b"417"), f"responses {found}")
+    statuses = RESPONSE.findall(exchange.body)
+    # 417: the expectation cannot be met (RFC 9110, 15.5.18); clients then retry without it.
+    require(statuses and statuses[-1] in (b"200", b"417"), f"responses {statuses}")
 
 
 @AREA.check("A body that is declared as a terabyte is refused before it is sent.", level="should", claims=("chat",))
 async def huge_body(s: Session) -> None:
-    # `Expect` lets the server refuse before the client sends; without it a refusal would race with the body.
+    # With `Expect` the server can reject before the body is sent; without it the rejection would race with the body.
     lines = ("Content-Type: application/json", "Content-Length: 1099511627776", "Expect: 100-continue")
     exchange = await s.send_bytes(s.build_head("POST", CHAT.path, *lines) + b"\r\n", patience=3.0)
     require(400 <= exchange.status < 500, f"status {exchange.status or 'none'}")
@@ -330,8 +331,8 @@ async def response_framing(s: Session) -> None:
 async def response_length(s: Session) -> None:
     exchange = await s.send_bytes(s.build_head("GET", await find_path(s), "Connection: close") + b"\r\n")
     head, _, body = exchange.body.partition(b"\r\n\r\n")
-    found = re.search(rb"content-length: *(\d+)", head.lower())
-    require(found is None or int(found[1]) == len(body), f"{found and found[1]}, the body has {len(body)} bytes")
+    match = re.search(rb"content-length: *(\d+)", head.lower())
+    require(match is None or int(match[1]) == len(body), f"{match and match[1]}, the body has {len(body)} bytes")
 
 
 @AREA.check(
@@ -341,7 +342,7 @@ async def response_length(s: Session) -> None:
     source="https://fetch.spec.whatwg.org/#simple-header",
 )
 async def simple_request(s: Session) -> None:
-    """A browser sends text/plain without asking the server first."""
+    """Send a CORS "simple request": browsers send text/plain to other sites without a preflight."""
     headers = {"content-type": "text/plain", "origin": "https://other.example"}
     exchange = await s.post(CHAT.path, CHAT.ask(s.model, "Name a colour.", 8), headers=headers)
     require(400 <= exchange.status < 500, f"status {exchange.status}")
@@ -356,7 +357,10 @@ async def cors(s: Session) -> None:
     headers = {"origin": "https://other.example", "access-control-request-method": "POST"}
     exchange = await s.send("OPTIONS", CHAT.path, headers=headers)
     is_open = exchange.header("access-control-allow-origin") == "https://other.example"
-    require(not is_open or exchange.header("access-control-allow-credentials") != "true", "other.example is allowed")
+    require(
+        not is_open or exchange.header("access-control-allow-credentials") != "true",
+        "other.example is allowed with credentials",
+    )
 
 
 @AREA.check(
@@ -381,6 +385,8 @@ async def stream_cache(s: Session) -> None:
     require("no-" in (exchange.header("cache-control") or ""), f"Cache-Control is {exchange.header('cache-control')!r}")
 
 
+# API keys.
+
 KEYS = Area("keys", claims=("key",), source="https://platform.openai.com/docs/api-reference/authentication")
 
 
@@ -394,8 +400,8 @@ def add_keys() -> None:
             head = "".join(f"{line}\r\n" for line in (*lines, f"Content-Length: {len(body)}", "Connection: close"))
             exchange = await s.send_bytes(head.encode() + b"\r\n" + body)
             require(exchange.status == 401, f"status {exchange.status}")
-            found = json.loads(exchange.body.partition(b"\r\n\r\n")[2])
-            require(found.get("error"), f"the body is {found}")
+            error_body = json.loads(exchange.body.partition(b"\r\n\r\n")[2])
+            require(error_body.get("error"), f"the body is {error_body}")
 
         return run
 
@@ -423,6 +429,8 @@ async def both_headers(s: Session) -> None:
         require(exchange.status == 200, f"{sorted(headers)}: status {exchange.status}")
 
 
+# Resource exhaustion.
+
 HEAVY = Area("load", claims=("chat",), source="https://cwe.mitre.org/data/definitions/400.html")
 
 
@@ -448,7 +456,7 @@ async def heavy_schema(s: Session) -> None:
     form = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema, "strict": True}}
     exchange = await s.post(CHAT.path, CHAT.ask(s.model, "Hi", 16, response_format=form))
     require(exchange.status < 500, f"status {exchange.status}")
-    require((await s.get(await find_path(s))).status == 200, "the server does not answer any more")
+    require((await s.get(await find_path(s))).status == 200, "the server no longer answers")
 
 
 @HEAVY.check("64 streams at once are all answered, or refused with 429 or 503.", is_destructive=True)

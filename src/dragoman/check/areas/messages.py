@@ -1,4 +1,4 @@
-"""Anthropic's Messages: blocks, tools, thinking, token counts; and what Claude Code sends."""
+"""Checks of Anthropic's Messages: content blocks, tools, token counts, and the requests of Claude Code."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def add_fields() -> None:
     def build(judge: Judge, rule: str) -> Callable[[Session], Awaitable[None]]:
         async def run(s: Session) -> None:
             reply = (await ask_whole(s, MESSAGES)).json()
-            require(judge(reply), f"not so: {rule} {str(reply)[:400]}")
+            require(judge(reply), f"rule violated: {rule} {str(reply)[:400]}")
 
         return run
 
@@ -88,8 +88,7 @@ add_fields()
 @AREA.check("Every event of a stream has its name: the official SDKs drop those without.")
 async def stream_names(s: Session) -> None:
     events = parse_sse((await ask_stream(s, MESSAGES)).body)
-    # The SDKs choose by the event's name which types they decode at all; the `type` in the data is not looked at
-    # before.
+    # The SDKs select the events that they decode by the event's name, before they read `type` in the data.
     wrong = [event for event in events if event.name is None or event.name != json.loads(event.data).get("type")]
     require(events and not wrong, f"events without their name: {wrong[:2]}")
 
@@ -132,7 +131,7 @@ async def stream_blocks(s: Session) -> None:
 @AREA.check("message_start has the input tokens, as Claude Code shows them.")
 async def stream_start_usage(s: Session) -> None:
     usage = (await get_events(s))[0]["message"]["usage"]
-    # input_tokens are those outside the cache, so with a cached prompt they may be 0.
+    # input_tokens excludes cached tokens, so it may be 0 for a cached prompt.
     names = ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")
     count = sum(usage.get(name) or 0 for name in names)
     require(count, f"usage at the start is {usage}")
@@ -149,10 +148,10 @@ async def stream_delta_usage(s: Session) -> None:
 @AREA.check("A stop sequence is named in `stop_sequence`.")
 async def stop_sequence(s: Session) -> None:
     text = read_message((await ask_whole(s, MESSAGES)).json()).text
-    # A piece of the answer itself, since greedy decoding repeats it; no other text is sure to occur.
+    # Part of a greedy answer, which is repeated; no other text is certain to occur.
     mark = text[4:6]
     reply = await ask(s, limit=32, stop_sequences=[mark])
-    # Not every server is deterministic: without the mark there is nothing to judge.
+    # A server that is not deterministic may answer without the stop sequence; there is nothing to judge then.
     if mark not in text or reply["stop_reason"] == "max_tokens":
         return
     require(
@@ -253,11 +252,11 @@ async def prefill(s: Session) -> None:
     reply = await ask(s, "prefill", messages=[HI, {"role": "assistant", "content": start}])
     text = read_message(reply).text
     require(not text.startswith(start), f"the answer repeats the prefill: {text!r}")
-    counts = [
+    answers = [
         read_message(await ask(s, "prefill", messages=[HI, {"role": "assistant", "content": f"I had{words}"}]))
         for words in ("", " apple" * 30)
     ]
-    tokens = [answer.prompt_tokens or 0 for answer in counts]
+    tokens = [answer.prompt_tokens or 0 for answer in answers]
     require(tokens[1] > tokens[0] + 20, f"30 words more of prefill are {tokens} input tokens")
 
 
@@ -298,8 +297,8 @@ async def tool_ids(s: Session) -> None:
     choice = {"type": "tool", "name": "get_weather"}
     fields: Json = {"messages": [{"role": "user", "content": QUESTION}], "tools": TOOLS, "tool_choice": choice}
     replies = [await ask_call(s), await ask(s, "forced tools", limit=300, **fields)]
-    found = [block["id"] for reply in replies for block in reply["content"] if block["type"] == "tool_use"]
-    require(len(set(found)) == len(found), f"the ids are {found}")
+    ids = [block["id"] for reply in replies for block in reply["content"] if block["type"] == "tool_use"]
+    require(len(set(ids)) == len(ids), f"the ids are {ids}")
 
 
 @AREA.check("`tool_choice: any` is answered with a tool_use of a declared tool.")
@@ -390,6 +389,8 @@ async def unknown_path(s: Session) -> None:
     MESSAGES.check_error(exchange.json())
 
 
+# Token counts.
+
 COUNTING = Area(
     "count-tokens",
     claims=("messages", "count-tokens"),
@@ -400,30 +401,30 @@ COUNTING = Area(
 async def count(s: Session, **fields: Any) -> int:
     body = {**MESSAGES.ask(s.model, STORY), **fields}
     for name in ("max_tokens", "temperature"):
-        # The counting endpoint has no sampling fields and rejects what it does not know.
+        # The counting endpoint has no sampling fields, and rejects unknown ones.
         body.pop(name, None)
     exchange = await s.ask(f"{PATH}/count_tokens", body, feature="token counts of this model")
-    found: object = exchange.json().get("input_tokens")
-    require(isinstance(found, int), f"the answer is {exchange.body[:200]!r}")
-    return int(str(found))
+    tokens: object = exchange.json().get("input_tokens")
+    require(isinstance(tokens, int), f"the answer is {exchange.body[:200]!r}")
+    return int(str(tokens))
 
 
 @COUNTING.check("The count is what the usage of the same request will be.")
 async def equals_usage(s: Session) -> None:
-    expected, found = read_message((await ask_whole(s, MESSAGES)).json()).prompt_tokens, await count(s)
-    require(found == expected, f"counted {found}, usage {expected}")
+    expected, counted = read_message((await ask_whole(s, MESSAGES)).json()).prompt_tokens, await count(s)
+    require(counted == expected, f"counted {counted}, usage {expected}")
 
 
 @COUNTING.check("The count covers `system`.")
 async def counts_system(s: Session) -> None:
-    plain, found = await count(s), await count(s, system="apple " * 30)
-    require(found >= plain + 25, f"30 words of system: {plain} and {found}")
+    plain, with_system = await count(s), await count(s, system="apple " * 30)
+    require(with_system >= plain + 25, f"30 words of system: {plain} and {with_system}")
 
 
 @COUNTING.check("The count covers the tools.")
 async def counts_tools(s: Session) -> None:
-    plain, found = await count(s), await count(s, tools=TOOLS)
-    require(found >= plain + 20, f"two tools: {plain} and {found}")
+    plain, with_tools = await count(s), await count(s, tools=TOOLS)
+    require(with_tools >= plain + 20, f"two tools: {plain} and {with_tools}")
 
 
 @COUNTING.check("An invalid request is rejected in Anthropic's form.")
@@ -433,21 +434,23 @@ async def rejects(s: Session) -> None:
     MESSAGES.check_error(exchange.json())
 
 
+# Claude Code.
+
 CLAUDE_CODE = Area("claude-code", claims=("messages", "claude-code"), source=CLAUDE_CODE_DOCS)
 BETAS = "claude-code-20250219,interleaved-thinking-2025-05-14,context-management-2025-06-27,not-known-2099-01-01"
 
 
 def build_claude_code_request(model: str) -> Json:
-    """As version 2.1 sends it, with two tools instead of twelve."""
+    """Build a request as Claude Code 2.1 sends it, with two tools instead of twelve."""
     cached = {"cache_control": {"type": "ephemeral"}}
     reminder = {"type": "text", "text": "<system-reminder>Be careful.</system-reminder>"}
     return {
         "model": model,
-        # Claude Code asks for 32,000: whether the server caps that is a rule of its own.
+        # Claude Code sends 32,000; the check `large-limit` covers values beyond the context.
         "max_tokens": 1024,
         "stream": True,
         "system": [
-            # Claude Code's first system block, in place of a header.
+            # Claude Code sends this header as its first system block.
             {"type": "text", "text": "x-anthropic-billing-header: cc_version=2.1"},
             {"type": "text", "text": "You are an agent.", **cached},
             {"type": "text", "text": "Use the tools.", **cached},
@@ -471,7 +474,7 @@ async def request(s: Session) -> None:
         first = b""
         async for piece in response.aiter_bytes():
             first += piece
-            # The first event suffices; to read on would cost the time of a whole answer.
+            # The first event suffices; the rest would take the time of a whole answer.
             if len(first) > 200 or response.status_code != 200:
                 break
         require(response.status_code == 200, f"status {response.status_code}: {first[:300]!r}")
@@ -547,7 +550,7 @@ async def any_version(s: Session) -> None:
 
 @CLAUDE_CODE.check("A `max_tokens` beyond the context is capped, not rejected.", level="should")
 async def large_limit(s: Session) -> None:
-    # Streamed and left after the status, since the answer might go on for as long as the context allows.
+    # The stream is closed after the status: the answer might fill the context.
     async with s.stream(PATH, {**MESSAGES.ask_stream(s.model, "Hi", 1_000_000)}) as response:
         require(response.status_code == 200, f"status {response.status_code}")
 

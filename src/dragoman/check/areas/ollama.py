@@ -1,4 +1,4 @@
-"""Ollama's API: chat and generate, embeddings, the models."""
+"""Checks of Ollama's API: chat, generate, embeddings, models."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ async def stream_done(s: Session) -> None:
 async def durations(s: Session) -> None:
     reply = (await ask_whole(s, OLLAMA_CHAT)).json()
     require(isinstance(reply["total_duration"], int) and reply["total_duration"] > 1000, f"it is {reply}")
-    require(reply["total_duration"] >= reply["eval_duration"], "the generation took longer than everything")
+    require(reply["total_duration"] >= reply["eval_duration"], "eval_duration is longer than total_duration")
 
 
 @CHAT.check("A JSON Schema in `format` is enforced, or rejected.")
@@ -84,7 +84,7 @@ async def load(s: Session) -> None:
 @CHAT.check("A limit of -1 is none.", level="should")
 async def no_limit(s: Session) -> None:
     body = OLLAMA_CHAT.ask(s.model, "Name a colour.", -1)
-    # Left after the status: the answer may be as long as the context.
+    # The stream is closed after the status: the answer might fill the context.
     async with s.stream("/api/chat", {**body, "stream": True}) as response:
         require(response.status_code == 200, f"status {response.status_code}")
 
@@ -108,8 +108,8 @@ async def raw(s: Session) -> None:
 async def system(s: Session) -> None:
     plain = (await ask_whole(s, OLLAMA_GENERATE)).json()["prompt_eval_count"]
     body = OLLAMA_GENERATE.ask(s.model, STORY, 16, system="apple " * 30)
-    found = (await s.ask("/api/generate", body)).json()["prompt_eval_count"]
-    require(found > plain + 20, f"30 words of system: {plain} and {found} tokens")
+    with_system = (await s.ask("/api/generate", body)).json()["prompt_eval_count"]
+    require(with_system > plain + 20, f"30 words of system: {plain} and {with_system} tokens")
 
 
 @OTHERS.check("The models are listed with name, size, digest, time and details.")
@@ -152,7 +152,7 @@ async def version(s: Session) -> None:
 
 @OTHERS.check("`/` is answered, as clients look there for a server.", level="should")
 async def root(s: Session) -> None:
-    # A server that also serves pages may answer a browser otherwise.
+    # The user agent is Ollama's client: a server with a web page may answer browsers differently.
     exchange = await s.get("/", headers={"user-agent": "ollama-python/0.6"})
     require(exchange.status == 200 and b"Ollama is running" in exchange.body, f"status {exchange.status}")
 
@@ -168,15 +168,18 @@ async def embed(s: Session) -> None:
     norms = [math.sqrt(sum(value * value for value in vector)) for vector in vectors]
     require(all(abs(norm - 1) < 0.01 for norm in norms), f"their lengths are {norms}")
     alone: list[float] = (await s.ask("/api/embed", {"model": s.model, "input": "a dog"})).json()["embeddings"][0]
-    likeness = [sum(x * y for x, y in zip(alone, vector, strict=True)) for vector in vectors]
-    require(likeness[0] > 0.999, f"the first text's vector alone is not the first of the list: {likeness}")
+    similarities = [sum(x * y for x, y in zip(alone, vector, strict=True)) for vector in vectors]
+    require(similarities[0] > 0.999, f"the first text's vector alone is not the first of the list: {similarities}")
 
 
 @OTHERS.check("`/api/embeddings` has one vector.")
 async def embeddings(s: Session) -> None:
     body = {"model": s.model, "prompt": "a dog"}
     vector = (await s.ask("/api/embeddings", body, feature="embeddings of this model")).json()["embedding"]
-    require(vector and all(isinstance(value, float | int) for value in vector), "no numbers")
+    require(
+        vector and all(isinstance(value, float | int) for value in vector),
+        "the embedding is empty or not a list of numbers",
+    )
 
 
 @OTHERS.check("A model's name with `:latest` is the same model.", level="should")

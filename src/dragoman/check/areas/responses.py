@@ -1,4 +1,4 @@
-"""Responses: the object, items, stored state, conversations, background work, tools."""
+"""Checks of Responses: object, items, tools, stored state, conversations, background mode, WebSocket."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ STATE_DOCS = "https://platform.openai.com/docs/guides/conversation-state"
 BACKGROUND_DOCS = "https://platform.openai.com/docs/guides/background"
 WEBSOCKET_DOCS = "https://platform.openai.com/docs/guides/websocket-mode"
 POLL_TIMEOUT = 30.0
+"""Seconds within which a background response must end."""
 TOOLS: list[Json] = [
     {"type": "function", "name": "get_weather", "description": "Weather", "parameters": WEATHER, "strict": True},
     {"type": "function", "name": "get_time", "description": "Time", "parameters": TIME, "strict": True},
@@ -99,7 +100,7 @@ def add_fields() -> None:
     def build(judge: Judge, rule: str) -> Callable[[Session], Awaitable[None]]:
         async def run(s: Session) -> None:
             reply = (await ask_whole(s, RESPONSES)).json()
-            require(judge(reply), f"not so: {rule} {str(reply)[:600]}")
+            require(judge(reply), f"rule violated: {rule} {str(reply)[:600]}")
 
         return run
 
@@ -136,8 +137,8 @@ async def stream_names(s: Session) -> None:
 
 @AREA.check("The response's id is the same in all its events.")
 async def stream_id(s: Session) -> None:
-    found = {event["response"]["id"] for event in await get_events(s) if "response" in event}
-    require(len(found) == 1, f"the ids are {sorted(found)}")
+    ids = {event["response"]["id"] for event in await get_events(s) if "response" in event}
+    require(len(ids) == 1, f"the ids are {sorted(ids)}")
 
 
 @AREA.check("Items keep their id from `added` over the deltas to the final object.")
@@ -175,13 +176,13 @@ async def stream_logprobs(s: Session) -> None:
 @AREA.check("No event is of a vendor's own type: strict clients raise on it.")
 async def stream_types(s: Session) -> None:
     kinds = {event["type"] for event in await get_events(s)}
-    strange = [kind for kind in kinds if kind != "error" and not kind.startswith("response.")]
-    require(not strange, f"events of types {strange}")
+    unknown_kinds = [kind for kind in kinds if kind != "error" and not kind.startswith("response.")]
+    require(not unknown_kinds, f"events of types {unknown_kinds}")
 
 
 @AREA.check("The limit of tokens makes a response `incomplete` with the reason `max_output_tokens`.")
 async def incomplete(s: Session) -> None:
-    # The least that the API accepts for `max_output_tokens`.
+    # 16 is the API's minimum of `max_output_tokens`.
     reply = await ask(s, max_output_tokens=16)
     if reply["status"] == "completed":
         raise Skipped("the answer is complete within 16 tokens")
@@ -295,7 +296,7 @@ add_inputs()
 
 @AREA.check("`instructions` are part of the prompt.")
 async def instructions_count(s: Session) -> None:
-    # By the count of tokens, not by the answer: what a model makes of instructions proves nothing.
+    # Judged by the token count: whether the model follows the instructions proves nothing.
     counts = [(await ask(s, instructions="apple " * words))["usage"]["input_tokens"] for words in (1, 31)]
     require(counts[1] > counts[0] + 20, f"30 words more are {counts} input tokens")
 
@@ -325,7 +326,7 @@ async def tool_call_form(s: Session) -> None:
     reply = await ask_call(s)
     for item in reply["output"]:
         if item["type"] == "function_call":
-            # Agents refer to the call by call_id and to the item by id; with equal ids a mix-up would not be noticed.
+            # Agents refer to the call by call_id and to the item by id; equal ids would hide a mix-up.
             require(item["id"] != item["call_id"] and item["call_id"], f"the call is {item}")
 
 
@@ -333,8 +334,8 @@ async def tool_call_form(s: Session) -> None:
 async def tool_call_ids(s: Session) -> None:
     fields: Json = {"input": QUESTION, "tools": TOOLS, "tool_choice": NAMED, "max_output_tokens": 300}
     replies = [await ask_call(s), await ask(s, "forced tools", **fields)]
-    found = [item["call_id"] for reply in replies for item in reply["output"] if item["type"] == "function_call"]
-    require(len(set(found)) == len(found), f"the ids are {found}")
+    ids = [item["call_id"] for reply in replies for item in reply["output"] if item["type"] == "function_call"]
+    require(len(set(ids)) == len(ids), f"the ids are {ids}")
 
 
 @AREA.check("`top_logprobs` with `include: message.output_text.logprobs` is honoured, or rejected.")
@@ -350,10 +351,10 @@ async def logprobs(s: Session) -> None:
 
 @AREA.check("`tools` are repeated in full.")
 async def tool_echo(s: Session) -> None:
-    found = (await ask_call(s))["tools"]
-    names = [tool.get("name") for tool in found]
+    tools = (await ask_call(s))["tools"]
+    names = [tool.get("name") for tool in tools]
     require(names == ["get_weather", "get_time"], f"tools {names}")
-    require(found[0].get("parameters") == WEATHER, f"the parameters are {found[0].get('parameters')}")
+    require(tools[0].get("parameters") == WEATHER, f"the parameters are {tools[0].get('parameters')}")
 
 
 @AREA.check("A streamed call follows the grammar: added, deltas, done, with the same ids.")
@@ -426,7 +427,7 @@ def add_rejected() -> None:
 add_rejected()
 
 
-# Stored state
+# Stored state.
 
 STATE = Area("state", claims=("responses", "state"), source=STATE_DOCS)
 
@@ -435,7 +436,7 @@ async def share_stored(s: Session) -> Json:
     async def build() -> Json:
         reply = await ask(s, "store", store=True)
         exchange = await s.get(f"{PATH}/{reply['id']}")
-        # A server that does not store answers with the same success; only reading shows it.
+        # A server that stores nothing also answers with 200; only reading the response back shows it.
         if exchange.status != 200 and s.target.profile == "auto":
             raise Skipped(f"the server does not store responses: GET is a {exchange.status}")
         return reply
@@ -448,9 +449,9 @@ async def retrieve(s: Session) -> None:
     reply = await share_stored(s)
     exchange = await s.get(f"{PATH}/{reply['id']}")
     require(exchange.status == 200, f"status {exchange.status}")
-    found = exchange.json()
+    stored = exchange.json()
     for name in ("id", "output", "status", "usage", "created_at"):
-        require(found[name] == reply[name], f"{name} is {found[name]!r}, it was {reply[name]!r}")
+        require(stored[name] == reply[name], f"{name} is {stored[name]!r}, it was {reply[name]!r}")
 
 
 @STATE.check("A streamed response is stored, too, as its last event has it.")
@@ -458,8 +459,8 @@ async def retrieve_streamed(s: Session) -> None:
     await share_stored(s)
     exchange = await s.ask(PATH, {**RESPONSES.ask_stream(s.model, STORY, 24), "store": True})
     last = parse_chunks(exchange.body)[-1]["response"]
-    found = await s.get(f"{PATH}/{last['id']}")
-    require(found.status == 200 and found.json()["output"] == last["output"], f"status {found.status}")
+    stored = await s.get(f"{PATH}/{last['id']}")
+    require(stored.status == 200 and stored.json()["output"] == last["output"], f"status {stored.status}")
 
 
 @STATE.check("With `store: false` nothing is stored.")
@@ -477,7 +478,7 @@ async def continue_response(s: Session) -> None:
     second = await ask(s, input="Go on.", previous_response_id=first["id"])
     require(second["previous_response_id"] == first["id"], f"it is {second['previous_response_id']!r}")
     counts = second["usage"]["input_tokens"], alone["usage"]["input_tokens"]
-    # More than the added message: the first turn's question and answer are in it.
+    # The prompt also has the first turn's question and answer.
     require(counts[0] >= counts[1] + 10, f"{counts[0]} input tokens, alone {counts[1]}")
 
 
@@ -488,7 +489,7 @@ async def continue_without_instructions(s: Session) -> None:
     for instructions in ("Be brief.", "apple " * 60):
         first = await ask(s, store=True, input="Hi", instructions=instructions)
         second = await ask(s, input="Go on.", previous_response_id=first["id"], max_output_tokens=16)
-        # Without the first answer, whose length differs, the two prompts are of the same length.
+        # The length of the first answer differs, so it is subtracted from the count.
         counts.append(second["usage"]["input_tokens"] - first["usage"]["output_tokens"])
     require(abs(counts[0] - counts[1]) < 20, f"60 words more of earlier instructions: {counts} input tokens")
 
@@ -565,7 +566,7 @@ async def input_tokens(s: Session) -> None:
     require(exchange.json()["input_tokens"] == expected, f"counted {exchange.json()}, usage {expected}")
 
 
-# Conversations
+# Conversations.
 
 CONVERSATIONS = Area(
     "conversations", claims=("conversations",), source="https://platform.openai.com/docs/api-reference/conversations"
@@ -609,12 +610,12 @@ async def pages(s: Session) -> None:
     id = await create_conversation(s)
     items = [{"type": "message", "role": "user", "content": str(number)} for number in range(3)]
     await s.post(f"/v1/conversations/{id}/items", {"items": items})
-    found, after, more = list[str](), "", True
-    while more and len(found) < 10:
+    item_ids, after, has_more = list[str](), "", True
+    while has_more and len(item_ids) < 10:
         page = (await s.get(f"/v1/conversations/{id}/items?order=asc&limit=2{after}")).json()
-        found += [item["id"] for item in page["data"]]
-        after, more = f"&after={page['last_id']}", page["has_more"]
-    require(len(found) == len(set(found)) == 4, f"4 items were added, the pages have {found}")
+        item_ids += [item["id"] for item in page["data"]]
+        after, has_more = f"&after={page['last_id']}", page["has_more"]
+    require(len(item_ids) == len(set(item_ids)) == 4, f"4 items were added, the pages have {item_ids}")
 
 
 @CONVERSATIONS.check("A deleted conversation is gone.")
@@ -626,7 +627,7 @@ async def delete_conversation(s: Session) -> None:
     require(again.status == 404, f"GET afterwards is a {again.status}")
 
 
-# Background
+# Background mode.
 
 BACKGROUND = Area("background", claims=("responses", "background"), source=BACKGROUND_DOCS)
 
@@ -636,14 +637,14 @@ async def start_background(s: Session, **fields: Any) -> Json:
 
 
 async def poll(s: Session, id: str) -> Json:
-    """The response once it has ended. Raises Violation if that takes too long."""
+    """Poll a response until it has ended, and return it. Raises Violation after `POLL_TIMEOUT`."""
     for number in range(200):
         reply = (await s.get(f"{PATH}/{id}")).json()
         if reply["status"] not in ("queued", "in_progress"):
             return reply
         require(number * 0.15 < POLL_TIMEOUT, f"it is still {reply['status']} after {POLL_TIMEOUT:g} s")
         await asyncio.sleep(min(0.02 * (number + 1), 0.2))
-    raise Skipped("it was not seen to end")
+    raise Skipped("the response has not ended within 200 polls")
 
 
 @BACKGROUND.check("A background response is returned at once, and ends while it is polled.")
@@ -676,10 +677,10 @@ async def resume(s: Session) -> None:
     id = events[0]["response"]["id"]
     exchange = await s.get(f"{PATH}/{id}?stream=true&starting_after=2")
     require(exchange.status == 200, f"status {exchange.status}: {exchange.message()}")
-    rest = parse_chunks(exchange.body)
+    resumed = parse_chunks(exchange.body)
     require(
-        rest == events[3:],
-        f"events {[e['sequence_number'] for e in rest]}, expected {[e['sequence_number'] for e in events[3:]]}",
+        resumed == events[3:],
+        f"events {[e['sequence_number'] for e in resumed]}, expected {[e['sequence_number'] for e in events[3:]]}",
     )
 
 
@@ -696,7 +697,7 @@ async def needs_store(s: Session) -> None:
     require(exchange.status == 400, f"status {exchange.status}")
 
 
-# WebSocket
+# WebSocket.
 
 WEBSOCKET = Area("websocket", claims=("responses", "websocket"), source=WEBSOCKET_DOCS)
 
@@ -724,18 +725,18 @@ async def same_answer(s: Session) -> None:
         last = (await socket.receive_turn())[-1]
     first, again = [read_response(await ask(s)).text for _ in range(2)]
     if first != again:
-        raise Skipped("the same request has another answer each time")
+        raise Skipped("answers to the same request differ")
     require(read_response(last["response"]).text == first, f"it is {last['response']['output']}")
 
 
 @WEBSOCKET.check("Several turns run on one connection, each with ids of its own.")
 async def turns(s: Session) -> None:
     async with s.open_websocket(PATH) as socket:
-        found: list[str] = []
+        ids: list[str] = []
         for text in ("Hi", "Go on"):
             await socket.send(build_frame(s, text))
-            found.append((await socket.receive_turn())[-1]["response"]["id"])
-    require(len(set(found)) == 2, f"the ids are {found}")
+            ids.append((await socket.receive_turn())[-1]["response"]["id"])
+    require(len(set(ids)) == 2, f"the ids are {ids}")
 
 
 @WEBSOCKET.check("`previous_response_id` continues the last response, also with `store: false`.")
@@ -756,7 +757,7 @@ async def unknown_previous(s: Session) -> None:
         await socket.send(build_frame(s, previous_response_id="resp_unknown"))
         error = (await socket.receive_turn())[-1]
         require(error["type"] == "error" and error.get("status") in (400, 404), f"the frame is {error}")
-        # Servers whose codes are statuses, as vLLM's, have no words there.
+        # Some servers, such as vLLM, use the HTTP status as the code.
         codes = ("previous_response_not_found", error["status"])
         require(error["error"].get("code") in codes, f"the error is {error['error']}")
         await socket.send(build_frame(s))

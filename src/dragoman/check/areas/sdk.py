@@ -1,4 +1,4 @@
-"""The official SDKs, run against the server itself: their accumulators judge its streams."""
+"""Checks that run the official Python SDKs against the server: they must parse its responses and streams."""
 
 from __future__ import annotations
 
@@ -21,12 +21,13 @@ AREA = Area("sdk", claims=(), source="https://github.com/openai/openai-python")
 ANTHROPIC_SDK = "https://github.com/anthropics/anthropic-sdk-python"
 HELLO: list[Any] = [{"role": "user", "content": STORY}]
 TOKENS = 32
+"""Token limit of an answer."""
 OnOpenai = Callable[[Session, "openai.AsyncOpenAI"], Awaitable[None]]
 OnAnthropic = Callable[[Session, "anthropic.AsyncAnthropic"], Awaitable[None]]
 
 
 def by_openai(rule: str, claim: str, except_for: tuple[str, ...] = ()) -> Callable[[OnOpenai], None]:
-    """Add a check by openai-python."""
+    """Add the decorated function as a check that uses openai-python."""
 
     def register(body: OnOpenai) -> None:
         async def run(s: Session) -> None:
@@ -39,7 +40,7 @@ def by_openai(rule: str, claim: str, except_for: tuple[str, ...] = ()) -> Callab
 
 
 def by_anthropic(rule: str, claim: str, except_for: tuple[str, ...] = ()) -> Callable[[OnAnthropic], None]:
-    """Add a check by anthropic-python."""
+    """Add the decorated function as a check that uses anthropic-python."""
 
     def register(body: OnAnthropic) -> None:
         async def run(s: Session) -> None:
@@ -53,7 +54,7 @@ def by_anthropic(rule: str, claim: str, except_for: tuple[str, ...] = ()) -> Cal
 
 
 async def judge(work: Awaitable[None], s: Session) -> None:
-    """Whatever an SDK raises is a verdict on the server. Raises Skipped for a feature that the server refuses."""
+    """Await a check. Any exception of the SDK becomes a Violation, or Skipped if the server rejects the feature."""
     try:
         await work
     except (Skipped, Violation):
@@ -61,7 +62,7 @@ async def judge(work: Awaitable[None], s: Session) -> None:
     except Exception as error:
         status: object = getattr(error, "status_code", None)
         if status == 501 or (status in REFUSALS and s.target.profile == "auto"):
-            raise Skipped(f"the server refuses it: {error}") from None
+            raise Skipped(f"the server rejects the request: {error}") from None
         raise Violation(f"the SDK raises {type(error).__name__}: {error}") from None
 
 
@@ -93,7 +94,7 @@ def need(module: str) -> None:
 
 
 def record(s: Session, name: str) -> None:
-    """Count the requests that an SDK will send; what it sends and gets is not seen here."""
+    """Count three requests in advance, and add an exchange without a body: the SDK's own requests are not recorded."""
     for _ in range(3):
         s.client.spend({"prompt": "", "max_tokens": TOKENS})
     s.exchanges.append(Exchange("SDK", name, b""))
@@ -109,8 +110,8 @@ async def chat_stream(s: Session, client: openai.AsyncOpenAI) -> None:
     create: Any = client.chat.completions.create
     wholes: list[ChatCompletion] = [await create(**fields) for _ in range(2)]
     texts = [reply.choices[0].message.content or "" for reply in wholes]
-    found = snapshot.choices[0].message.content or ""
-    require(texts[0] != texts[1] or found == texts[0], f"streamed {found!r}, whole {texts[0]!r}")
+    streamed = snapshot.choices[0].message.content or ""
+    require(texts[0] != texts[1] or streamed == texts[0], f"streamed {streamed!r}, whole {texts[0]!r}")
 
 
 @by_openai("openai-python reads the chunks of completions.", "completions")
@@ -139,7 +140,7 @@ async def responses_whole(s: Session, client: openai.AsyncOpenAI) -> None:
 
 @by_openai("openai-python reads embeddings, which it asks for in base64.", "embeddings")
 async def embeddings(s: Session, client: openai.AsyncOpenAI) -> None:
-    # A server of a model that generates may lack them.
+    # A server whose model generates text may have no embeddings: `ask` raises Skipped then.
     await s.ask("/v1/embeddings", {"model": s.model, "input": ["a", "b"]}, feature="embeddings of this model")
     reply = await client.embeddings.create(model=s.model, input=["a", "b"])
     require(len(reply.data) == 2 and len(reply.data[0].embedding) > 1, "no vectors")
@@ -147,8 +148,8 @@ async def embeddings(s: Session, client: openai.AsyncOpenAI) -> None:
 
 @by_openai("openai-python lists the models.", "models")
 async def models(s: Session, client: openai.AsyncOpenAI) -> None:
-    found = [model.id async for model in client.models.list()]
-    require(s.model in found, f"the models are {found}")
+    model_ids = [model.id async for model in client.models.list()]
+    require(s.model in model_ids, f"the models are {model_ids}")
 
 
 @by_openai("openai-python raises NotFoundError (or BadRequestError) for an unknown model.", "chat", ONE_MODEL)
@@ -160,7 +161,7 @@ async def error_class(_: Session, client: openai.AsyncOpenAI) -> None:
     except (openai.NotFoundError, openai.BadRequestError) as error:
         require(error.message, "the error has no message")
         return
-    raise Violation("it raises nothing")
+    raise Violation("the SDK raises no exception")
 
 
 @by_openai("openai-python puts a forced tool call together from a stream.", "chat")
@@ -194,7 +195,7 @@ async def messages_stream(s: Session, client: anthropic.AsyncAnthropic) -> None:
 @by_anthropic("anthropic-python counts tokens.", "count-tokens")
 async def messages_count(s: Session, client: anthropic.AsyncAnthropic) -> None:
     reply = await client.messages.count_tokens(model=s.model, messages=HELLO)
-    require(reply.input_tokens > 0, f"it counts {reply.input_tokens}")
+    require(reply.input_tokens > 0, f"input_tokens is {reply.input_tokens}")
 
 
 @by_anthropic("anthropic-python raises NotFoundError (or BadRequestError) for an unknown model.", "messages", ONE_MODEL)
@@ -205,7 +206,7 @@ async def messages_error_class(_: Session, client: anthropic.AsyncAnthropic) -> 
         await client.messages.create(model="no-such-model", max_tokens=8, messages=HELLO)
     except (anthropic.NotFoundError, anthropic.BadRequestError):
         return
-    raise Violation("it raises nothing")
+    raise Violation("the SDK raises no exception")
 
 
 @by_anthropic("anthropic-python puts a forced tool call together from a stream.", "messages")
@@ -217,5 +218,5 @@ async def messages_tools(s: Session, client: anthropic.AsyncAnthropic) -> None:
     ) as events:
         final = await events.get_final_message()
     names = [block.name for block in final.content if block.type == "tool_use"]
-    # Only `disable_parallel_tool_use` limits them to one.
+    # Several calls are allowed: only `disable_parallel_tool_use` limits them to one.
     require(set(names) == {"get_time"}, f"the calls are {names}")
