@@ -56,7 +56,7 @@ class EmbeddingInfo(Struct, frozen=True):
 
 
 class EncodingTask(StrEnum):
-    """The result that a model computes of texts without generating any."""
+    """A kind of result that a model computes from texts without generating any."""
 
     EMBEDDINGS = "embeddings"
     SCORING = "scoring"
@@ -77,7 +77,10 @@ class TextInputs(Struct, frozen=True):
 
 
 class TextEmbedRequest(Struct, frozen=True):
-    """An embedding request before tokenization. dimensions, normalize: as in EmbedRequest, but not checked."""
+    """An embedding request before tokenization.
+
+    dimensions, normalize: as in EmbedRequest, but not checked yet.
+    """
 
     model: str
     texts: TextInputs
