@@ -38,7 +38,7 @@ class DragomanError(Exception):
     retry_after: float | None = None
     """Seconds after which the same request may succeed; sent as `Retry-After`."""
     is_translated = False
-    """Whether `param` is the client's name of the field. Otherwise it is the core's name, which a dialect may rename."""
+    """Whether `param` is the client's name of the field. Otherwise it is the core's, which a dialect may rename."""
 
     def __init__(
         self, message: str, *, param: str | None = None, code: str | None = None, retry_after: float | None = None

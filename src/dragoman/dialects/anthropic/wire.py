@@ -1,6 +1,6 @@
-"""The shapes of Messages and count_tokens: bodies with the support of every parameter, answers and stream events.
+"""The schemas of Messages and count_tokens: bodies with the support of every parameter, answers and stream events.
 
-`content_blocks` and `reader` interpret a body, `writer` renders an answer. `cache_control` may occur anywhere and is
+`content_blocks` and `reader` parse a body, `writer` serializes an answer. `cache_control` may occur anywhere and is
 ignored: caching is automatic.
 """
 
@@ -128,7 +128,7 @@ class ContextManagement(Struct, frozen=True):
 
 MESSAGES_NESTED = NestedRules(
     accepted={
-        # Hints for caches, and what clients replay from an answer.
+        # Hints for caches, and fields that clients replay from an answer.
         AnthropicWireMessage: frozenset({"cache_control", "id"}),
         WireContentBlock: frozenset({"cache_control", "caller"}),
         AnthropicWireTool: frozenset({"cache_control", "defer_loading", "eager_input_streaming"}),
@@ -253,7 +253,7 @@ COUNT_TOKENS = ParameterTable(
 )
 
 
-# The answer and the events of a stream, for the API description; `writer` renders them as bytes.
+# The answer and the stream events, for the API description. `writer` serializes them without these structs.
 
 StopReasonName = Literal[
     "end_turn", "max_tokens", "stop_sequence", "tool_use", "refusal", "model_context_window_exceeded"
