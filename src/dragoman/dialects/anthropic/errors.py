@@ -87,7 +87,7 @@ class AnthropicErrorBody(Struct, frozen=True, kw_only=True):
 
 
 def render_anthropic_error(error: DragomanError, request_id: str | None = None) -> bytes:
-    """Serialize an error: the body of a response with `map_anthropic_status(error)`, or the data of an `error` event."""
+    """Serialize an error: the body of a response with `map_anthropic_status(error)`, or an `error` event's data."""
     if isinstance(error, ContextTooLong):
         # Claude Code, LangChain and LiteLLM match on this wording. At least one output token has to fit too.
         message = f"prompt is too long: {error.prompt} tokens > {min(error.limit, error.prompt - 1)} maximum"
