@@ -29,7 +29,7 @@ _CLOSERS = frozenset(b"\"'`]})>")
 _PUNCTUATION = frozenset(b"\"'`[]{}(),:;<>/=|.")
 _WORDS = (b"true", b"false", b"null", b"0", b"1")
 _WIDTH = 4
-"""Beam width of the second attempt: states of each length that the search expands. The first attempt expands one."""
+"""Beam width: states of each length that the search expands, after a first search that expands only one."""
 _MAX_STATES = 1_500
 """Maximum states that a search visits, at 20 microseconds each with the embedded vocabulary."""
 _SHORTEST_WIDTH, _SHORTEST_STATES, _MAX_CHOICES, _MAX_ALIKE = 32, 1_000, 128, 3
@@ -85,7 +85,7 @@ class EndingSearch:
         return np.array(single, np.int64)
 
     def find(self, state: llguidance.LLMatcher, max_tokens: int) -> Ending | None:
-        """Find a short ending of at most `max_tokens` tokens, if the search knows one. state: not changed."""
+        """Find a short ending of at most `max_tokens` tokens; None if none is found. Does not change the state."""
         probe = state.deep_copy()
         if probe.is_accepting():
             return ()
@@ -100,7 +100,7 @@ class EndingSearch:
     def find_shortest(self, state: llguidance.LLMatcher, max_tokens: int) -> Ending | None:
         """Find the shortest ending of at most `max_tokens` tokens; None if there is none, or the search gives up.
 
-        It tries every token where a state allows few of them, so it costs more than `find`. state: not changed.
+        It tries every token where a state allows few of them, so it costs more than `find`. Does not change the state.
         """
         probe = state.deep_copy()
         if probe.is_accepting():
@@ -327,7 +327,7 @@ class ClosingMatcher:
 
 
 def _is_complete_after(state: llguidance.LLMatcher, ending: Ending) -> bool:
-    """Whether the answer is complete after these tokens. state: not changed."""
+    """Whether the answer is complete after these tokens. Does not change the state."""
     if state.validate_tokens(list(ending)) < len(ending):
         return False
     count = state.try_consume_tokens(list(ending))

@@ -161,9 +161,9 @@ def compile_with(tools: Tools, text: str) -> CompiledGrammar:
         pristine = llguidance.LLMatcher(tokenizer, text, log_level=0, limits=limits)
         _check_compiled(pristine)
         warnings = _describe_warnings(pristine.get_grammar_warnings())
-        first = pristine.deep_copy()  # A grammar that matches nothing is detected only when the first mask is computed.
-        first.compute_bitmask()
-        _check_compiled(first)
+        probe = pristine.deep_copy()  # A grammar that matches nothing is detected only when the first mask is computed.
+        probe.compute_bitmask()
+        _check_compiled(probe)
     return CompiledGrammar(text, pristine, warnings)
 
 

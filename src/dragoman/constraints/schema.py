@@ -19,6 +19,7 @@ from ..core.errors import RequestError
 
 MAX_BYTES = 64 * 1024
 MAX_LEVELS = 32
+"""Maximum nested schemas."""
 MAX_INTERSECTED = 8
 """Maximum regular expressions that may apply to one value: the work to intersect them doubles with each."""
 
@@ -36,12 +37,14 @@ DRAFTS = frozenset(
 )
 Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
 _APPLICATORS = frozenset({"allOf", "anyOf", "oneOf", "$ref", "$dynamicRef"})
+"""Keywords that apply other schemas to the same value."""
 INERT = frozenset(
     [
         *("$anchor", "$comment", "$defs", "$dynamicAnchor", "$id", "$schema", "$vocabulary", "default", "definitions"),
         *("deprecated", "description", "example", "examples", "readOnly", "title", "writeOnly", "x-guidance"),
     ]
 )
+"""Keywords that do not constrain a value."""
 Schema: TypeAlias = "dict[str, Json] | bool"
 
 
@@ -106,8 +109,8 @@ def _check_work(schema: Schema, param: str) -> None:
             numerator = math.lcm(common.numerator, multiple.numerator)
             common = Fraction(numerator, math.gcd(common.denominator, multiple.denominator))
         if max(_count_last_digit_units(multiple), _count_last_digit_units(common)) > MOST_MULTIPLE:
-            message = f"multipleOf {str(value)[:50]} is not supported: without a decimal point and zeros at its end"
-            merged = ", and together with the others that hold for the same value," if common != multiple else ""
+            message = f"multipleOf {str(value)[:50]} is not supported: without a decimal point and trailing zeros"
+            merged = ", and combined with others that apply to the same value," if common != multiple else ""
             raise RequestError(f"{message}{merged} it may be at most {MOST_MULTIPLE}.", param=param)
 
 
@@ -158,8 +161,9 @@ def _check_meta(schema: Schema, param: str) -> None:
 
 
 CHEAP_VALUES = 2000
-"""Total JSON values in the schemas of a cheap grammar."""
+"""Maximum total JSON values in the schemas of a cheap grammar."""
 _CHEAP_MULTIPLE = 100
+"""Maximum integer `multipleOf` of a cheap grammar."""
 _SCHEMAS_BY_NAME = frozenset({"properties", "$defs", "definitions"})
 _SCHEMA_LISTS = frozenset({"anyOf", "oneOf", "prefixItems"})
 _SCHEMAS = frozenset({"items", "additionalProperties"})

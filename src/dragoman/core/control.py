@@ -139,8 +139,8 @@ class SucceedingTrainable(Trainable, Protocol):
 def build_lost_weights_error(version: str) -> Overloaded:
     """Build the error for requests that would be answered by other weights than those sent last."""
     return Overloaded(
-        f"The model was loaded again and has lost the weights of version {version!r:.80}. Send them again, or accept "
-        "those of its directory with /update_weight_version.",
+        f"The model was reloaded and has lost the weights of version {version!r:.80}. Send them again, or accept those "
+        "of its directory with /update_weight_version.",
         code="weights_lost",
     )
 

@@ -45,8 +45,8 @@ class EmbeddingInfo(Struct, frozen=True):
             raise RequestError(f"This model's vectors have {self.dimensions} dimensions.", param="dimensions")
         if not self.matryoshka:
             raise Unsupported(
-                f"This model's vectors have {self.dimensions} dimensions and cannot be shortened: it was not trained "
-                "for it (matryoshka).",
+                f"This model's vectors have {self.dimensions} dimensions and cannot be shortened: the model was not "
+                "trained for it (matryoshka).",
                 param="dimensions",
             )
         # The lengths the model was trained for; others would give vectors of unknown quality.

@@ -145,7 +145,7 @@ class DirectEngine(Protocol):
     """An engine of events that can deliver deltas without resuming a coroutine for each."""
 
     def generate_directly(self, request: GenerateRequest, receiver: EventReceiver) -> AsyncGenerator[Event]:
-        """As `Engine.generate`, but while the consumer waits for the next event, deltas may go to `receiver` instead.
+        """Generate as `Engine.generate` does, but pass deltas to `receiver` while the consumer waits for an event.
 
         Events that start or end the answer are always yielded, and errors are raised.
         """
@@ -476,7 +476,7 @@ class Tokenizer(Protocol):
         ...
 
     def token_bytes(self, id: int) -> bytes:
-        """The bytes that this id contributes to a text; for an added token, those of its name."""
+        """Return the bytes that this id contributes to a text; for an added token, those of its name."""
         ...
 
     def is_special(self, id: int) -> bool: ...
@@ -589,6 +589,6 @@ def check_unenforced_tool_choice(request: TokenRequest) -> None:
     if not isinstance(prompt, Conversation) or not prompt.tools or prompt.tool_choice.mode == "none":
         return
     if prompt.tool_choice.mode != "auto":
-        raise Unsupported("This engine cannot enforce a call: use `auto` or `none`.", param="tool_choice")
+        raise Unsupported("This engine cannot enforce a tool call; use `auto` or `none`.", param="tool_choice")
     if not prompt.parallel_tool_calls:
-        raise Unsupported("This engine cannot limit the number of calls.", param="parallel_tool_calls")
+        raise Unsupported("This engine cannot limit the number of tool calls.", param="parallel_tool_calls")

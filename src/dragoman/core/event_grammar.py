@@ -99,9 +99,9 @@ class EventGrammar:
         self._prompts[event.prompt] = True
 
 
-def _check_counts(event: Event, known: tuple[object, ...], optional: tuple[object, ...]) -> None:
+def _check_counts(event: Event, required: tuple[object, ...], optional: tuple[object, ...]) -> None:
     """Check the token counts of a third-party engine. Those in `optional` may be None, which means unknown."""
-    for count in (*known, *(count for count in optional if count is not None)):
+    for count in (*required, *(count for count in optional if count is not None)):
         # Not isinstance, since True and False are ints too.
         if type(count) is not int or count < 0:
             raise ProtocolError(f"{event}: {count!r} is not a valid token count")

@@ -153,6 +153,9 @@ def _read_webp(data: bytes) -> ImageInfo | None:
             return None
 
 
+# Images in prompts.
+
+
 class PreparedImage(Struct, frozen=True):
     """An image preprocessed by a model's own processor.
 

@@ -79,7 +79,7 @@ class KvOffloadStats(Struct, frozen=True):
 
     load_sizes, store_sizes: bytes of each transfer.
     failed_stores: number of stores for which the cache had no space.
-    usage, write_usage: shares of the cache in use, and in use by writes, 0 to 1.
+    usage, write_usage: shares of the cache that all transfers, and that stores hold, 0 to 1.
     """
 
     load_bytes: float
@@ -169,5 +169,8 @@ class StatsSource(Protocol):
     """An engine that maintains its own counters."""
 
     def stats(self) -> Sequence[EngineStats]:
-        """One entry for each engine core (data-parallel rank). Must be cheap: it is called several times a second."""
+        """Return the counters of each engine core (data-parallel rank).
+
+        Called several times a second, so it must be cheap.
+        """
         ...

@@ -180,6 +180,9 @@ def read_usage(answer: bytes) -> BatchUsage:
     )
 
 
+# The lines of batch files.
+
+
 class InvalidBatchLine(Exception):
     """A line of a batch's input is invalid.
 
@@ -281,8 +284,11 @@ def encode_unexecuted_line(id: str, custom_id: str, code: str, message: str) -> 
     return msgspec.json.encode(_Result(id, custom_id, None, _Error(code, message))) + b"\n"
 
 
+# Creating files and batches.
+
 PURPOSES = ("batch", "user_data", "assistants", "vision", "fine-tune", "evals")
 _MIN_EXPIRY_SECONDS, _MAX_EXPIRY_SECONDS = 3600, 2592000
+"""One hour, and 30 days."""
 
 
 class BatchBody(Struct, frozen=True, kw_only=True):

@@ -23,6 +23,8 @@ from ..core.message import InlineMedia, MediaSource, RemoteMedia
 MAX_UNKNOWN, MAX_PATH = 32, 128
 """Limits on reported unknown fields: their number, and the characters of each path."""
 
+# Unknown nested fields.
+
 StructType = type[Struct]
 Json = object
 _CONTAINERS = (dict, list)
@@ -162,8 +164,12 @@ def _walk(value: Json, node: _Node, path: str, key: str) -> Iterator[tuple[str, 
                 yield from _walk(cast("Json", member), node.inner[name], f"{path}.{name}", f"{key}.{name}")
 
 
+# Decoding.
+
 MAX_DEPTH = 128
+"""Maximum nesting of arrays and objects."""
 MAX_CONTAINERS = 1_000_000
+"""Maximum arrays and objects of a body that may be too deep."""
 MAX_ECHO = 64
 """Maximum characters of a client's value that an error message quotes."""
 

@@ -101,7 +101,10 @@ COMPLETIONS = ParameterTable(
 )
 
 
+# Writing responses.
+
 KINDS = (b"text_completion", b"text_completion")
+"""The `object` of a chunk and of a full response."""
 
 
 class CompletionsRenderOptions(RenderOptions, frozen=True, kw_only=True):
@@ -314,6 +317,8 @@ class CompletionsWriter(ChunkWriter):
             extra += b',"token_ids":null'
         return extra + b',"prompt_token_ids":null' if self._is_vllm else extra
 
+
+# Reading requests.
 
 ID_PREFIX = "cmpl-"
 MAX_PROMPTS = 2_048

@@ -195,13 +195,13 @@ def render_metrics(usage: Usage, timings: Timings | None) -> bytes:
     """Render vLLM's `metrics` of a response with one choice, after a comma; empty if they are not reported."""
     if timings is None:
         return b""
-    first, decode, tokens = timings.first_token, timings.decode, usage.completion
+    prefill, decode, tokens = timings.first_token, timings.decode, usage.completion
     metrics = VllmRequestMetrics(
-        None if first is None else first * 1e3,
-        None if first is None else decode * 1e3,
+        None if prefill is None else prefill * 1e3,
+        None if prefill is None else decode * 1e3,
         timings.queue * 1e3,
-        decode * 1e3 / (tokens - 1) if first is not None and tokens > 1 else None,
-        tokens / (first + decode) if first is not None and first + decode > 0 else None,
+        decode * 1e3 / (tokens - 1) if prefill is not None and tokens > 1 else None,
+        tokens / (prefill + decode) if prefill is not None and prefill + decode > 0 else None,
     )
     return b',"metrics":' + msgspec.json.encode(metrics)
 

@@ -124,8 +124,8 @@ def render_duration(seconds: float) -> str:
     """Format a duration like Go, as OpenAI does: `0s`, `20ms`, `7.66s`, `6m0s`. Rounded up to milliseconds."""
     milliseconds = -(-round(seconds * 1_000_000) // 1000)
     if not 0 < milliseconds < 1000:
-        whole, remainder = divmod(milliseconds, 1000)
-        minutes, second = divmod(whole, 60)
+        whole_seconds, remainder = divmod(milliseconds, 1000)
+        minutes, second = divmod(whole_seconds, 60)
         hours, minute = divmod(minutes, 60)
         fraction = f".{remainder:03d}".rstrip("0") if remainder else ""
         prefix = (f"{hours}h" if hours else "") + (f"{minute}m" if minutes else "")

@@ -182,7 +182,7 @@ def _read_logit_bias(bias: dict[str, float]) -> tuple[tuple[int, float], ...]:
     if wrong_keys:
         listed = ", ".join(abbreviate(key) for key in wrong_keys[:_MAX_LISTED_KEYS])
         more = f" and {len(wrong_keys) - _MAX_LISTED_KEYS} more" if len(wrong_keys) > _MAX_LISTED_KEYS else ""
-        raise invalid_value("logit_bias", f"its keys are token ids, not {listed}{more}")
+        raise invalid_value("logit_bias", f"its keys must be token ids, not {listed}{more}")
     return tuple((int(key), value) for key, value in bias.items())
 
 
@@ -340,7 +340,7 @@ class GenerationFields(DecodingFields, frozen=True, kw_only=True):
 def check_logprobs(count: int | None, param: str) -> int | None:
     if count == -1:
         raise Unsupported(
-            f"'{param}' of -1, the whole vocabulary, is not supported here; the most is {MAX_LOGPROBS}.", param=param
+            f"'{param}' of -1, the whole vocabulary, is not supported here; the maximum is {MAX_LOGPROBS}.", param=param
         )
     return count
 
@@ -405,6 +405,7 @@ def read_thinking_switch(kwargs: Raw) -> bool | None:
 
 # Constraints: `response_format`, `structured_outputs` and `guided_*`, of which at most one is allowed.
 
+# Maximum characters of a schema, regular expression or grammar, and maximum strings of a choice.
 MAX_SCHEMA = 64 * 1024
 MAX_REGEX = 4 * 1024
 MAX_GRAMMAR = 64 * 1024

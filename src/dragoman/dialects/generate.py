@@ -92,6 +92,9 @@ SAMPLING_PARAMS = ParameterTable(
 )
 
 
+# Writing responses.
+
+
 class GenerateRenderOptions(Struct, frozen=True, kw_only=True):
     """The response options of /inference/v1/generate.
 
@@ -207,6 +210,8 @@ class GenerateWriter:
         )  # fmt: skip
 
 
+# Reading requests.
+
 ID_PREFIX = "gen-"
 DEFAULT_MAX_TOKENS = 16
 """The default of vLLM's SamplingParams."""
@@ -282,6 +287,9 @@ def _build_request(body: GenerateBody, params: VllmSamplingParams, options: Read
         cache_salt=body.cache_salt or params.cache_salt or "",
         extras=extras,
     )
+
+
+# Rendering a chat request as a body.
 
 
 class RenderedGenerateBody(Struct, frozen=True):

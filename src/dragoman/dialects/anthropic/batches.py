@@ -201,7 +201,10 @@ def render_batch_list(rows: list[tuple[str, bytes]], *, has_more: bool) -> bytes
     return msgspec.json.encode(MessageBatchPage([Raw(row) for _, row in rows], has_more, first, last))
 
 
+# Files.
+
 _MIN_EXPIRY_SECONDS, _MAX_EXPIRY_SECONDS = 3600, 7776000
+"""One hour, and 90 days."""
 _MAX_IDS = 100
 _CURSOR_PREFIX = "page_"
 

@@ -112,6 +112,7 @@ TOOL_CHANGES = ("tool_addition", "tool_removal")
 BILLING_HEADER = "x-anthropic-billing-header:"
 """Claude Code's first block of `system`. It differs in every request and would defeat the prefix cache."""
 
+# The types of content blocks that messages of each role may contain.
 _BY_ROLE = {
     "user": (*VISIBLE_TYPES, "tool_result", "compaction"),
     "assistant": ("text", *THINKING_TYPES, "tool_use", *HOSTED_CALLS, *HOSTED_RESULTS, "compaction", *IGNORED_TYPES),

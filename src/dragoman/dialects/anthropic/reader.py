@@ -131,6 +131,8 @@ def _build_turn(role: Role, parts: Sequence[Part], names: dict[str, str]) -> Mes
     return Message(role, tuple(parts), names.get(first.call_id) if isinstance(first, ToolResult) else None)
 
 
+# Bodies.
+
 EFFORTS = ("low", "medium", "high", "xhigh", "max")
 ID_PREFIX, TOOL_PREFIX = "msg_", "toolu_"
 

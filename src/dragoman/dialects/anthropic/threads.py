@@ -129,4 +129,4 @@ def _is_absent(raw: Raw | None) -> bool:
 def check_size(body: bytes, limit: int) -> None:
     """Reject a conversation that would exceed the body limit if it were sent at once. Raises RequestError."""
     if len(body) > limit:
-        raise RequestError(f"The whole conversation has {len(body)} bytes; {limit} are allowed.", param="thread")
+        raise RequestError(f"The whole conversation has {len(body)} bytes; the maximum is {limit}.", param="thread")

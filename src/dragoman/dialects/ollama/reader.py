@@ -129,6 +129,8 @@ def read_tools(tools: Sequence[OllamaTool] | None) -> tuple[FunctionTool, ...]:
     return tuple(declared.values())
 
 
+# Bodies.
+
 ID_PREFIX = "ollama-"
 THINK_LEVELS = ("low", "medium", "high")
 _CHAT, _GENERATE = BodySchema(OllamaChatBody, OLLAMA_NESTED), BodySchema(OllamaGenerateBody)
