@@ -36,7 +36,7 @@ _SHORTEST_WIDTH, _SHORTEST_STATES, _MAX_CHOICES, _MAX_ALIKE = 32, 1_000, 128, 3
 """Limits of the search for the shortest ending: states of each length that it expands, states that it visits, allowed
 tokens up to which it tries all of them, and states with the same mask that it keeps."""
 _MAX_FAILURES = 2
-"""Searches without a result after which an answer is left as it is."""
+"""Failed searches after which the answer is no longer checked."""
 _WINDOW = 64
 """Minimum number of last tokens before the limit that are all checked."""
 
@@ -227,9 +227,9 @@ class EndingSearch:
 
 
 class ClosingMatcher:
-    """A matcher whose answer can be ended within `max_tokens`.
+    """A matcher that ends the answer legally within `max_tokens`, if the search finds an ending.
 
-    was_closed: tokens of the model were replaced to end the answer.
+    was_closed: sampled tokens were replaced to end the answer.
     """
 
     def __init__(self, matcher: Matcher, state: llguidance.LLMatcher, search: EndingSearch, max_tokens: int) -> None:

@@ -176,7 +176,7 @@ _PLAIN = frozenset(
 
 
 _BOUNDED_KEYWORDS = INERT | _PLAIN | _SCHEMAS_BY_NAME | _SCHEMA_LISTS | _SCHEMAS
-"""The keywords that are cheap to compile, alone or with their subschemas."""
+"""The keywords that are cheap to compile, including their subschemas."""
 
 
 class Work(Struct, frozen=True):

@@ -10,7 +10,7 @@ from .errors import RequestError, Unsupported
 
 
 class Pooling(StrEnum):
-    """The way in which the vectors of a text's tokens are combined into one."""
+    """The method that combines the vectors of a text's tokens into one."""
 
     MEAN = "mean"
     CLS = "cls"

@@ -266,7 +266,7 @@ class TokenRequest(Struct, frozen=True):
     grammar: the matcher's grammar in llguidance's format, for an engine with an llguidance of its own (vLLM) or in
     another process.
     closes_at_limit: the matcher ends the answer within max_tokens, as the parameter `close_at_limit` demands.
-    extras: only those that the engine supports.
+    extras: the client's extras that the engine supports.
     images: in prompt order; only for an engine with Feature.IMAGES.
     arrival_time: seconds on the event loop's clock when the client's request arrived; None is now.
     origin, choice: the client's request and the index of its choice, for engines that read text and tools (the

@@ -184,7 +184,7 @@ class PromptImage(Struct, frozen=True):
 
 
 class ImageProcessor(Protocol):
-    """A model's processor of images. Blocking; thread-safe."""
+    """A model's image processor. Its methods block; thread-safe."""
 
     @property
     def placeholder(self) -> str:

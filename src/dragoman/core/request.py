@@ -287,7 +287,7 @@ _MAX_STATE = 512
 
 
 class SpanContext(Struct, frozen=True):
-    """A span as other servers refer to it.
+    """The identity of a span, which is sent to other servers.
 
     trace_id, span_id: lower-case hexadecimal.
     state: the vendors' `tracestate`, passed on unchanged.
@@ -319,4 +319,4 @@ def parse_trace_context(traceparent: str | None, tracestate: str = "") -> SpanCo
 
 
 CURRENT_SPAN: ContextVar[SpanContext | None] = ContextVar("current_span", default=None)
-"""The current task's span, which requests to other servers refer to."""
+"""The current task's span, the parent of spans in other servers."""

@@ -23,9 +23,9 @@ BatchStatus = Literal[
 class FileObject(Struct, frozen=True, kw_only=True):
     """A file.
 
-    bytes: its size.
+    bytes: size in bytes.
     created_at, expires_at: Unix seconds.
-    mime_type: for files uploaded through Anthropic's API, which returns it.
+    mime_type: only for files uploaded through Anthropic's API, which returns it.
     """
 
     id: str
@@ -100,7 +100,7 @@ class ExpiresAfter(Struct, frozen=True):
 class BatchObject(Struct, frozen=True, kw_only=True):
     """A batch. All times are Unix seconds.
 
-    model: of the first request.
+    model: model of the first request.
     output_expires_after: expiry of the files that the batch creates.
     """
 

@@ -237,7 +237,7 @@ class BodySchema(Generic[T]):
 
 @contextmanager
 def prefix_param(field: str) -> Generator[None]:
-    """Prefix `field` to the `param` of errors raised in this context."""
+    """Prepend `field` to the `param` of errors raised in this context."""
     try:
         yield
     except RequestError as error:

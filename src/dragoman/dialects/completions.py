@@ -126,7 +126,7 @@ class _ChoiceState:
 
     offsets: builder of the logprobs, which tracks the offset of each token in the text.
     pending_tokens: tokens that no chunk has carried yet.
-    scored: those of them that `logprobs` lists.
+    scored: tokens of the next chunk that `logprobs` lists.
     prompt: the prompt, until a chunk has carried it.
     """
 

@@ -153,7 +153,7 @@ def _require_input(input: str | list[int], param: str) -> str | tuple[int, ...]:
 
 
 class PromptUsage(Struct, frozen=True, omit_defaults=True):
-    """The usage of a prompt.
+    """The usage of a request without generated tokens.
 
     completion_tokens, prompt_tokens_details: only in vLLM's profile.
     """
@@ -182,7 +182,7 @@ class EmbeddingObject(Struct, frozen=True):
 
 
 class EmbeddingsAnswer(Struct, frozen=True, omit_defaults=True):
-    """The response body.
+    """The response of /v1/embeddings.
 
     id, created: only in vLLM's profile.
     """
@@ -310,7 +310,7 @@ def read_cohere_embed(data: bytes, options: ReaderOptions) -> CohereEmbedCall:
 
 
 class CohereVectors(Struct, frozen=True, rename={"floats": "float"}):
-    """The vectors by type. A field `float` would hide the type from annotations."""
+    """The vectors by type. `floats` is `float` on the wire: that name would shadow the type in annotations."""
 
     floats: list[tuple[float, ...]] | UnsetType = UNSET
     binary: list[list[int]] | UnsetType = UNSET

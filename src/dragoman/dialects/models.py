@@ -50,14 +50,14 @@ class ModelCard(Struct, frozen=True):
 
 
 class DownloadProgress(Struct, frozen=True):
-    """A download, in bytes."""
+    """The progress of a download, in bytes."""
 
     completed: int
     total: int
 
 
 class ModelDetailsObject(Struct, frozen=True, omit_defaults=True):
-    """This server's own fields, in an object of their own."""
+    """The object with this server's own fields."""
 
     state: str
     aliases: tuple[str, ...]
@@ -71,7 +71,7 @@ class ModelDetailsObject(Struct, frozen=True, omit_defaults=True):
 
 
 class ModelMeta(Struct, frozen=True, omit_defaults=True):
-    """llama.cpp's `meta`. Field names are its own."""
+    """llama.cpp's `meta`, with its field names."""
 
     n_ctx: int | None = None
     n_ctx_train: int | None = None

@@ -106,7 +106,7 @@ HOSTED_RESULTS = (
 )
 THINKING_TYPES = ("thinking", "redacted_thinking")
 IGNORED_TYPES = ("fallback", "mcp_tool_listing")
-"""Blocks without content for a model."""
+"""Blocks that are accepted but not part of the prompt."""
 TOOL_CHANGES = ("tool_addition", "tool_removal")
 """Blocks that add or remove tools and are not part of the prompt; see `AnthropicToolRegistry.apply_changes`."""
 BILLING_HEADER = "x-anthropic-billing-header:"

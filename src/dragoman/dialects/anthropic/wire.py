@@ -106,7 +106,7 @@ class AnthropicWireMessage(Struct, frozen=True):
 class EditThreshold(Struct, frozen=True):
     """A number with its unit.
 
-    type: the unit that is counted.
+    type: the counted unit, such as `input_tokens` or `tool_uses`.
     """
 
     type: str
@@ -267,7 +267,7 @@ class TextBlock(Struct, frozen=True, tag_field="type", tag="text"):
 class ThinkingBlock(Struct, frozen=True, tag_field="type", tag="thinking"):
     """Reasoning.
 
-    signature: by which the server recognizes its own reasoning in a later request.
+    signature: lets the server recognize its own reasoning in a later request.
     """
 
     thinking: str
@@ -382,7 +382,7 @@ class MessageEnd(Struct, frozen=True):
 
 
 class MessageDelta(Struct, frozen=True, tag_field="type", tag="message_delta"):
-    """The end of the answer, and the usage of all of it."""
+    """The end of the answer, and its total usage."""
 
     delta: MessageEnd
     usage: MessagesUsage

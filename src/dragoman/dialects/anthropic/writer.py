@@ -398,7 +398,7 @@ def _render_delta_prefix(index: int) -> bytes:
 CLEAR_TOOL_USES, CLEAR_THINKING = "clear_tool_uses_20250919", "clear_thinking_20251015"
 
 DEFAULT_TRIGGER_TOKENS, DEFAULT_KEEP_USES, DEFAULT_KEEP_TURNS = 100_000, 3, 1
-"""Anthropic's defaults."""
+"""Anthropic's defaults: prompt tokens that trigger an edit, and tool uses and thinking turns that it keeps."""
 
 
 def read_edits(management: ContextManagement | None, warnings: list[str]) -> tuple[Edit, ...]:

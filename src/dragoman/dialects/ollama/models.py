@@ -132,7 +132,7 @@ class OllamaProcessModel(Struct, frozen=True):
 
 
 class OllamaShow(Struct, frozen=True, omit_defaults=True):
-    """The response of /api/show. Ollama leaves out what is unknown."""
+    """The response of /api/show. As in Ollama, unknown fields are omitted."""
 
     details: OllamaModelDetails
     model_info: dict[str, str | int]
@@ -353,7 +353,7 @@ class OllamaAnswerMessage(Struct, frozen=True):
 
 
 class _OllamaLine(Struct, frozen=True, kw_only=True):
-    """The fields of an answer and of a line. Durations are nanoseconds; those and the counts are in the last line."""
+    """The fields of an answer or a line. Durations are nanoseconds; only the last line has durations and counts."""
 
     model: str
     created_at: str
@@ -373,9 +373,9 @@ class OllamaChatAnswer(_OllamaLine, frozen=True, kw_only=True):
 
 
 class OllamaGenerateAnswer(_OllamaLine, frozen=True, kw_only=True):
-    """A text.
+    """An answer of /api/generate, or a line of it.
 
-    context: the token ids of prompt and answer, to continue it.
+    context: the token ids of prompt and answer; send them back to continue the conversation.
     """
 
     response: str
