@@ -154,7 +154,7 @@ class RateLimited(RequestError):
 
 
 class BudgetExhausted(RateLimited):
-    """The budget of the day or month is used up. Clients should not retry automatically: only the next one helps."""
+    """The budget of the day or month is used up. Retries fail until it ends, so clients should not retry."""
 
     code, limit = "insufficient_quota", "insufficient_quota"
 
