@@ -108,7 +108,7 @@ MUTANTS = (
     Mutant(
         "a prefix that the answer has to continue is taken for a finished turn (ours)",
         "dialects/chat/reader.py",
-        "            param = param or mark",
+        "            param = param or flag",
         "            pass",
         (NESTED,),
     ),

@@ -1,4 +1,4 @@
-"""The wire grammar of SGLang's /generate, to check any server that sends the cumulative text in each event.
+"""Checks SGLang's wire format of /generate, for any server whose events carry the cumulative text.
 
 each choice:  partial*  finished       each event's text starts with the text of the previous one
 the stream:   choices interleaved, identified by `index` if there are several; then [DONE], unless an error came
@@ -33,7 +33,7 @@ def check_stream(data: bytes, *, choices: int = 1) -> list[Json]:
             checks.check_error(answer["error"])
             has_failed = True
             continue
-        # SGLang numbers the choices only where there are several.
+        # SGLang sends `index` only if there are several choices.
         index = require_count(answer.pop("index", 0 if choices == 1 else None), "index")
         _check_answer(answer)
         previous = last_answers.get(index)
@@ -69,7 +69,7 @@ def _check_answer(answer: Json) -> None:
     require_string(meta.get("id"), "meta_info.id")
     require_count(meta.get("prompt_tokens"), "meta_info.prompt_tokens")
     completion_tokens = require_count(meta.get("completion_tokens"), "meta_info.completion_tokens")
-    # Every event has all of the text and ids up to then, so counts and ids can be compared in each.
+    # Every event has the whole text and all ids so far, so counts and ids can be compared in each.
     require(completion_tokens == len(ids), f"completion_tokens is {completion_tokens}, there are {len(ids)} ids")
     if meta.get("finish_reason") is not None:
         kind = require_object(meta["finish_reason"], "finish_reason").get("type")

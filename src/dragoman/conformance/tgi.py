@@ -1,10 +1,10 @@
-"""The wire grammar of TGI's /generate and /generate_stream, and of LightLLM's, to check any server.
+"""Checks the wire formats of /generate and /generate_stream in TGI and LightLLM, for any server.
 
 the stream:  token*  last        `index` counts the events; the concatenated token texts are `generated_text`
 
 The text of a control token is part of `generated_text` only if the request has `skip_special_tokens: false`.
 
-An error is an event that ends it. There is no [DONE].
+An error event ends the stream. There is no [DONE].
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ ERRORS = ("generation", "incomplete_generation", "overloaded", "validation")
 
 
 def check_stream(data: bytes, *, prefix: str = "") -> list[Json]:
-    """Check a stream, and return all events; none if it failed. prefix: the start of the whole text.
+    """Check a stream, and return all events; none if it failed. Raises Violation.
 
-    Raises Violation.
+    prefix: text that comes before the generated tokens' texts, such as the prompt.
     """
     stream, events = ParsedStream(data), list[Json]()
     require(not stream.done, "a [DONE]")
@@ -43,8 +43,8 @@ def check_stream(data: bytes, *, prefix: str = "") -> list[Json]:
         index = len(events) + 1
         require(event.get("index", index) == index, f"index is {event.get('index')!r}, expected {index}")
         _check_token(require_object(event.get("token"), "token"))
-        for other in require_objects(event.get("top_tokens") or [], "top_tokens"):
-            _check_token(other)
+        for top_token in require_objects(event.get("top_tokens") or [], "top_tokens"):
+            _check_token(top_token)
         require_key(event, "generated_text", "the event")
         require_key(event, "details", "the event")
         is_last = event["generated_text"] is not None
@@ -58,13 +58,13 @@ def check_stream(data: bytes, *, prefix: str = "") -> list[Json]:
     if has_failed:
         return []
     require(events and events[-1].get("generated_text") is not None, "it never finished")
-    # The text consists of the prefix and the tokens' texts, with or without each control token's. These are the
-    # positions in it at which the tokens so far may end.
+    # The text is the prefix and the tokens' texts; those of control tokens may be missing. `ends` holds the positions
+    # in the text at which the tokens so far may end.
     text = events[-1]["generated_text"]
     ends = {len(prefix)} if text.startswith(prefix) else set[int]()
     for token in (event["token"] for event in events):
-        after = {end + len(token["text"]) for end in ends if text.startswith(token["text"], end)}
-        ends = ends | after if token["special"] else after
+        next_ends = {end + len(token["text"]) for end in ends if text.startswith(token["text"], end)}
+        ends = ends | next_ends if token["special"] else next_ends
     require(len(text) in ends, "generated_text is not the text of the tokens")
     return events
 

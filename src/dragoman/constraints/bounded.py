@@ -1,5 +1,6 @@
-"""Compiles grammars that clients send within bounds: cheap ones in the server, others after a trial in a worker
-process.
+"""Compiles clients' grammars with bounded time and memory.
+
+Cheap grammars are compiled in the server, others only after a trial compilation in a worker process.
 """
 
 from __future__ import annotations
@@ -21,14 +22,14 @@ from .lark import ConstraintGrammar
 from .trial import Outcome, TrialSetup
 
 _MOST_REJECTED = 4096
-"""Cached rejections: a digest and a message each."""
+"""Maximum cached rejections, each a digest and a message."""
 
 
 class BoundedCompiler:
-    """A Compiler whose work is bounded. For one event loop.
+    """A Compiler whose work is bounded. Not thread-safe: use it on one event loop.
 
-    A grammar that is not evidently cheap is compiled in a worker process first, which is killed when it takes too much
-    time or memory, or when no request waits for it any more.
+    A grammar that is not evidently cheap is first compiled in a worker process. The process is killed if it takes too
+    much time or memory, or if no request waits for it any longer.
     """
 
     def __init__(
@@ -48,14 +49,14 @@ class BoundedCompiler:
 
         Raises:
             RequestError: the constraint is invalid, unsupported, unsatisfiable or too expensive; `param` names it.
-            Overloaded: too many grammars wait.
+            Overloaded: too many grammars are waiting to be compiled.
         """
-        for param, text in grammar.parts:  # alone: alternatives would hide an unsatisfiable part
+        for param, text in grammar.parts:  # One by one: alternatives would hide an unsatisfiable part.
             await self._compile(text, param, grammar)
         return await self._compile(grammar.text, grammar.param, grammar)
 
     async def recompile(self, text: str) -> CompiledGrammar:
-        """Compile a grammar's text that another process of this server has compiled within the bounds.
+        """Compile a grammar that another process of this server has already compiled within the bounds.
 
         Raises RequestError.
         """
@@ -78,13 +79,13 @@ class BoundedCompiler:
             return cached
         if grammar.is_cheap:
             return await anyio.to_thread.run_sync(self._compiler.compile_text, text, param)
-        call = text.encode("utf-8", "surrogatepass")
-        # Rejections are remembered by digest: a client that repeats a bad schema of 64 KB must not fill memory with it.
-        digest = hashlib.sha256(call).digest()
+        encoded = text.encode("utf-8", "surrogatepass")
+        # Rejections are cached by digest, because a rejected schema may have 64 KiB.
+        digest = hashlib.sha256(encoded).digest()
         size, message = 0, self._rejected.get(digest)
         if message is None:
             try:
-                outcome = msgspec.msgpack.decode(await self.pool.run(call), type=Outcome)
+                outcome = msgspec.msgpack.decode(await self.pool.run(encoded), type=Outcome)
                 size = outcome.memory
                 message = "The constraint is too complex to be compiled." if outcome.has_panicked else outcome.error
             except LimitExceeded as exceeded:
@@ -95,7 +96,7 @@ class BoundedCompiler:
             if len(self._rejected) > _MOST_REJECTED:
                 self._rejected.popitem(last=False)
             raise RequestError(message, param=param)
-        # Outside the shared thread pool: compiling may take as long as the trial, which is seconds.
+        # With a limiter of its own: compiling may take seconds, as the trial did, and must not block other threads.
         return await anyio.to_thread.run_sync(self._compiler.compile_text, text, param, size, limiter=self._repeats)
 
     def _setup(self) -> bytes:

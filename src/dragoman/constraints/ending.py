@@ -1,9 +1,9 @@
 """Ends a constrained answer within its token limit: the last tokens are spent on a short legal ending.
 
-A sampled token is replaced only if after it no known ending would fit into the rest of the limit, so that an answer is
-what it would have been without the option for as long as possible. llguidance has no distance to the end of a grammar;
-the endings are found by a search that prefers tokens that close, and whose work is bounded. Where that ending decides
-whether to close, and which tokens then follow, a second search looks for the shortest one among all tokens.
+A sampled token is replaced only if no known ending would fit into the limit after it. Until then the answer is the same
+as without the option. llguidance does not tell the distance to the end of a grammar, so a bounded search finds the
+endings; it prefers tokens that close something. Before an answer is closed, a second search looks for the shortest
+ending among all tokens.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ _CLOSERS = frozenset(b"\"'`]})>")
 _PUNCTUATION = frozenset(b"\"'`[]{}(),:;<>/=|.")
 _WORDS = (b"true", b"false", b"null", b"0", b"1")
 _WIDTH = 4
-"""States of each length from which the search goes on where one is not enough."""
+"""Beam width: states of each length that the search expands, after a first search that expands only one."""
 _MAX_STATES = 1_500
-"""States that a search visits, at 20 microseconds each with the embedded vocabulary."""
+"""Maximum states that a search visits, at 20 microseconds each with the embedded vocabulary."""
 _SHORTEST_WIDTH, _SHORTEST_STATES, _MAX_CHOICES, _MAX_ALIKE = 32, 1_000, 128, 3
-"""Of the search for the shortest ending: states of a length from which it goes on, states it visits, tokens that
-are all tried where no more are allowed, and states with the same mask that it keeps."""
+"""Limits of the search for the shortest ending: states of each length that it expands, states that it visits, allowed
+tokens up to which it tries all of them, and states with the same mask that it keeps."""
 _MAX_FAILURES = 2
-"""Searches without a result after which an answer is left as it is."""
+"""Failed searches after which the answer is no longer checked."""
 _WINDOW = 64
-"""Tokens before the limit in which every token is checked, at least."""
+"""Minimum number of last tokens before the limit that are all checked."""
 
 
 class EndingSearch:
@@ -50,14 +50,14 @@ class EndingSearch:
 
     @cached_property
     def _preferences(self) -> tuple[tuple[NDArray[np.int64], int], ...]:
-        """Groups of token ids in which an end may continue, and how many of each group are tried.
+        """Groups of token ids that may continue an ending, and how many of each group are tried.
 
-        Punctuation is grouped by its first byte: only one of them ends a string.
+        Punctuation is grouped by its first byte: only one quotation mark ends a string.
         """
         special, tokens = set(self._vocabulary.special_token_ids), self._vocabulary.tokens
         closing: dict[int, list[int]] = {byte: [] for byte in _CLOSERS}
         opening: dict[int, list[int]] = {byte: [] for byte in _PUNCTUATION}
-        controls, words, letters, long, halves = (list[int]() for _ in range(5))
+        controls, words, letters, long, continuation_bytes = (list[int]() for _ in range(5))
         for id, token in enumerate(tokens):
             if id in special:
                 controls.append(id)
@@ -66,18 +66,16 @@ class EndingSearch:
             elif token in _WORDS:
                 words.append(id)
             elif len(token) == 1 and 0x80 <= token[0] < 0xC0:
-                halves.append(id)  # The rest of a character that has begun.
+                continuation_bytes.append(id)  # UTF-8: they complete a character that has begun.
             elif token.isalnum():
                 (letters if len(token) == 1 else long).append(id)
         for group in (*closing.values(), *opening.values()):
-            # A short token leaves the grammar more ways to end than a long one that opens something new behind its
-            # bracket.
+            # A short token leaves more ways to end than a long one that opens something new after its bracket.
             group.sort(key=lambda id: len(tokens[id]))
         long.sort(key=lambda id: -len(tokens[id]))
-        # So few of each kind, because the kind decides whether an answer can end, and rarely which token of it is
-        # taken.
+        # A few of each kind suffice: whether an answer can end depends on the kind, rarely on the token.
         limits = [(group, 2) for group in closing.values()] + [(group, 1) for group in opening.values()]
-        limits += [(controls, 8), (words, 3), (letters, 2), (long, 2), (halves, 2)]
+        limits += [(controls, 8), (words, 3), (letters, 2), (long, 2), (continuation_bytes, 2)]
         return tuple((np.array(group, np.int64), limit) for group, limit in limits if group)
 
     @cached_property
@@ -87,12 +85,13 @@ class EndingSearch:
         return np.array(single, np.int64)
 
     def find(self, state: llguidance.LLMatcher, max_tokens: int) -> Ending | None:
-        """Find a short ending of at most `max_tokens` tokens, if the search knows one. state: not changed."""
+        """Find a short ending of at most `max_tokens` tokens; None if none is found. Does not change the state."""
         probe = state.deep_copy()
         if probe.is_accepting():
             return ()
         return (
-            # From cheap to expensive: nearly every grammar ends by closing what is open, which the first search finds.
+            # From cheap to expensive: in nearly every grammar, closing what is open is enough, and the first search
+            # finds that.
             self._search(probe, max_tokens, 1, narrow=True)
             or self._search(probe, max_tokens, _WIDTH, narrow=True)
             or self._search(probe, max_tokens, _WIDTH, narrow=False)
@@ -101,7 +100,7 @@ class EndingSearch:
     def find_shortest(self, state: llguidance.LLMatcher, max_tokens: int) -> Ending | None:
         """Find the shortest ending of at most `max_tokens` tokens; None if there is none, or the search gives up.
 
-        It tries every token where a state allows few of them, so it costs more than `find`. state: not changed.
+        It tries every token where a state allows few of them, so it costs more than `find`. Does not change the state.
         """
         probe = state.deep_copy()
         if probe.is_accepting():
@@ -139,7 +138,7 @@ class EndingSearch:
         return None
 
     def _join(self, path: Ending) -> bytes:
-        """The text of tokens; control tokens differ from the same characters."""
+        """Return the bytes of these tokens. A control token becomes 0xFF and its id, which differs from all text."""
         special, tokens = self._special, self._vocabulary.tokens
         return b"".join(b"\xff%d" % id if id in special else tokens[id] for id in path)
 
@@ -148,7 +147,7 @@ class EndingSearch:
         return frozenset(self._vocabulary.special_token_ids)
 
     def _choose(self, mask: bytes) -> list[int]:
-        """All tokens that the mask allows, or some of each kind if they are many; those with most text first."""
+        """Return the tokens that the mask allows, or a few of each kind if there are too many; longest first."""
         allowed = np.unpackbits(np.frombuffer(mask, np.uint8), bitorder="little")
         candidates: list[int] = np.flatnonzero(allowed).tolist()
         if len(candidates) > _MAX_CHOICES:
@@ -157,19 +156,20 @@ class EndingSearch:
         return sorted((id for id in candidates if id < len(tokens)), key=lambda id: -len(tokens[id]))
 
     def _prefer(self, allowed: NDArray[np.uint8]) -> list[int]:
-        """Some of the allowed tokens of each kind."""
+        """Return a few of the allowed tokens of each kind."""
         ids: list[int] = []
         for group, limit in self._preferences:
             ids += group[allowed[group] != 0][:limit].tolist()
         return ids
 
     def _search(self, probe: llguidance.LLMatcher, max_tokens: int, width: int, *, narrow: bool) -> Ending | None:
-        """Search by breadth, in the states of each length that allow the fewest tokens: inside a string nearly all are.
+        """Run a beam search that prefers states whose mask allows few tokens: inside a string, nearly all are allowed.
 
-        States of one length with the same mask are taken for the same; the one with most text is kept, because it is
+        States of one length with the same mask count as equal; the one with the most text is kept, because it is
         nearer to a minimum length.
 
-        width: states of each length from which it goes on.
+        width: the beam width: states of each length that it expands.
+        narrow: try a few tokens of each kind; False tries all tokens of one byte, and the control tokens.
         """
         level: dict[int, dict[bytes, Ending]] = {0: {probe.compute_bitmask(): ()}}
         visited = 0
@@ -201,7 +201,7 @@ class EndingSearch:
     def _continue(
         self, probe: llguidance.LLMatcher, path: Ending, mask: bytes, *, narrow: bool
     ) -> Iterator[Sequence[int]]:
-        """Yield what may follow a path: what the grammar forces, or single tokens; words and long ones first."""
+        """Yield the continuations of a path: the tokens that the grammar forces, or single ones, words first."""
         if path:
             probe.try_consume_tokens(list(path))
         # Text that has no alternative costs one state instead of one for each of its tokens. llguidance writes a
@@ -227,9 +227,9 @@ class EndingSearch:
 
 
 class ClosingMatcher:
-    """A matcher whose answer can be ended within `max_tokens`.
+    """A matcher that ends the answer legally within `max_tokens`, if the search finds an ending.
 
-    was_closed: tokens of the model were replaced to end the answer.
+    was_closed: sampled tokens were replaced to end the answer.
     """
 
     def __init__(self, matcher: Matcher, state: llguidance.LLMatcher, search: EndingSearch, max_tokens: int) -> None:
@@ -240,8 +240,9 @@ class ClosingMatcher:
         self._next: tuple[int, Ending] | None = None
         """A token that was checked, and the ending after it."""
         self._checks_from = max_tokens
-        """Checking begins when so many tokens are left."""
+        """Remaining tokens at which the next search for an ending runs."""
         self._checks = False
+        """Whether every sampled token is checked."""
         self._failures = 0
         self.was_closed = False
 
@@ -249,7 +250,7 @@ class ClosingMatcher:
         mask = self._matcher.mask()
         if not self.was_closed:
             return mask
-        # One allowed token: engines sample through the mask, so the ending needs no other way into them.
+        # A mask with one allowed token: engines sample through it, so they need no other interface for the ending.
         only = np.zeros(8 * len(mask), np.uint8)
         only[self._closing_token] = 1
         return np.packbits(only, bitorder="little").tobytes()
@@ -275,10 +276,10 @@ class ClosingMatcher:
         return self._matcher.finished
 
     def replace(self, token: int) -> int:
-        """The token to append instead of a sampled one, so that the answer can still be ended."""
+        """Return the token to append instead of a sampled one: another one if the answer has to be closed now."""
         if self.was_closed:
             return self._closing_token
-        # Until every token is checked, the distance to the end is looked at whenever half of what was left is left.
+        # Until every token is checked, an ending is searched for each time the remaining tokens have halved.
         if not self._checks and self._left <= self._checks_from:
             ending = self._ending = self._search.find(self._state, self._left)
             self._checks = ending is None or self._left <= _WINDOW + 4 * len(ending)
@@ -290,7 +291,7 @@ class ClosingMatcher:
             if self._ending is None:
                 self._ending = self._search.find_shortest(self._state, self._left)
             if self._ending is None:
-                # Without an ending that fits, the answer is cut, as it is without the option.
+                # No ending fits: the answer is truncated, as it would be without the option.
                 self._failures += 1
                 self._checks = self._failures < _MAX_FAILURES
                 self._checks_from = self._left if self._checks else 0
@@ -306,14 +307,14 @@ class ClosingMatcher:
         return self._closing_token
 
     def _find_ending_after(self, token: int, ending: Ending) -> Ending | None:
-        """An ending that fits into what is left after the token; None if none is found."""
+        """Find an ending that fits into the remaining tokens after this one; None if none is found."""
         state = self._state.deep_copy()
         if not state.consume_token(token):
             return ending  # The engine reports a token that the grammar does not allow.
         if state.is_accepting():
             return ()
         left = self._left - 1
-        # In most places, such as a string, an ending remains one. Else the token was often the beginning of it.
+        # Mostly, as inside a string, the previous ending is still valid. Otherwise the token was often its beginning.
         for candidate in (ending, ending[1:], ending[2:]):
             if candidate and len(candidate) <= left and _is_complete_after(state, candidate):
                 return candidate
@@ -326,7 +327,7 @@ class ClosingMatcher:
 
 
 def _is_complete_after(state: llguidance.LLMatcher, ending: Ending) -> bool:
-    """Whether the answer is complete after these tokens. state: not changed."""
+    """Whether the answer is complete after these tokens. Does not change the state."""
     if state.validate_tokens(list(ending)) < len(ending):
         return False
     count = state.try_consume_tokens(list(ending))

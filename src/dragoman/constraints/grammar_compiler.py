@@ -1,6 +1,6 @@
 """Compiles grammars for a vocabulary and matches responses against them.
 
-The limits below bound the work of each step. They do not bound compiling, see `bounded`.
+`CompilerLimits` bounds the work of each step, but not that of compiling; for that see `bounded`.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ if TYPE_CHECKING:
     import llguidance
 
     Tools = tuple[llguidance.LLTokenizer, llguidance.LLParserLimits]
-    """The vocabulary, and the limits of each step of a grammar."""
+    """The vocabulary in llguidance's form, and the limits of each parser step."""
 
 
 class CompilerLimits(Struct, frozen=True):
     """The limits of a compiler.
 
-    max_cached_grammars: compiled grammars in the cache.
-    max_cached_chars: their total length in characters.
-    bytes: their total compiled size, where it is known.
+    max_cached_grammars: maximum compiled grammars in the cache.
+    max_cached_chars: maximum total length of their texts in characters.
+    bytes: maximum total compiled size in bytes; grammars of unknown size do not count.
 
-    For the others see llguidance's LLParserLimits.
+    The other fields are passed to llguidance's LLParserLimits.
     """
 
     max_cached_grammars: int = 1024
@@ -52,7 +52,7 @@ class Compiler:
     """Compiles grammars for one vocabulary and caches them. Thread-safe.
 
     eos: ids that end a response, at least one.
-    vocab_size: the model's, where it is padded beyond the tokenizer's.
+    vocab_size: size of the model's vocabulary if it is padded beyond the tokenizer's; None uses the tokenizer's.
     """
 
     def __init__(
@@ -81,17 +81,17 @@ class Compiler:
         return self._limits
 
     def compile(self, grammar: ConstraintGrammar) -> CompiledGrammar:
-        """Compile a grammar. Blocking and unbounded: only for grammars that are known to be cheap.
+        """Compile a grammar. Blocks for an unbounded time: only for grammars that are known to be cheap.
 
         Raises:
             RequestError: the constraint is invalid, unsupported or unsatisfiable; `param` names it.
         """
-        for param, text in grammar.parts:  # alone: alternatives would hide an unsatisfiable part
+        for param, text in grammar.parts:  # One by one: alternatives would hide an unsatisfiable part.
             self.compile_text(text, param)
         return self.compile_text(grammar.text, grammar.param)
 
     def find_compiled(self, text: str) -> CompiledGrammar | None:
-        """The cached grammar, if any."""
+        """Return the cached grammar of this text, if any."""
         with self._lock:
             cached = self._cache.get(text)
             if cached is None:
@@ -100,7 +100,11 @@ class Compiler:
             return cached[0]
 
     def compile_text(self, text: str, param: str | None, size: int = 0) -> CompiledGrammar:
-        """Compile one grammar text, as `compile`. size: its compiled size in bytes."""
+        """Compile one grammar text; raises the same errors as `compile`.
+
+        param: the parameter that an error names.
+        size: its compiled size in bytes; 0 if unknown.
+        """
         cached = self.find_compiled(text)
         if cached is not None:
             return cached
@@ -116,7 +120,7 @@ class Compiler:
             raise RequestError(rejected.message, param=param) from rejected
         with self._lock:
             if text in self._cache:
-                # Another thread was faster.
+                # Another thread has compiled it meanwhile.
                 return self._cache[text][0]
             self._cached_chars += len(text)
             self._bytes += size
@@ -126,9 +130,9 @@ class Compiler:
                 or self._cached_chars > limits.max_cached_chars
                 or self._bytes > limits.bytes
             ):
-                evicted, (_, freed) = self._cache.popitem(last=False)
-                self._cached_chars -= len(evicted)
-                self._bytes -= freed
+                evicted_text, (_, evicted_bytes) = self._cache.popitem(last=False)
+                self._cached_chars -= len(evicted_text)
+                self._bytes -= evicted_bytes
         return compiled
 
 
@@ -149,7 +153,7 @@ def make_tools(vocabulary: GrammarVocabulary, limits: CompilerLimits) -> Tools:
 
 
 def compile_with(tools: Tools, text: str) -> CompiledGrammar:
-    """Compile a text. Raises InvalidGrammar, and EngineError where llguidance panics."""
+    """Compile a grammar in llguidance's syntax. Raises InvalidGrammar, also where llguidance panics."""
     import llguidance  # noqa: PLC0415
 
     tokenizer, limits = tools
@@ -157,9 +161,9 @@ def compile_with(tools: Tools, text: str) -> CompiledGrammar:
         pristine = llguidance.LLMatcher(tokenizer, text, log_level=0, limits=limits)
         _check_compiled(pristine)
         warnings = _describe_warnings(pristine.get_grammar_warnings())
-        first = pristine.deep_copy()  # A grammar that matches nothing is detected only when the first mask is computed.
-        first.compute_bitmask()
-        _check_compiled(first)
+        probe = pristine.deep_copy()  # A grammar that matches nothing is detected only when the first mask is computed.
+        probe.compute_bitmask()
+        _check_compiled(probe)
     return CompiledGrammar(text, pristine, warnings)
 
 
@@ -177,7 +181,7 @@ class CompiledGrammar:
     def build_matcher(self) -> Matcher:
         """Build a matcher for a new response. Takes microseconds."""
         with self._lock, _convert_panics():
-            # A copy takes the compiled grammar along without compiling it again.
+            # A copy does not compile the grammar again.
             return _Matcher(self._initial_matcher.deep_copy())
 
     def build_closing_matcher(self, endings: EndingSearch, max_tokens: int) -> Matcher:
@@ -261,8 +265,9 @@ def _build_too_complex_error() -> InvalidGrammar:
 
 
 def _check_compiled(matcher: llguidance.LLMatcher) -> None:
-    """Raise for a failed matcher. A panic here is the grammar's fault: llguidance overflows on some within its
-    limits.
+    """Raise InvalidGrammar for a matcher that failed to compile.
+
+    A panic counts as the grammar's fault: llguidance overflows on some grammars within its limits.
     """
     if not matcher.is_error():
         return
@@ -274,7 +279,7 @@ def _check_compiled(matcher: llguidance.LLMatcher) -> None:
 
 
 def _describe_warnings(warnings: Sequence[str]) -> tuple[str, ...]:
-    """llguidance's warnings about what it does not enforce, each with the keyword."""
+    """Describe what llguidance does not enforce, one text for each keyword, from its warnings."""
     described: dict[str, None] = {}
     for warning in warnings:
         keys = warning.removeprefix("Unimplemented keys: ")
@@ -290,7 +295,7 @@ def _describe_warnings(warnings: Sequence[str]) -> tuple[str, ...]:
 
 
 def _find_reason(matcher: llguidance.LLMatcher) -> str:
-    """The error message without positions, which refer to a text that the client has not written."""
+    """Return the error message without positions, which refer to the generated grammar, not to the client's text."""
     lines = matcher.get_error().partition("\n<")[0].splitlines()
     relevant_lines = [line for line in lines if " | " not in line and line.strip(" ^")]
     text = " ".join(line.strip() for line in relevant_lines)

@@ -1,7 +1,7 @@
 """Validates and bounds JSON Schemas that clients send, before anything is compiled from them.
 
-Which ones are cheap to compile was measured with llguidance 1.9 for the keywords listed here, 2048 tokens: 2,000 values
-compile in less than 20 ms. Other keywords may take any time, above all where several regular expressions apply at once.
+The keywords that count as cheap were measured with llguidance 1.9 and 2048 tokens: a schema of 2,000 values compiles in
+less than 20 ms. Other keywords may take any time, above all if several regular expressions apply to one value.
 """
 
 from __future__ import annotations
@@ -19,11 +19,12 @@ from ..core.errors import RequestError
 
 MAX_BYTES = 64 * 1024
 MAX_LEVELS = 32
+"""Maximum nested schemas."""
 MAX_INTERSECTED = 8
-"""Regular expressions that may apply at once: the work to intersect them doubles with each."""
+"""Maximum regular expressions that may apply to one value: the work to intersect them doubles with each."""
 
 MOST_MULTIPLE = 10_000
-"""Maximum `multipleOf` in units of its last digit: the automaton has as many states (0.1 s and 10 MB for 10,000)."""
+"""Maximum `multipleOf` in units of its last digit: the automaton has that many states (0.1 s and 10 MB for 10,000)."""
 
 DRAFTS = frozenset(
     [
@@ -36,23 +37,25 @@ DRAFTS = frozenset(
 )
 Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
 _APPLICATORS = frozenset({"allOf", "anyOf", "oneOf", "$ref", "$dynamicRef"})
+"""Keywords that apply other schemas to the same value."""
 INERT = frozenset(
     [
         *("$anchor", "$comment", "$defs", "$dynamicAnchor", "$id", "$schema", "$vocabulary", "default", "definitions"),
         *("deprecated", "description", "example", "examples", "readOnly", "title", "writeOnly", "x-guidance"),
     ]
 )
+"""Keywords that do not constrain a value."""
 Schema: TypeAlias = "dict[str, Json] | bool"
 
 
 def check_schema(schema: str, param: str) -> None:
-    """Raise RequestError for an invalid, too large or too deep JSON Schema."""
+    """Raise RequestError for a JSON Schema that `parse_schema` rejects."""
     parse_schema(schema, param)
 
 
 def parse_schema(schema: str, param: str) -> Schema:
-    """The schema as Python holds it. Raises RequestError as `check_schema`."""
-    # The first check spares the encoding of a huge text.
+    """Parse a JSON Schema. Raises RequestError if it is invalid, too large, too deep or too expensive."""
+    # Characters are counted first, to avoid encoding a huge text.
     if len(schema) > MAX_BYTES or len(schema.encode("utf-8", "surrogatepass")) > MAX_BYTES:
         raise RequestError(f"The JSON Schema is larger than {MAX_BYTES // 1024} KiB.", param=param)
     try:
@@ -80,8 +83,10 @@ def _build_too_deep_error(param: str) -> RequestError:
 
 
 def _check_work(schema: Schema, param: str) -> None:
-    """Reject a schema that could take any time: whose merged parts could intersect too many expressions, or with a
-    `multipleOf` of many digits, alone or as the least common multiple of those that may be merged.
+    """Reject a schema that could take unbounded time to compile. Raises RequestError.
+
+    That is one whose merged parts may intersect too many regular expressions, or whose `multipleOf` has many digits,
+    alone or as the least common multiple of those that may be merged.
     """
     objects = [part for part in iterate_parts(schema) if isinstance(part, dict)]
     is_merged = any(combines_schemas(part) for part in objects)
@@ -96,7 +101,7 @@ def _check_work(schema: Schema, param: str) -> None:
         value = part.get("multipleOf")
         if not isinstance(value, (int, float)):
             continue
-        # By its text: 0.1 is not a tenth as a float, and its exact value has a denominator of 2**55.
+        # Parsed from its text: the float 0.1 is not exactly a tenth, its fraction has a denominator of 2**55.
         multiple = abs(Fraction(str(value)))
         if common == 1 or not is_merged:
             common = multiple
@@ -104,13 +109,13 @@ def _check_work(schema: Schema, param: str) -> None:
             numerator = math.lcm(common.numerator, multiple.numerator)
             common = Fraction(numerator, math.gcd(common.denominator, multiple.denominator))
         if max(_count_last_digit_units(multiple), _count_last_digit_units(common)) > MOST_MULTIPLE:
-            message = f"multipleOf {str(value)[:50]} is not supported: without a decimal point and zeros at its end"
-            merged = ", and together with the others that hold for the same value," if common != multiple else ""
+            message = f"multipleOf {str(value)[:50]} is not supported: without a decimal point and trailing zeros"
+            merged = ", and combined with others that apply to the same value," if common != multiple else ""
             raise RequestError(f"{message}{merged} it may be at most {MOST_MULTIPLE}.", param=param)
 
 
 def _count_last_digit_units(value: Fraction) -> int:
-    """12.3 is 123 units of its last digit, 4,500 is 45."""
+    """Return a number in units of its last digit that is not zero: 123 for 12.3, 45 for 4,500."""
     digits = Decimal(value.numerator) / Decimal(value.denominator)
     return int(str(digits.normalize()).partition("E")[0].replace(".", "") or 0)
 
@@ -136,7 +141,10 @@ def iterate_parts(schema: Json) -> Iterator[Json]:
 
 
 def _check_meta(schema: Schema, param: str) -> None:
-    """Validate against the metaschema. An unknown `$schema` URL is rejected, as the library would fetch it."""
+    """Validate against the metaschema. An unknown `$schema` URL is rejected: the library would fetch it.
+
+    Raises RequestError.
+    """
     import jsonschema_rs  # noqa: PLC0415 (a schema is rare, and loading takes long)
 
     draft = schema.get("$schema") if isinstance(schema, dict) else None
@@ -153,8 +161,9 @@ def _check_meta(schema: Schema, param: str) -> None:
 
 
 CHEAP_VALUES = 2000
-"""Total JSON values in the schemas of a cheap grammar."""
+"""Maximum total JSON values in the schemas of a cheap grammar."""
 _CHEAP_MULTIPLE = 100
+"""Maximum integer `multipleOf` of a cheap grammar."""
 _SCHEMAS_BY_NAME = frozenset({"properties", "$defs", "definitions"})
 _SCHEMA_LISTS = frozenset({"anyOf", "oneOf", "prefixItems"})
 _SCHEMAS = frozenset({"items", "additionalProperties"})
@@ -167,14 +176,14 @@ _PLAIN = frozenset(
 
 
 _BOUNDED_KEYWORDS = INERT | _PLAIN | _SCHEMAS_BY_NAME | _SCHEMA_LISTS | _SCHEMAS
-"""The keywords that are cheap to compile, alone or with their subschemas."""
+"""The keywords that are cheap to compile, including their subschemas."""
 
 
 class Work(Struct, frozen=True):
     """The estimated work of a schema.
 
-    values: JSON values in it.
-    costly: keywords that may take any time.
+    values: number of JSON values in it.
+    costly: its keywords that may take any time to compile.
     """
 
     values: int

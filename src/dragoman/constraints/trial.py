@@ -1,4 +1,4 @@
-"""Runs in a worker process: compiles a grammar to measure its cost.
+"""The worker process that compiles a grammar to measure its cost.
 
 A compiled grammar cannot be sent to another process. Compiling is deterministic: a grammar that passes here takes the
 same time and memory in the server, and one that fails is never compiled there.
@@ -18,7 +18,7 @@ from .grammar_compiler import CompilerLimits, GrammarVocabulary, InvalidGrammar,
 
 
 class TrialSetup(Struct, frozen=True):
-    """A `GrammarVocabulary`, and the limits."""
+    """The fields of a `GrammarVocabulary`, and the compiler's limits."""
 
     tokens: list[bytes]
     special: list[int]
@@ -29,7 +29,7 @@ class TrialSetup(Struct, frozen=True):
 class Outcome(Struct, frozen=True):
     """The result of a trial.
 
-    error: why the grammar does not compile.
+    error: why the grammar does not compile; None if it does.
     has_panicked: llguidance panicked, possibly because of the grammar.
     memory: compiled size in bytes.
     """
@@ -40,19 +40,18 @@ class Outcome(Struct, frozen=True):
 
 
 def start(data: bytes) -> Callable[[bytes], bytes]:
+    """Build the worker's function, which maps a grammar to its Outcome, from an encoded TrialSetup."""
     setup = msgspec.msgpack.decode(data, type=TrialSetup)
     single = {token[0]: id for id, token in enumerate(setup.tokens) if len(token) == 1}
 
     def encode(text: str) -> list[int]:
-        """A stand-in for the tokenizer: how forced text is tokenised affects generation, but hardly the cost of
-        compiling.
-        """
+        """Encode byte by byte. The real tokenizer affects generation, but hardly the cost of compiling."""
         return [single[byte] for byte in text.encode() if byte in single]
 
     tools = make_tools(GrammarVocabulary(setup.tokens, setup.special, setup.eos, encode), setup.limits)
 
     def work(call: bytes) -> bytes:
-        before, begun = memory_in_use(), process_time()
+        memory_before, started_at = memory_in_use(), process_time()
         try:
             compiled = compile_with(tools, call.decode("utf-8", "surrogatepass"))
         except InvalidGrammar as rejected:
@@ -60,9 +59,9 @@ def start(data: bytes) -> Callable[[bytes], bytes]:
         except EngineError:
             outcome = Outcome(has_panicked=True)
         else:
-            # Where the platform reports no memory: no measured grammar allocates more than 100 MB per second.
-            estimate = int((process_time() - begun) * 100_000_000)
-            outcome = Outcome(memory=max(memory_in_use() - before, estimate))
+            # For platforms that report no memory: no measured grammar allocates more than 100 MB per second.
+            estimate = int((process_time() - started_at) * 100_000_000)
+            outcome = Outcome(memory=max(memory_in_use() - memory_before, estimate))
             del compiled
         return msgspec.msgpack.encode(outcome)
 

@@ -108,11 +108,11 @@ class Trainable(Protocol):
 
 
 class WeightHistory(Struct, frozen=True):
-    """The updates of a model's weights since the server's start, as the next engine has to know them.
+    """The updates of a model's weights since the server's start, for the engine that replaces this one.
 
-    version: of the weights that it has.
-    updates: how many there were, also those of its predecessors.
-    run_time_version: of the last weights that were sent at run time; None while those of the start are to be served.
+    version: version of the weights that the engine has.
+    updates: number of updates, including those of its predecessors.
+    run_time_version: version of the last weights that were sent at run time; None while the initial ones are served.
     """
 
     version: str = INITIAL_WEIGHT_VERSION
@@ -122,7 +122,7 @@ class WeightHistory(Struct, frozen=True):
 
 @runtime_checkable
 class SucceedingTrainable(Trainable, Protocol):
-    """A Trainable that knows what its predecessor had: an engine whose process has ended, or that was unloaded."""
+    """A Trainable that takes over the history of its predecessor, whose process has ended or that was unloaded."""
 
     @property
     def history(self) -> WeightHistory: ...
@@ -130,17 +130,17 @@ class SucceedingTrainable(Trainable, Protocol):
     async def succeed(self, history: WeightHistory) -> None:
         """Take over from the predecessor, before the first request.
 
-        Weights that were sent at run time are gone with it. Requests are then rejected until new ones are
-        sent, or the present ones are given a name: else a trainer would take old weights for new ones.
+        Weights that were sent at run time are lost with it. Requests are then rejected until new ones are sent or the
+        current ones are renamed: otherwise a trainer would mistake old weights for new ones.
         """
         ...
 
 
 def build_lost_weights_error(version: str) -> Overloaded:
-    """Build the error of a request that would be answered by other weights than those that were sent last."""
+    """Build the error for requests that would be answered by other weights than those sent last."""
     return Overloaded(
-        f"The model was loaded again and has lost the weights of version {version!r:.80}. Send them again, or accept "
-        "those of its directory with /update_weight_version.",
+        f"The model was reloaded and has lost the weights of version {version!r:.80}. Send them again, or accept those "
+        "of its directory with /update_weight_version.",
         code="weights_lost",
     )
 
@@ -148,9 +148,9 @@ def build_lost_weights_error(version: str) -> Overloaded:
 class RankState(Struct, frozen=True):
     """The state of a simulated engine core.
 
-    blocks, used_blocks, cached_blocks: of the KV cache; a block can be in use and cached.
-    steps: since the start.
-    step_tokens, step_seconds: of the last ones, oldest first, in simulated time.
+    blocks, used_blocks, cached_blocks: blocks of the KV cache; a block can be in use and cached.
+    steps: number of steps since the start.
+    step_tokens, step_seconds: tokens and simulated seconds of the last steps, oldest first.
     """
 
     running: int
@@ -164,7 +164,11 @@ class RankState(Struct, frozen=True):
 
 
 class SimulationState(Struct, frozen=True):
-    """The state of a simulated engine. block_size: tokens of a block. time_scale: 10 is ten times as fast."""
+    """The state of a simulated engine.
+
+    time_scale: speed of simulated time; 10 is ten times as fast as real time.
+    block_size: tokens in a block of the KV cache.
+    """
 
     time_scale: float
     block_size: int
@@ -181,7 +185,7 @@ class Simulated(Protocol):
         """Change the speed of simulated time, from the next step on.
 
         Raises:
-            Unsupported: the speed cannot change while it runs.
+            Unsupported: the speed cannot be changed while the engine runs.
         """
         ...
 
@@ -206,7 +210,7 @@ class Scriptable(Protocol):
         ...
 
     def get_faults(self) -> str:
-        """The active faults, as JSON text."""
+        """Return the active faults as JSON text."""
         ...
 
 
@@ -216,10 +220,10 @@ class Scriptable(Protocol):
 class PullProgress(Struct, frozen=True, omit_defaults=True):
     """One report of a download, as a client sees it.
 
-    status: what is being done, such as `pulling manifest`, `pulling 8eeb52dfb3bb`, `verifying sha256 digest`; the last
+    status: the current step, such as `pulling manifest`, `pulling 8eeb52dfb3bb`, `verifying sha256 digest`; the last
     report of a complete download has `success`.
-    digest: of the file that is being downloaded: `sha256:` and 64 hexadecimal digits.
-    total, completed: bytes of that file.
+    digest: digest of the file that is being downloaded: `sha256:` and 64 hexadecimal digits.
+    total, completed: size of that file, and the part of it that has been downloaded, in bytes.
     """
 
     status: str
@@ -229,7 +233,7 @@ class PullProgress(Struct, frozen=True, omit_defaults=True):
 
 
 class ModelPuller(Protocol):
-    """Downloads models by name. What is downloaded can be served; whether it is served at once is its own decision."""
+    """Downloads models by name. A downloaded model can be served; the puller decides whether it is served at once."""
 
     def pull(self, model: str) -> AsyncGenerator[PullProgress]:
         """Download a model, and report the progress. Closing the generator cancels the download.

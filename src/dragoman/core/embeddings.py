@@ -10,7 +10,7 @@ from .errors import RequestError, Unsupported
 
 
 class Pooling(StrEnum):
-    """The way in which the vectors of a text's tokens are combined into one."""
+    """The method that combines the vectors of a text's tokens into one."""
 
     MEAN = "mean"
     CLS = "cls"
@@ -45,8 +45,8 @@ class EmbeddingInfo(Struct, frozen=True):
             raise RequestError(f"This model's vectors have {self.dimensions} dimensions.", param="dimensions")
         if not self.matryoshka:
             raise Unsupported(
-                f"This model's vectors have {self.dimensions} dimensions and cannot be shortened: it was not trained "
-                "for it (matryoshka).",
+                f"This model's vectors have {self.dimensions} dimensions and cannot be shortened: the model was not "
+                "trained for it (matryoshka).",
                 param="dimensions",
             )
         # The lengths the model was trained for; others would give vectors of unknown quality.
@@ -56,7 +56,7 @@ class EmbeddingInfo(Struct, frozen=True):
 
 
 class EncodingTask(StrEnum):
-    """The result that a model computes of texts without generating any."""
+    """A kind of result that a model computes from texts without generating any."""
 
     EMBEDDINGS = "embeddings"
     SCORING = "scoring"
@@ -77,7 +77,10 @@ class TextInputs(Struct, frozen=True):
 
 
 class TextEmbedRequest(Struct, frozen=True):
-    """An embedding request before tokenization. dimensions, normalize: as in EmbedRequest, but not checked."""
+    """An embedding request before tokenization.
+
+    dimensions, normalize: as in EmbedRequest, but not checked yet.
+    """
 
     model: str
     texts: TextInputs

@@ -1,8 +1,8 @@
 """The interfaces of engines.
 
 There are two kinds. An `Engine` emits events: an upstream server, a script. A `TokenEngine` maps token ids to token
-ids: a model that we step ourselves, the simulator. For those the pipeline does detokenization, stop strings, n
-choices and usage, in one implementation for all of them.
+ids: a model that runs in this process, the simulator. For token engines the pipeline implements detokenization, stop
+strings, n choices and usage once for all.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from .images import PromptImage
 from .request import NO_EXTRAS, Conversation, Extras, GenerateRequest, Sampling
 
 MAX_LISTED_IDS = 10
-"""Maximum wrong token ids that an error names."""
+"""Maximum invalid token ids that an error lists."""
 
 
 class Feature(StrEnum):
@@ -64,11 +64,10 @@ class Capabilities(Struct, frozen=True):
 
     parameters: the supported fields of SamplingOptions, GenerationLimits and Extras; others are never ignored silently.
     max_logprobs: maximum alternatives for each token.
-    max_alternatives: how many of them it can know; a request for more gets a warning. None is all.
-    native_tools, native_reasoning: the engine's own events separate tool calls and reasoning, so that our parsers do
-    not run.
-    verifies_reasoning: its reasoning has seals, which it verifies itself when they come back.
-    has_one_choice: of a prompt for several choices, it needs one request for each of them.
+    max_alternatives: alternatives that it can report; a request for more gets a warning; None means all.
+    native_tools, native_reasoning: the engine's own events separate tool calls and reasoning; our parsers do not run.
+    verifies_reasoning: the engine seals its reasoning, and verifies the seals itself when clients send it back.
+    has_one_choice: the engine generates one choice per request, so that n choices require n requests.
     """
 
     features: frozenset[Feature] = frozenset()
@@ -146,9 +145,9 @@ class DirectEngine(Protocol):
     """An engine of events that can deliver deltas without resuming a coroutine for each."""
 
     def generate_directly(self, request: GenerateRequest, receiver: EventReceiver) -> AsyncGenerator[Event]:
-        """As `Engine.generate`, but while the consumer waits for the next event, deltas may go to `receiver` instead.
+        """Generate as `Engine.generate` does, but pass deltas to `receiver` while the consumer waits for an event.
 
-        Whatever starts, ends or fails the answer is yielded or raised.
+        Events that start or end the answer are always yielded, and errors are raised.
         """
         ...
 
@@ -158,7 +157,7 @@ class PromptCounter(Protocol):
     """An engine of events that counts the tokens of a prompt without answering it."""
 
     async def count_prompt_tokens(self, request: GenerateRequest) -> int:
-        """The prompt tokens that the usage of this request would have, also beyond the context length.
+        """Count the prompt tokens that this request's usage would report, even beyond the context length.
 
         Raises RequestError.
         """
@@ -166,7 +165,10 @@ class PromptCounter(Protocol):
 
 
 class RemoteTokens(Struct, frozen=True):
-    """The ids of a prompt. texts: those of its tokens, where they were asked for."""
+    """The token ids of a prompt.
+
+    texts: the text of each token; None unless requested.
+    """
 
     ids: tuple[int, ...]
     texts: tuple[str, ...] | None = None
@@ -174,14 +176,14 @@ class RemoteTokens(Struct, frozen=True):
 
 @runtime_checkable
 class RemoteTokenizer(Protocol):
-    """An engine of events whose tokens are made elsewhere: it has no tokenizer, but can ask for one's work."""
+    """An engine of events without a tokenizer of its own that can have another server tokenize."""
 
     async def tokenize_prompt(self, request: GenerateRequest, *, with_texts: bool = False) -> RemoteTokens:
         """Tokenize a text, or a conversation that is rendered first. Raises RequestError."""
         ...
 
     async def detokenize(self, ids: tuple[int, ...]) -> str:
-        """The text of these ids, control tokens included. Raises RequestError."""
+        """Return the text of these ids, control tokens included. Raises RequestError."""
         ...
 
 
@@ -199,7 +201,10 @@ class Matcher(Protocol):
     """The state of one constrained answer: which tokens may come next."""
 
     def mask(self) -> bytes:
-        """A bit mask over token ids, little-endian in each byte; 1 is allowed. May be longer than the vocabulary."""
+        """Return a bit mask over token ids, little-endian in each byte; 1 is allowed.
+
+        It may be longer than the vocabulary.
+        """
         ...
 
     def allows(self, token: int) -> bool:
@@ -211,7 +216,7 @@ class Matcher(Protocol):
         ...
 
     def replace(self, token: int) -> int:
-        """The token to append instead of a sampled one: another one where the answer has to be closed at its limit.
+        """Return the token to append instead of a sampled one: another one if the answer must be closed at its limit.
 
         Only for engines whose capabilities list the parameter `close_at_limit`.
         """
@@ -261,9 +266,9 @@ class TokenRequest(Struct, frozen=True):
     grammar: the matcher's grammar in llguidance's format, for an engine with an llguidance of its own (vLLM) or in
     another process.
     closes_at_limit: the matcher ends the answer within max_tokens, as the parameter `close_at_limit` demands.
-    extras: only those that the engine supports.
+    extras: the client's extras that the engine supports.
     images: in prompt order; only for an engine with Feature.IMAGES.
-    arrival_time: of the client's request, on the event loop's clock; None is now.
+    arrival_time: seconds on the event loop's clock when the client's request arrived; None is now.
     origin, choice: the client's request and the index of its choice, for engines that read text and tools (the
     simulator, a script). Engines that run a model do not need them.
     """
@@ -326,8 +331,10 @@ class PromptLogprobs(Struct, frozen=True, array_like=True, tag=1):
     logprobs: tuple[TokenLogprob | None, ...]
 
 
-# One for each token: not tracked by the garbage collector, and without field names when it is encoded.
+# One object for each token: not tracked by the garbage collector, and encoded without field names.
 class Sampled(Struct, frozen=True, gc=False, array_like=True, tag=2):
+    """A sampled token of a sequence."""
+
     id: str
     token: int
     logprobs: TokenLogprob | None = None
@@ -469,7 +476,7 @@ class Tokenizer(Protocol):
         ...
 
     def token_bytes(self, id: int) -> bytes:
-        """The bytes that this id contributes to a text; for an added token, those of its name."""
+        """Return the bytes that this id contributes to a text; for an added token, those of its name."""
         ...
 
     def is_special(self, id: int) -> bool: ...
@@ -523,7 +530,7 @@ class Scorer(Encoder, Protocol):
 
 @runtime_checkable
 class TextEncoder(Encoder, Protocol):
-    """A model that embeds or scores texts and tokenizes them itself: one of another server."""
+    """A model on another server that embeds or scores texts and tokenizes them itself."""
 
     @property
     def encoding_tasks(self) -> frozenset[EncodingTask]:
@@ -532,7 +539,7 @@ class TextEncoder(Encoder, Protocol):
 
     @property
     def scores_texts(self) -> bool:
-        """Whether `score_texts` works. A model without it may still embed the texts of both sides."""
+        """Whether `score_texts` works. A model without it may still embed queries and documents."""
         ...
 
     async def embed_texts(self, request: TextEmbedRequest) -> Embeddings:
@@ -565,7 +572,7 @@ def check_prompt(ids: tuple[int, ...], vocab_size: int, max_model_len: int) -> N
 
 
 def check_ids(ids: Collection[int], vocab_size: int, param: str) -> None:
-    """Raise RequestError for ids that are not in the vocabulary. It names the first of them, each once."""
+    """Raise RequestError if ids are not in the vocabulary. The error lists the first of them, each once."""
     # Two passes in C for the common case, instead of a Python loop over a long prompt.
     if not ids or (min(ids) >= 0 and max(ids) < vocab_size):
         return
@@ -577,11 +584,11 @@ def check_ids(ids: Collection[int], vocab_size: int, param: str) -> None:
 
 
 def check_unenforced_tool_choice(request: TokenRequest) -> None:
-    """For an engine that samples freely: what it calls cannot be enforced. Raises Unsupported."""
+    """Raise Unsupported for a tool choice that an engine without constrained decoding cannot enforce."""
     prompt = None if request.origin is None else request.origin.prompt
     if not isinstance(prompt, Conversation) or not prompt.tools or prompt.tool_choice.mode == "none":
         return
     if prompt.tool_choice.mode != "auto":
-        raise Unsupported("This engine cannot enforce a call: use `auto` or `none`.", param="tool_choice")
+        raise Unsupported("This engine cannot enforce a tool call; use `auto` or `none`.", param="tool_choice")
     if not prompt.parallel_tool_calls:
-        raise Unsupported("This engine cannot limit the number of calls.", param="parallel_tool_calls")
+        raise Unsupported("This engine cannot limit the number of tool calls.", param="parallel_tool_calls")

@@ -1,4 +1,4 @@
-"""The errors that a client can receive. Dialects decide what each one looks like on the wire.
+"""The errors that a client can receive, and the renaming of the fields that they name. Dialects serialize them.
 
     DragomanError
      +-- RequestError              400  the request is invalid or cannot be served
@@ -22,7 +22,7 @@
           +-- EngineTimeout        504  the engine exceeded its deadline
           +-- ConnectionDropped    500  an injected fault: the connection closes without a terminal event
 
-An error raised before `Started` becomes an HTTP status; after it, the dialect's own terminal event.
+An error raised before `Started` becomes an HTTP status; a later one becomes the dialect's own terminal event.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class DragomanError(Exception):
     retry_after: float | None = None
     """Seconds after which the same request may succeed; sent as `Retry-After`."""
     is_translated = False
-    """`param` is the client's own name of the field; otherwise it is the core's, which a dialect may rename."""
+    """Whether `param` is the client's name of the field. Otherwise it is the core's, which a dialect may rename."""
 
     def __init__(
         self, message: str, *, param: str | None = None, code: str | None = None, retry_after: float | None = None
@@ -131,9 +131,9 @@ class HeadersTooLarge(RequestError):
 
 
 class RateLimited(RequestError):
-    """A limit is reached.
+    """A rate limit was reached.
 
-    limit: what is limited, as OpenAI's `type` of the error names it (`requests`, `tokens`); None if unknown.
+    limit: the limited quantity, which OpenAI's errors have as `type` (`requests`, `tokens`); None if unknown.
     """
 
     status, code, retry_after = 429, "rate_limit_exceeded", 1.0
@@ -154,7 +154,7 @@ class RateLimited(RequestError):
 
 
 class BudgetExhausted(RateLimited):
-    """Retrying helps only after the day or the month, so clients should not do it by themselves."""
+    """The budget of the day or month is used up. Retries fail until it ends, so clients should not retry."""
 
     code, limit = "insufficient_quota", "insufficient_quota"
 
@@ -178,18 +178,22 @@ class EngineTimeout(EngineError):
 
 
 class ConnectionDropped(EngineError):
-    """The connection is closed without a terminal event, as by a crash between client and server."""
+    """An injected fault: the connection is closed without a terminal event, as if the server had crashed."""
 
     code = "connection_cut"
 
 
-# Names of a request's fields: a dialect, or an upstream, has its own for some of those that the core names.
+# Field names. A dialect or an upstream server may have other names for the request fields than the core.
 
+# The dotted path at the start of a warning, such as `messages[0].name`.
 _LEADING_PATH = re.compile(r"[A-Za-z_][\w.\[\]]*")
 
 
 class FieldNames:
-    """Renames paths. names: (regular expression of the start of a core path, replacement); the first match applies."""
+    """Renames the paths of fields.
+
+    names: pairs of a regular expression for the start of a core path, and its replacement; the first match applies.
+    """
 
     def __init__(self, *names: tuple[str, str]) -> None:
         self.names = names
@@ -214,11 +218,11 @@ class FieldNames:
             error.param = param
 
     def translate(self, error: DragomanError) -> None:
-        """As `rename_error`, from the core's name to the client's own. Has no effect the second time."""
+        """Rename the field from the core's name to the client's own. Has no effect the second time."""
         if not error.is_translated and error.param is not None:
             error.is_translated = True
             self.rename_error(error)
 
 
 CORE_NAMES = FieldNames()
-"""Of dialects whose names the core uses."""
+"""For dialects that use the core's own names."""

@@ -1,4 +1,4 @@
-"""The grammar of event streams: which event may follow which. The only definition; modelled on h11's _state.py."""
+"""The grammar of event streams: which event may follow which. A state machine modeled on h11's _state.py."""
 
 from __future__ import annotations
 
@@ -41,7 +41,10 @@ class ProtocolError(Exception):
 
 
 class EventGrammar:
-    """The state of one stream. `feed` raises ProtocolError at the first illegal event, `close` at a missing end."""
+    """The state of one stream.
+
+    `feed` raises ProtocolError for an illegal event, `close` if the stream is incomplete.
+    """
 
     def __init__(self) -> None:
         self._states: list[str] = []
@@ -74,8 +77,8 @@ class EventGrammar:
         else:
             if not 0 <= event.choice < len(self._states):
                 raise ProtocolError(f"{event}: there are {len(self._states)} choices")
-            # Structs check no types when they are built in Python, and a third party's None would fail only in a
-            # writer.
+            # msgspec does not validate structs built in Python; a None from a third-party engine would fail only later,
+            # in a writer.
             if isinstance(event, TextDelta | ReasoningDelta | RefusalDelta) and type(event.text) is not str:
                 raise ProtocolError(f"{event}: text must be a string")
             state = self._states[event.choice]
@@ -96,10 +99,10 @@ class EventGrammar:
         self._prompts[event.prompt] = True
 
 
-def _check_counts(event: Event, known: tuple[object, ...], optional: tuple[object, ...]) -> None:
-    """Check the numbers of tokens of a third party. None is unknown, where it is `optional`."""
-    for count in (*known, *(count for count in optional if count is not None)):
-        # Not isinstance: a bool would pass for an int.
+def _check_counts(event: Event, required: tuple[object, ...], optional: tuple[object, ...]) -> None:
+    """Check the token counts of a third-party engine. Those in `optional` may be None, which means unknown."""
+    for count in (*required, *(count for count in optional if count is not None)):
+        # Not isinstance, since True and False are ints too.
         if type(count) is not int or count < 0:
             raise ProtocolError(f"{event}: {count!r} is not a valid token count")
 

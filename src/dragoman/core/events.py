@@ -1,4 +1,4 @@
-"""The canonical event stream: what every engine emits and every dialect renders.
+"""The canonical event stream, which every engine emits and every dialect renders.
 
     stream := Started (PromptTokens | any choice's events, interleaved)* Finished
     choice := part* ChoiceFinished
@@ -35,13 +35,13 @@ class Token(Struct, frozen=True, gc=False):
     """One token of an answer or a prompt.
 
     id: UNKNOWN_TOKEN_ID if the engine does not report it.
-    text: its text; bytes that are not a whole character alone are replaced by U+FFFD.
+    text: its text; bytes that do not form a complete character are replaced by U+FFFD.
     logprob: natural logarithm of its probability; None if not requested or unknown.
     top: alternatives, best first.
     raw: its bytes if they differ from `text.encode()`.
     rank: 1 for the most likely token; None if unknown.
     special: a control token of the vocabulary, not text that looks like one.
-    markup: its text is in no part of the answer: a delimiter of reasoning or calls, or white space beside one.
+    markup: its text belongs to no part of the answer: a delimiter of reasoning or calls, or whitespace next to one.
     """
 
     id: int
@@ -88,7 +88,7 @@ class AppliedEdit(Struct, frozen=True):
     """A context edit that was applied to a conversation, see `request.Edit`.
 
     count: cleared tool results, or turns whose reasoning was cleared.
-    tokens: by how many the prompt is shorter.
+    tokens: number of tokens that the prompt became shorter by.
     """
 
     cleared: ClearedKind
@@ -99,11 +99,11 @@ class AppliedEdit(Struct, frozen=True):
 class Started(Struct, frozen=True, tag=True):
     """The prompt was accepted. Headers may be sent; nothing has been generated yet.
 
-    choices: of all prompts together; choice c belongs to prompt c // (choices / prompts).
+    choices: number of choices of all prompts; choice c belongs to prompt c // (choices / prompts).
     edited: applied context edits, in order.
     cached_tokens, written_tokens: see `Usage`.
-    warnings: what the engine ignores of the request, where that is known only now; they begin with a field's name.
-    elapsed: seconds since the engine started with the prompt, where it reports that late.
+    warnings: fields that the engine ignores and that are known only now; each warning begins with the field's name.
+    elapsed: seconds since the engine started on the prompt, if it reports the start late.
     """
 
     prompt_tokens: int
@@ -133,7 +133,7 @@ class TextDelta(Struct, frozen=True, tag=True, gc=False):
 class ReasoningDelta(Struct, frozen=True, tag=True, gc=False):
     """A piece of reasoning.
 
-    seal: see `message.Reasoning`; a delta with one is the last of its part.
+    seal: see `message.Reasoning`; a delta with a seal is the last of its part.
     """
 
     choice: int
@@ -151,7 +151,7 @@ class RefusalDelta(Struct, frozen=True, tag=True, gc=False):
 class ToolCallStart(Struct, frozen=True, tag=True):
     """The start of a tool call.
 
-    custom: a free-form tool, whose argument deltas are its raw input instead of JSON.
+    custom: the tool takes free text; its argument deltas are raw input instead of JSON.
     """
 
     choice: int
@@ -195,8 +195,8 @@ class ChoiceFinished(Struct, frozen=True, tag=True):
 class Timings(Struct, frozen=True):
     """The seconds of an answer with one choice, as vLLM's per-request metrics count them.
 
-    queue: from its admission until it left the queue.
-    first_token: from then until the first token; None without a token.
+    queue: from admission until the request left the queue.
+    first_token: from leaving the queue to the first token; None without a token.
     decode: from the first to the last token.
     """
 
@@ -206,7 +206,10 @@ class Timings(Struct, frozen=True):
 
 
 class Finished(Struct, frozen=True, tag=True):
-    """The end of the answer. timings: only where the server reports them."""
+    """The end of the answer.
+
+    timings: None unless the server reports them.
+    """
 
     usage: Usage
     timings: Timings | None = None
@@ -220,5 +223,5 @@ ChoiceEvent = Delta | ChoiceFinished
 
 
 def get_answer_tokens(event: Event) -> tuple[Token, ...]:
-    """The answer tokens that this event carries."""
+    """Return the answer's tokens that this event carries."""
     return () if isinstance(event, (Started, PromptTokens, Finished)) else event.tokens

@@ -1,6 +1,7 @@
-"""Frames of messages between processes of one server: the length as eight bytes, little-endian, and the message.
+"""Length-prefixed frames for messages between the processes of a server.
 
-An upload of weights can exceed 4 GB, which is more than four bytes can tell.
+A frame is the length in eight bytes, little-endian, and the message. Four bytes would not suffice: an upload of weights
+can exceed 4 GB.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ async def read_frame(reader: ExactReader) -> bytes:
 
 
 class FrameBuffer:
-    """Splits received bytes into messages: a stream socket has no boundaries."""
+    """Splits the bytes received from a stream socket into messages."""
 
     __slots__ = ("_received",)
 
@@ -36,7 +37,7 @@ class FrameBuffer:
         self._received = bytearray()
 
     def feed(self, data: bytes) -> Iterator[bytes]:
-        """Yield the messages that are complete now. To be exhausted before the next call."""
+        """Yield the messages that are complete now. Exhaust the iterator before the next call."""
         received = self._received
         received += data
         start = 0
@@ -45,11 +46,12 @@ class FrameBuffer:
             end = begin + int.from_bytes(received[start:begin], "little")
             if len(received) < end:
                 break
-            # A slice of the bytearray would be one more copy. The view is released, or the buffer could not be resized.
+            # A memoryview saves the copy that a slice of the bytearray would make. It must be released before the
+            # buffer is resized.
             with memoryview(received) as view:
                 message = bytes(view[begin:end])
             yield message
             start = end
         if start:
-            # Once for all messages, since each deletion moves the rest of the buffer.
+            # Deleted once for all messages, since each deletion moves the rest of the buffer.
             del received[:start]

@@ -1,5 +1,7 @@
-"""Images on their way to a model: format and size, read from the first bytes; as preprocessed by its engine; and their
-positions in the token ids of a prompt. Decodes no pixels.
+"""The images of a prompt.
+
+Reads format and size from an image's header without decoding pixels. Defines preprocessed images, and their positions
+in the token ids of a prompt.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ MAX_PIXELS = 64_000_000
 """Maximum pixels of one image: 8000 x 8000, Anthropic's limit."""
 
 _PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
-# Unregistered names that clients send for a registered type (and APNG, which has the signature of PNG).
+# Unregistered names that clients send for a registered type. APNG has the signature of PNG.
 _MEDIA_TYPE_ALIASES = {
     "image/jpg": "image/jpeg",
     "image/pjpeg": "image/jpeg",
@@ -45,7 +47,7 @@ class ImageInfo(Struct, frozen=True):
 
 
 def read_image_info(data: bytes) -> ImageInfo | None:
-    """Parse the header; None if it is not PNG, JPEG, GIF or WebP, or ends before the size."""
+    """Parse the header of an image; None if it is not PNG, JPEG, GIF or WebP, or ends before the size."""
     # The first chunk of a PNG must be IHDR (PNG specification, section 5.6).
     if data.startswith(_PNG_SIGNATURE) and data[12:16] == b"IHDR":
         info = ImageInfo("image/png", _read_big_endian(data, 16, 4), _read_big_endian(data, 20, 4))
@@ -92,7 +94,7 @@ def check_image(inline: InlineMedia, param: str) -> InlineMedia:
             param=param,
             code="invalid_image_format",
         )
-    # From the header, before anything is decoded: a small file may declare gigabytes of pixels.
+    # The header is checked before anything is decoded: a small file may declare gigabytes of pixels.
     if info.width * info.height > MAX_PIXELS:
         raise RequestError(
             f"The image in '{param}' has {info.width} x {info.height} pixels; the maximum is {MAX_PIXELS}.",
@@ -125,13 +127,13 @@ def _read_jpeg(data: bytes) -> ImageInfo | None:
         elif marker in _FRAME_MARKERS:
             return ImageInfo("image/jpeg", _read_big_endian(data, offset + 7, 2), _read_big_endian(data, offset + 5, 2))
         else:
-            # A length includes its own two bytes; a smaller one is invalid and must not hold up the loop.
+            # A length includes its own two bytes; a smaller one is invalid and must not stall the loop.
             offset += 2 + max(_read_big_endian(data, offset + 2, 2), 2)
     return None
 
 
 def _read_webp(data: bytes) -> ImageInfo | None:
-    """The canvas size of an extended file, else the size in the only frame's header (RFC 9649)."""
+    """Read the canvas size of an extended file, otherwise the size in the only frame's header (RFC 9649)."""
     if len(data) < 30:
         return None
     match data[12:16]:
@@ -149,6 +151,9 @@ def _read_webp(data: bytes) -> ImageInfo | None:
             )
         case _:
             return None
+
+
+# Images in prompts.
 
 
 class PreparedImage(Struct, frozen=True):
@@ -169,7 +174,7 @@ class PromptImage(Struct, frozen=True):
 
     digest, model_inputs: as in PreparedImage.
 
-    The KV cache of a prompt is shared only between prompts whose digests and positions are equal too.
+    Prompts share KV cache blocks only if their images' digests and positions are equal too.
     """
 
     begin: int
@@ -179,20 +184,20 @@ class PromptImage(Struct, frozen=True):
 
 
 class ImageProcessor(Protocol):
-    """A model's processor of images. Blocking; thread-safe."""
+    """A model's image processor. Its methods block; thread-safe."""
 
     @property
     def placeholder(self) -> str:
         """The text that represents an image in a rendered prompt before its own text replaces it.
 
-        This is the control token that the chat template writes or, with `uses_text_placeholder`, a random string that
-        no client can guess: one in a client's text must not be replaced by an image.
+        This is the control token that the chat template writes or, with `uses_text_placeholder`, a random string. It is
+        random because a placeholder in a client's text must not be replaced by an image.
         """
         ...
 
     @property
     def uses_text_placeholder(self) -> bool:
-        """The template receives no images, but texts that are the placeholder."""
+        """Whether the template receives the placeholder as text instead of the images."""
         ...
 
     def prepare(self, images: Sequence[bytes]) -> tuple[PreparedImage, ...]:

@@ -1,7 +1,6 @@
 """Messages and their parts: the input of a prompt and, as parts of a `Reply`, the output of a model.
 
-A generated part can carry its `tokens`, the sampled ids, so that a continued conversation does not tokenize its
-own history again.
+A generated part can carry its sampled `tokens`, which saves tokenizing the history again when a conversation continues.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ class InlineMedia(Struct, frozen=True, tag=True):
 
 
 class RemoteMedia(Struct, frozen=True, tag=True):
-    """Media behind a URL. Whether the server may fetch it is the server's policy, not the dialect's."""
+    """Media behind a URL. The server, not the dialect, decides whether it may be fetched."""
 
     url: str
 
@@ -52,7 +51,7 @@ class Text(Struct, frozen=True, tag=True):
 
 
 class SealKind(StrEnum):
-    """The vendor and the kind of a seal, which begins with it.
+    """The prefix of a seal, which names its vendor and kind.
 
     ANTHROPIC: the signature of a thinking block.
     ANTHROPIC_REDACTED: the data of a redacted_thinking block.
@@ -64,15 +63,15 @@ class SealKind(StrEnum):
     OPENAI = "openai:"
 
     def read(self, seal: str) -> str | None:
-        """The vendor's own data; None in a seal of another kind."""
+        """Return the vendor's own data; None if the seal is of another kind."""
         return seal.removeprefix(self) if seal.startswith(self) else None
 
 
 class Reasoning(Struct, frozen=True, tag=True):
     """Reasoning of the model.
 
-    seal: a SealKind and what an upstream's vendor made to recognize its own reasoning, which has to come back
-    unchanged. Such reasoning may have no text.
+    seal: a SealKind, followed by data with which an upstream's vendor recognizes its own reasoning. Clients must send
+    it back unchanged. Sealed reasoning may have no text.
     """
 
     text: str
@@ -116,7 +115,7 @@ class File(Struct, frozen=True, tag=True):
 class ToolResult(Struct, frozen=True, tag=True):
     """The result of a tool call. Its content is text and media only.
 
-    answers_call: its call is in the conversation; false in formats without ids, where it may be missing.
+    answers_call: its call is in the conversation; False in formats without ids, where the call may be missing.
     """
 
     call_id: str
@@ -129,7 +128,7 @@ Part = Text | Reasoning | Refusal | ToolCall | Image | Audio | File | ToolResult
 
 
 class Message(Struct, frozen=True):
-    """One turn.
+    """One turn of a conversation.
 
     name: distinguishes participants of one role, or names the tool of a result.
     """

@@ -1,6 +1,6 @@
-"""The counters of an engine, with vLLM's metric names: plain numbers, cheap to update.
+"""The counters of an engine behind vLLM's metrics: plain numbers, cheap to update.
 
-An engine with its own scheduler updates them itself; for the others the pipeline does, as far as it can observe.
+An engine with its own scheduler updates them itself. For the others the pipeline counts what it can observe.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Histogram:
 
     def observe(self, value: float, times: int = 1) -> None:
         """Add the same value `times` times."""
-        # Left: a bucket of Prometheus contains its upper bound (`le`).
+        # bisect_left, since a Prometheus bucket includes its upper bound (`le`).
         self.counts[bisect_left(self.bounds, value)] += times
         self.sum += value * times
 
@@ -54,7 +54,7 @@ class LoraState(Struct, frozen=True):
     """The adapters in use.
 
     waiting, running: names of the adapters of waiting and running requests.
-    max_running: how many may run at once.
+    max_running: maximum adapters that may run at once.
     """
 
     waiting: tuple[str, ...] = ()
@@ -65,7 +65,8 @@ class LoraState(Struct, frozen=True):
 class CacheConfig(Struct, frozen=True):
     """The labels of `vllm:cache_config_info`.
 
-    num_gpu_blocks: of the whole pool.
+    block_size: tokens in a block.
+    num_gpu_blocks: number of blocks in the whole pool.
     """
 
     block_size: int
@@ -74,11 +75,11 @@ class CacheConfig(Struct, frozen=True):
 
 
 class KvOffloadStats(Struct, frozen=True):
-    """Transfers between device and host memory since the start, and what they hold of the host's cache now.
+    """Transfers of KV blocks between device and host memory since the start, and the current use of the host's cache.
 
     load_sizes, store_sizes: bytes of each transfer.
-    failed_stores: those for which the cache had no room.
-    usage, write_usage: shares of the cache, 0 to 1.
+    failed_stores: number of stores for which the cache had no space.
+    usage, write_usage: shares of the cache that all transfers, and that stores hold, 0 to 1.
     """
 
     load_bytes: float
@@ -99,7 +100,7 @@ class EngineStats:
     faults: injected faults that have occurred, by kind.
     waiting_by_reason, prompt_tokens_by_source, cached_tokens_by_source: None if the engine does not tell them apart.
     kv_offload: None without a second tier of the KV cache.
-    drafts, draft_tokens, accepted_tokens, accepted_by_position: of speculative decoding; None without it.
+    drafts, draft_tokens, accepted_tokens, accepted_by_position: counters of speculative decoding; None without it.
     longest_choice, request_preemptions, request_computed_tokens: None if the engine does not observe them.
     """
 
@@ -112,7 +113,7 @@ class EngineStats:
         self.external_cache_queries: int | None = None
         self.external_cache_hits: int | None = None
         self.prompt_tokens = self.prompt_tokens_cached = self.generation_tokens = 0
-        # Every label exists from the start, so that a rate over one does not miss its first increment.
+        # Every label exists from the start; otherwise Prometheus' rate() would miss its first increment.
         self.success = dict.fromkeys(_REASON_LABELS.values(), 0)
         self.faults: dict[str, int] = {}
         self.cache: CacheConfig | None = None
@@ -148,7 +149,10 @@ class EngineStats:
         self.faults[kind] = self.faults.get(kind, 0) + 1
 
     def record_finish(self, reason: FinishReason | None) -> None:
-        """Count a finished request; reason None is an engine failure."""
+        """Count a finished request.
+
+        reason: None if the engine failed.
+        """
         self.success["error" if reason is None else _REASON_LABELS[reason]] += 1
 
 
@@ -165,5 +169,8 @@ class StatsSource(Protocol):
     """An engine that maintains its own counters."""
 
     def stats(self) -> Sequence[EngineStats]:
-        """One entry for each engine core (data-parallel rank). Must be cheap: it is called several times a second."""
+        """Return the counters of each engine core (data-parallel rank).
+
+        Called several times a second, so it must be cheap.
+        """
         ...

@@ -1,4 +1,4 @@
-"""The finished answer, and the only fold that builds it from events."""
+"""The finished answer, and the builder that folds events into it."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Choice(Struct, frozen=True):
         return (*(token for part in self.parts for token in part.tokens), *self.trailing_tokens)
 
     def split_parts(self) -> tuple[str, str, str, tuple[ToolCall, ...]]:
-        """The text, the reasoning, the refusal and the calls: as `join_text` and the others return them."""
+        """Return the text, the reasoning, the refusal and the calls, each as its own method returns it."""
         if len(self.parts) == 1 and type(self.parts[0]) is Text:  # Nearly every answer.
             return self.parts[0].text, "", "", ()
         return self.join_text(), self.join_reasoning(), self.join_refusal(), self.list_calls()
@@ -72,8 +72,8 @@ class Choice(Struct, frozen=True):
 class Reply(Struct, frozen=True):
     """A finished answer.
 
-    prompts: the PromptTokens of each prompt, None if not requested.
-    applied_edits: `edited` of `Started`.
+    prompts: the PromptTokens of each prompt; None if not requested.
+    applied_edits: the context edits that `Started` reported.
     """
 
     choices: tuple[Choice, ...]
@@ -84,7 +84,7 @@ class Reply(Struct, frozen=True):
 
     @property
     def kv_transfer_params(self) -> str | None:
-        """Those of the first choice that has any, since a response has one field for them."""
+        """The parameters of the first choice that has any: a response has only one field for them."""
         return next(
             (choice.kv_transfer_params for choice in self.choices if choice.kv_transfer_params is not None), None
         )
@@ -144,7 +144,7 @@ class ReplyBuilder:
                 self._parts = [[] for _ in range(choices)]
                 self._finishes = [None] * choices
                 self._prompts = [None] * prompts
-                # `build` may come before Finished: a broken answer still has the tokens of its prompt.
+                # `build` may be called before Finished: a failed answer still reports its prompt tokens.
                 self._usage = Usage(prompt_tokens, 0, cached, written=written)
                 self._applied_edits = applied_edits
 
@@ -157,18 +157,18 @@ class ReplyBuilder:
 
     def _append(self, choice: int, kind: type[ReplyPart], text: str, tokens: tuple[Token, ...]) -> None:
         parts = self._parts[choice]
-        # A seal ends its part, and belongs to the text before it only.
+        # A seal covers only the text before it, so it ends its part.
         if not parts or parts[-1].kind is not kind or parts[-1].seal:
             parts.append(_OpenPart(kind))
         parts[-1].pieces.append(text)
         parts[-1].tokens.extend(tokens)
 
     def build_last_part(self, choice: int = 0) -> ReplyPart:
-        """The part being built. At least one must have begun."""
+        """Build the last part so far. The choice must have one."""
         return self._parts[choice][-1].build()
 
     def build(self) -> Reply:
-        """The answer so far. An unfinished choice has reason ABORT."""
+        """Build the answer so far. An unfinished choice has the reason ABORT."""
         choices: list[Choice] = []
         for open_parts, end in zip(self._parts, self._finishes, strict=True):
             parts = tuple([part.build() for part in open_parts])

@@ -1,4 +1,4 @@
-"""The canonical request: what a dialect asks of an engine, independent of the wire format.
+"""The canonical request, into which dialects parse every wire format, and the trace context of a request.
 
 None in a field means that the client did not set it: the model's or the engine's default applies.
 """
@@ -18,7 +18,7 @@ class ReasoningOptions(Struct, frozen=True):
     """The client's options for reasoning.
 
     enabled: whether to reason at all.
-    effort: none ... max, as the template defines it.
+    effort: level from `none` to `max`, as the chat template defines them.
     budget: maximum reasoning tokens; the end of reasoning is forced at the limit.
     """
 
@@ -30,8 +30,8 @@ class ReasoningOptions(Struct, frozen=True):
 class TemplateOptions(Struct, frozen=True):
     """The client's options for the chat template.
 
-    kwargs, documents: JSON text.
-    template: replaces the model's own template where the server allows it.
+    kwargs, documents: additional variables and documents for the template, as JSON text.
+    template: replaces the model's own template if the server allows it.
     """
 
     kwargs: str | None = None
@@ -44,8 +44,8 @@ class TemplateOptions(Struct, frozen=True):
 class ClearToolResults(Struct, frozen=True, tag=True):
     """A context edit: replaces all but the last `keep` tool results with a placeholder.
 
-    above_tokens: applies only to prompts with more tokens.
-    above_uses: if set, applies instead to conversations with more tool results.
+    above_tokens: the edit applies only to prompts with more tokens than this.
+    above_uses: if set, the edit applies to conversations with more tool results than this instead.
     at_least: minimum tokens that the edit must save.
     exclude: tools whose results are not cleared.
     inputs: tools whose call arguments are cleared too; None is all of them.
@@ -74,7 +74,7 @@ class Conversation(Struct, frozen=True):
     drop_oldest: remove whole turns from the beginning if it exceeds the context, instead of rejecting it.
     edits: context edits, applied in order before rendering.
     sampled_turns: ids sampled in earlier turns; their text is encoded to the same ids, see `prompts.token_replay`.
-    preceding_ids: ids before the rendered prompt, of an earlier prompt and its answer; only for engines of tokens.
+    preceding_ids: ids of an earlier prompt and its answer, put before the rendered prompt; only for token engines.
     """
 
     messages: tuple[Message, ...]
@@ -93,13 +93,13 @@ Prompt = Conversation | str | tuple[int, ...]
 
 
 class JsonObject(Struct, frozen=True, tag=True):
-    """Any JSON object."""
+    """The answer is any JSON object."""
 
 
 class JsonSchema(Struct, frozen=True, tag=True):
-    """JSON that follows a schema.
+    """The answer is JSON that follows a schema.
 
-    schema: JSON text.
+    schema: a JSON Schema as JSON text.
     strict: an unsupported keyword is an error instead of a warning.
     """
 
@@ -113,7 +113,7 @@ class Regex(Struct, frozen=True, tag=True):
 
 
 class StringChoices(Struct, frozen=True, tag=True):
-    """Exactly one of these strings."""
+    """The answer is exactly one of these strings."""
 
     options: tuple[str, ...]
 
@@ -159,7 +159,10 @@ def _list_set_fields(options: Struct) -> tuple[str, ...]:
 
 
 class SamplingOptions(Struct, frozen=True):
-    """The sampling parameters that the client set; see `Sampling` for the meanings. bad_words are texts here."""
+    """The sampling parameters that the client set; see `Sampling`.
+
+    bad_words: strings, not tokenized yet.
+    """
 
     temperature: float | None = None
     top_p: float | None = None
@@ -174,12 +177,15 @@ class SamplingOptions(Struct, frozen=True):
     bad_words: tuple[str, ...] | None = None
 
     def list_set_fields(self) -> tuple[str, ...]:
-        """Names of the fields that the client set."""
-        # The common case costs one comparison in C, and no tuple.
+        """List the names of the fields that the client set."""
+        # Usually nothing is set, which one comparison in C finds out without building a tuple.
         return () if self == NO_SAMPLING_OPTIONS else _list_set_fields(self)
 
     def resolve(self, defaults: Sampling, bad_words: tuple[tuple[int, ...], ...] = ()) -> Sampling:
-        """Resolve the effective values: the client's, else the default. bad_words arrive tokenized."""
+        """Return the effective parameters: the client's, otherwise the default.
+
+        bad_words: the client's, tokenized.
+        """
         names = self.list_set_fields()
         if not names and not bad_words:
             return defaults
@@ -191,11 +197,11 @@ NO_SAMPLING_OPTIONS = SamplingOptions()
 
 
 class GenerationLimits(Struct, frozen=True):
-    """When generation stops.
+    """The conditions under which generation stops.
 
-    max_tokens: for each choice; None is the rest of the context.
+    max_tokens: maximum tokens of each choice; None is the rest of the context.
     stop: stop strings, removed from the text unless include_stop.
-    truncate_prompt: keep only this many tokens at the end of the prompt; -1 is what fits.
+    truncate_prompt: keep only this many tokens at the end of the prompt; -1 keeps as many as fit.
     close_at_limit: spend the last tokens of a constrained answer on a legal ending; None is the server's default.
     """
 
@@ -218,7 +224,7 @@ class Extras(Struct, frozen=True, omit_defaults=True):
     lora: name of the adapter.
     reply, fault: the scripted reply or injected fault of a Scriptable engine, JSON text.
     data_parallel_rank: index of the engine replica that must run the request.
-    session_id: requests of one session, which a scheduler may treat alike. Only a hint: ignored without a warning.
+    session_id: groups the requests of a session for a scheduler. A hint only: ignored without a warning.
     """
 
     kv_transfer_params: str | None = None
@@ -230,7 +236,7 @@ class Extras(Struct, frozen=True, omit_defaults=True):
     session_id: str | None = None
 
     def list_set_fields(self) -> tuple[str, ...]:
-        """Names of the fields that the client set."""
+        """List the names of the fields that the client set."""
         return () if self == NO_EXTRAS else _list_set_fields(self)
 
 
@@ -244,11 +250,11 @@ class GenerateRequest(Struct, frozen=True):
     constraint_param: the client's field that holds the constraint, for errors and warnings.
     logprobs: alternatives for each token; 0 is the sampled token alone, None is no logprobs.
     prompt_logprobs: the same for prompt tokens.
-    logprob_ids: the alternatives are these tokens beside the sampled one, however likely they are.
+    logprob_ids: report these tokens as the alternatives, however likely they are, in addition to the sampled one.
     return_prompt: emit PromptTokens.
     special_tokens_in_text: leave control tokens in the text (vLLM's skip_special_tokens=false).
-    add_special_tokens: run the tokenizer's post-processor on the prompt; for a conversation, in addition to what its
-    template writes.
+    add_special_tokens: run the tokenizer's post-processor on the prompt; for a conversation, in addition to the special
+    tokens of its template.
     priority: lower runs first.
     cache_salt: prefix-cache blocks are shared only between requests with equal salts.
     """
@@ -272,15 +278,16 @@ class GenerateRequest(Struct, frozen=True):
     extras: Extras = Extras()
 
 
-# W3C Trace Context: which span of which trace a request belongs to (https://www.w3.org/TR/trace-context/).
+# W3C Trace Context: the span and trace of a request (https://www.w3.org/TR/trace-context/).
 
+# Version, trace id, parent span id and flags; later versions may append fields.
 _TRACEPARENT = re.compile(r"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?", re.ASCII | re.DOTALL)
 _MAX_STATE = 512
-"""Characters of a `tracestate` that must be passed on at least; longer ones are dropped."""
+"""Maximum characters of a `tracestate`: the standard's minimum for what must be propagated; longer ones are dropped."""
 
 
 class SpanContext(Struct, frozen=True):
-    """A span as other servers refer to it.
+    """The identity of a span, which is sent to other servers.
 
     trace_id, span_id: lower-case hexadecimal.
     state: the vendors' `tracestate`, passed on unchanged.
@@ -301,15 +308,15 @@ def parse_trace_context(traceparent: str | None, tracestate: str = "") -> SpanCo
     match = None if traceparent is None else _TRACEPARENT.fullmatch(traceparent.strip())
     if match is None:
         return None
-    version, trace_id, span_id, flags, rest = match.groups()
-    # Later versions may append fields; version 00 has none, and ff is forbidden.
-    if version == "ff" or (version == "00" and rest) or not trace_id.strip("0") or not span_id.strip("0"):
+    version, trace_id, span_id, flags, appended_fields = match.groups()
+    # Version 00 has no appended fields, and ff is forbidden.
+    if version == "ff" or (version == "00" and appended_fields) or not trace_id.strip("0") or not span_id.strip("0"):
         return None
-    # An invalid `tracestate` must not affect `traceparent`, so it alone is dropped. It is sent on as a header: line
-    # breaks in it would add headers of their own.
+    # An invalid `tracestate` must not affect `traceparent`, so only the former is dropped. It is passed on as a header,
+    # into which line breaks would inject others.
     is_plain = len(tracestate) <= _MAX_STATE and tracestate.isascii() and tracestate.isprintable()
     return SpanContext(trace_id, span_id, bool(int(flags, 16) & 1), tracestate if is_plain else "")
 
 
 CURRENT_SPAN: ContextVar[SpanContext | None] = ContextVar("current_span", default=None)
-"""The span on whose behalf this task works, for requests to other servers."""
+"""The current task's span, the parent of spans in other servers."""

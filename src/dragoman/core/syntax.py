@@ -14,7 +14,7 @@ from .message import Tool
 class LiteralText(Struct, frozen=True, tag=True):
     """Exactly this text. Names of added tokens in it stand for those tokens.
 
-    unenforced: keywords of the schema of the argument that begins here that are not enforced.
+    unenforced: schema keywords of the argument that begins here that are not enforced.
     """
 
     text: str
@@ -33,11 +33,11 @@ class JsonValue(Struct, frozen=True, tag=True):
 
 
 class FreeText(Struct, frozen=True, tag=True):
-    """Any text up to the first `end`, which is written too.
+    """Any text up to the first `end`, which is part of the syntax too.
 
     avoid: substrings that may not occur in it.
-    pattern: a regular expression that the whole text matches.
-    min_length, max_length: in characters.
+    pattern: regular expression that the whole text must match.
+    min_length, max_length: length limits in characters.
     unenforced: keywords of the text's schema that are not enforced.
     """
 
@@ -97,11 +97,11 @@ class ParseContext(Struct, frozen=True):
 
 
 class Parser(Protocol):
-    """The parser state of one choice. There is no second whole-text entry point that could disagree with this one.
+    """The parser of one choice, for streamed and complete answers alike.
 
-    TextDelta in: the parsed events out, possibly none yet. ChoiceFinished in: everything buffered, then the
-    ChoiceFinished with the tokens that no event has carried. Any other event passes through. Invariant: neither how the
-    text is split nor where events end changes the folded result, and no token is lost.
+    `feed` maps a TextDelta to the parsed events, possibly none yet. It maps ChoiceFinished to everything buffered,
+    followed by the ChoiceFinished with the tokens that no event has carried. Any other event passes through. Invariant:
+    the folded result does not depend on how the text is split into events, and no token is lost.
     """
 
     def feed(self, event: Event) -> list[Event]: ...
@@ -125,7 +125,7 @@ class ToolFormat(Protocol):
     """A format that separates tool calls from text.
 
     markers: texts that must reach the parser even if they are control tokens.
-    openers: the markers that only ever begin a call; they are masked in requests where no tool may be called.
+    call_openers: the markers that can only begin a call; they are masked in requests where no tool may be called.
     """
 
     @property
@@ -137,12 +137,12 @@ class ToolFormat(Protocol):
     def create_parser(self, context: ParseContext) -> Parser: ...
 
     def build_call_syntax(self, tool: Tool) -> tuple[SyntaxPiece, ...]:
-        """The form in which a call of this tool is written when it is enforced. Raises Unsupported."""
+        """Build the syntax of an enforced call of this tool. Raises Unsupported."""
         ...
 
     @property
     def section_delimiters(self) -> tuple[str, str]:
-        """The text before the first call of an answer and the text after the last."""
+        """The texts before the first and after the last call of an answer."""
         ...
 
     @property
@@ -152,7 +152,7 @@ class ToolFormat(Protocol):
 
     @property
     def has_unmarked_calls(self) -> bool:
-        """No marker begins a call: text is a call only if nothing but reasoning precedes it."""
+        """Whether calls begin without a marker: text is a call only if nothing but reasoning precedes it."""
         ...
 
 

@@ -44,9 +44,9 @@ _WRITERS: Mapping[str, Callable[[Header], Writer]] = {
 
 
 def read_request(dialect: Dialect, body: bytes, *, default_model: str | None = None) -> GenerationCall:
-    """Parse a body to its requests, one a prompt.
+    """Parse a body into its requests, one for each prompt.
 
-    default_model: of a body that names none.
+    default_model: model of a body that does not name one.
 
     Raises RequestError.
     """
@@ -54,7 +54,7 @@ def read_request(dialect: Dialect, body: bytes, *, default_model: str | None = N
 
 
 def create_writer(dialect: Dialect, id: str, *, model: str, created: int = 0) -> Writer:
-    """Create the writer of one answer, streamed (`feed`, then `end`) or whole (`render_full`).
+    """Create the writer of one answer, which is streamed (`feed`, then `end`) or complete (`render_full`).
 
     created: Unix seconds.
     """
@@ -98,5 +98,5 @@ _TABLES = (
 
 
 def list_parameters() -> tuple[ParameterSupport, ...]:
-    """The support of every parameter of every dialect, for the docs."""
+    """List the support of every parameter of every dialect, for the docs."""
     return tuple(row for table in _TABLES for row in table.rows)

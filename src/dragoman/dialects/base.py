@@ -1,6 +1,7 @@
-"""The interface of a dialect: a reader (bytes -> canonical) and a writer (canonical -> bytes), both pure.
+"""The interfaces of a dialect.
 
-`SealingKey` is the interface for data that only this server can decrypt or sign.
+A reader parses a body into the canonical request, a writer serializes canonical events; neither does I/O. `SealingKey`
+encrypts and signs data that only this server can verify.
 """
 
 from __future__ import annotations
@@ -20,10 +21,10 @@ from ..core.request import GenerateRequest
 
 
 class VerificationMode(StrEnum):
-    """The handling of reasoning from a client that fails verification.
+    """The handling of reasoning that a client sends back and that fails verification.
 
     STRICT: the request is rejected.
-    LENIENT: the reasoning is left out, or replaced by its summary, with a warning; unsigned reasoning is accepted.
+    LENIENT: the reasoning is omitted, or replaced by its summary, with a warning; unsigned reasoning is accepted.
     OFF: signatures are not verified.
     """
 
@@ -33,24 +34,24 @@ class VerificationMode(StrEnum):
 
 
 class Purpose(StrEnum):
-    """The purpose that a sealed text is bound to: it cannot be opened for another."""
+    """The purpose that a sealed text is bound to: it cannot be unsealed for another one."""
 
     REASONING = "reasoning"
     COMPACTION = "compaction"
 
 
 class SealingKey(Protocol):
-    """The server's key bound to one caller: another caller's data is rejected like another server's."""
+    """The server's key, bound to one caller: data of other callers is rejected, as that of other servers is."""
 
     @property
     def check(self) -> VerificationMode: ...
 
     def seal(self, purpose: Purpose, text: str) -> str:
-        """Encrypt and authenticate a text, as ASCII. The result differs each time."""
+        """Encrypt and authenticate a text. The result is ASCII and differs each time."""
         ...
 
     def unseal(self, purpose: Purpose, sealed: str) -> str | None:
-        """Decrypt; None if damaged, or sealed by another server or for another caller or purpose."""
+        """Decrypt a text; None if it is damaged, or was sealed by another server or for another caller or purpose."""
         ...
 
     def sign(self, thought: str) -> str: ...
@@ -59,7 +60,7 @@ class SealingKey(Protocol):
 
 
 def pack_reasoning(text: str, seal: str) -> str:
-    """Pack reasoning and its seal into one text to be sealed; without a seal that is the text itself."""
+    """Pack reasoning and its seal into one text to be sealed. Without a seal, it is the text itself."""
     if not seal and not text.startswith("\0"):
         return text
     return "\0" + msgspec.json.encode((text, seal)).decode()
@@ -72,13 +73,13 @@ def unpack_reasoning(packed: str) -> Reasoning:
     try:
         text, seal = msgspec.json.decode(packed[1:], type=tuple[str, str])
     except msgspec.MsgspecError:
-        # A text that was sealed before there were packed ones.
+        # An unpacked text that an earlier version has sealed.
         return Reasoning(packed)
     return Reasoning(text, seal=seal)
 
 
 class Profile(StrEnum):
-    """The optional fields of a response: OpenAI's own, or also those that vLLM adds."""
+    """The set of optional response fields: only OpenAI's, or also those that vLLM adds."""
 
     OPENAI = "openai"
     VLLM = "vllm"
@@ -98,7 +99,7 @@ class Header(Struct, frozen=True):
 
 
 class Writer(Protocol):
-    """Renders one answer. Streamed and full responses use the same writer and the same fold."""
+    """Serializes one answer, as a stream or as one object."""
 
     def feed(self, event: Event) -> bytes:
         """Render one canonical event as complete server-sent events; may be empty."""
@@ -131,7 +132,7 @@ class GenerationCall(Struct, frozen=True):
     warnings: human-readable descriptions of ignored parameters.
     unknown: names of unknown fields.
     tool_prefix: prefix of the ids of tool calls.
-    field_names: what the client calls the fields of the core.
+    field_names: maps the core's names of fields to the client's.
     """
 
     requests: tuple[GenerateRequest, ...]
@@ -150,11 +151,11 @@ class ReaderOptions(Struct, frozen=True):
     default_model: the model of a body without one; None makes `model` required.
     max_stop: maximum stop strings of a request.
     max_n: maximum choices for each prompt.
-    sealing_key: the server's key as bound to this caller; None if the server has no key.
-    tokens_as_ids: what a request without `return_tokens_as_token_ids` gets.
-    drop_nonces: remove the per-request nonces that some agents put at the start of a prompt, which would defeat the
-    prefix cache.
-    keeps_seal: an engine verifies the seals of reasoning itself, so they are passed on instead of rejected.
+    sealing_key: the server's key, bound to this caller; None if the server has no key.
+    tokens_as_ids: default of `return_tokens_as_token_ids`.
+    drop_nonces: remove the nonces that some agents put at the start of every prompt; they would defeat the prefix
+    cache.
+    keeps_seal: pass the seals of reasoning on to the engine, which verifies them itself, instead of rejecting them.
     """
 
     profile: Profile = Profile.OPENAI

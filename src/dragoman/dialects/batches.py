@@ -1,7 +1,7 @@
 """OpenAI's files and batches: request bodies, objects, and the lines of batch files.
 
-The objects are those of the openai SDK 3.x (types/file_object.py and types/batch.py). A batch file has one request in
-each line of the input and one result in each line of the output.
+The objects follow the openai SDK 3.x (types/file_object.py and types/batch.py). An input file has one request in each
+line, an output file one result.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ BatchStatus = Literal[
 class FileObject(Struct, frozen=True, kw_only=True):
     """A file.
 
-    bytes: its size.
+    bytes: size in bytes.
     created_at, expires_at: Unix seconds.
-    mime_type: for files uploaded through Anthropic's API, which returns it.
+    mime_type: only for files uploaded through Anthropic's API, which returns it.
     """
 
     id: str
@@ -72,7 +72,7 @@ class BatchOutputDetails(Struct, frozen=True):
 
 
 class BatchUsage(Struct, frozen=True):
-    """Tokens of all answers together."""
+    """The token counts of all answers together."""
 
     input_tokens: int = 0
     input_tokens_details: BatchInputDetails = BatchInputDetails()
@@ -100,7 +100,7 @@ class ExpiresAfter(Struct, frozen=True):
 class BatchObject(Struct, frozen=True, kw_only=True):
     """A batch. All times are Unix seconds.
 
-    model: of the first request.
+    model: model of the first request.
     output_expires_after: expiry of the files that the batch creates.
     """
 
@@ -145,7 +145,7 @@ class _Details(Struct, frozen=True):
 
 
 class _AnyUsage(Struct, frozen=True):
-    """The usage of any endpoint: Responses counts input and output, the others prompt and completion."""
+    """The usage of any endpoint: Responses reports input and output tokens, the others prompt and completion tokens."""
 
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
@@ -165,9 +165,8 @@ _answer_decoder = msgspec.json.Decoder(_AnswerFields)
 
 
 def read_usage(answer: bytes) -> BatchUsage:
-    """The usage in an answer of any endpoint."""
+    """Parse the usage in an answer of any endpoint."""
     usage = _answer_decoder.decode(answer).usage or _AnyUsage()
-    # Responses and Chat Completions name the counts differently.
     input_tokens = usage.input_tokens or usage.prompt_tokens or 0
     output_tokens = usage.output_tokens or usage.completion_tokens or 0
     input_details = usage.input_tokens_details or usage.prompt_tokens_details or _Details()
@@ -181,10 +180,13 @@ def read_usage(answer: bytes) -> BatchUsage:
     )
 
 
-class InvalidBatchLine(Exception):
-    """An invalid line.
+# The lines of batch files.
 
-    code: as in a batch's errors.
+
+class InvalidBatchLine(Exception):
+    """A line of a batch's input is invalid.
+
+    code, message, param: as in BatchError.
     """
 
     def __init__(self, code: str, message: str, param: str | None = None) -> None:
@@ -195,7 +197,8 @@ class InvalidBatchLine(Exception):
 class BatchLine(Struct, frozen=True):
     """One request of a batch.
 
-    body: the endpoint's request body, unchanged.
+    body: the request body for the endpoint, unchanged.
+    model: the body's `model`; None if it has none.
     """
 
     custom_id: str
@@ -222,11 +225,11 @@ MAX_CUSTOM_ID = 512
 
 
 def read_line(data: bytes, endpoint: str) -> BatchLine:
-    """Parse one line. Raises InvalidBatchLine."""
+    """Parse one line of a batch's input. Raises InvalidBatchLine."""
     try:
         line = _line_decoder.decode(data)
         request = _request_decoder.decode(line.body)
-    # JSON of the wrong shape; it is a MsgspecError too, so it has to come first.
+    # ValidationError is a MsgspecError too, so it must be handled first: the line is JSON of the wrong shape.
     except msgspec.ValidationError as error:
         raise InvalidBatchLine("invalid_request", f"This line is not a request: {error}.") from None
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
@@ -265,12 +268,12 @@ class _Result(Struct, frozen=True):
 
 
 def encode_result_line(id: str, custom_id: str, status: int, request_id: str, body: bytes) -> bytes:
-    """Encode the result of an executed request, of any status."""
+    """Encode the result of a request that was executed, whatever its status."""
     return msgspec.json.encode(_Result(id, custom_id, _Response(status, request_id, Raw(body)), None)) + b"\n"
 
 
 def read_answer(line: bytes) -> bytes:
-    """The response body of an executed request."""
+    """Return the response body in the result line of a request that was executed."""
     response = msgspec.json.decode(line, type=_Result).response
     assert response is not None, "only completed lines have a response"
     return bytes(response.body)
@@ -281,8 +284,11 @@ def encode_unexecuted_line(id: str, custom_id: str, code: str, message: str) -> 
     return msgspec.json.encode(_Result(id, custom_id, None, _Error(code, message))) + b"\n"
 
 
+# Creating files and batches.
+
 PURPOSES = ("batch", "user_data", "assistants", "vision", "fine-tune", "evals")
 _MIN_EXPIRY_SECONDS, _MAX_EXPIRY_SECONDS = 3600, 2592000
+"""One hour, and 30 days."""
 
 
 class BatchBody(Struct, frozen=True, kw_only=True):
@@ -306,7 +312,10 @@ _SCHEMA = BodySchema(BatchBody)
 
 
 def read_batch_request(data: bytes, endpoints: Collection[str]) -> BatchRequest:
-    """Parse a batch creation. endpoints: those that this server supports. Raises RequestError."""
+    """Parse the creation of a batch. Raises RequestError.
+
+    endpoints: the endpoints that this server supports in batches.
+    """
     body = ParsedBody(data)
     batch_body = body.decode(_SCHEMA)
     for name in ("input_file_id", "endpoint", "completion_window"):
@@ -338,7 +347,7 @@ def read_purpose(purpose: str | None) -> str:
 
 
 def read_expiry_seconds(text: str, param: str = "expires_after") -> int:
-    """Parse the expiry; from one hour to 30 days. Raises RequestError."""
+    """Parse the seconds until expiry, from one hour to 30 days. Raises RequestError."""
     if not text.isdecimal() or not _MIN_EXPIRY_SECONDS <= int(text[:12]) <= _MAX_EXPIRY_SECONDS:
         raise invalid_value(
             f"{param}.seconds", f"expected from {_MIN_EXPIRY_SECONDS} to {_MAX_EXPIRY_SECONDS}, got {abbreviate(text)}"

@@ -1,7 +1,7 @@
-"""A request body: decodes bytes to a typed struct, or raises a RequestError that names the field.
+"""Decodes request bodies into structs, or raises a RequestError that names the field.
 
-Fields below the top level that the structs do not define are found, so that none is ignored silently. The structs
-themselves are the source: whatever field of an object is in no struct has no effect.
+Also finds nested fields that the structs do not define, so that none is ignored silently, and parses media: data URLs,
+Base64 and http(s) URLs.
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ from ..core.images import check_image
 from ..core.message import InlineMedia, MediaSource, RemoteMedia
 
 MAX_UNKNOWN, MAX_PATH = 32, 128
-"""Limits on reported fields: their number, and the characters of a path."""
+"""Limits on reported unknown fields: their number, and the characters of each path."""
+
+# Unknown nested fields.
 
 StructType = type[Struct]
 Json = object
@@ -29,10 +31,11 @@ _CONTAINERS = (dict, list)
 
 
 class NestedRules(Struct, frozen=True):
-    """Exceptions, by struct.
+    """The exceptions for each struct when a body is searched for unknown fields.
 
-    accepted: fields that have no effect by definition, such as those of a replayed answer.
-    checked_types: values of `type`; an object with another one is left out, or has fields that are read elsewhere.
+    accepted: further fields that are accepted without effect, such as those of a replayed answer.
+    checked_types: the values of `type` for which an object is checked; objects of other types are ignored by the
+    reader, or parsed elsewhere.
     """
 
     accepted: Mapping[StructType, frozenset[str]] = {}
@@ -40,11 +43,12 @@ class NestedRules(Struct, frozen=True):
 
 
 class _Node:
-    """The fields that a body may have in one place.
+    """The known fields at one place of a body.
 
-    fields: the names of an object's fields; None for any.
-    inner: the nodes of those fields in which something is checked.
-    items: the node of an array's items.
+    fields: names of an object's fields; None accepts any.
+    inner: nodes of the fields whose values are checked too.
+    checked_types: as in NestedRules; None checks all objects.
+    items: node of an array's items; None if they are not checked.
     """
 
     def __init__(self) -> None:
@@ -55,7 +59,7 @@ class _Node:
 
 
 class NestedFields:
-    """The nested fields of a body's struct."""
+    """Finds the unknown fields below the top level of a body."""
 
     def __init__(self, body: StructType, rules: NestedRules) -> None:
         self._rules = rules
@@ -63,8 +67,8 @@ class NestedFields:
         self._nested = self._build_object(msgspec.inspect.type_info(body)).inner
 
     def find_unknown(self, fields: Mapping[str, Raw]) -> list[str]:
-        """The paths of unknown fields that are not null, each once however many objects have it."""
-        # The fields are decoded a second time below, which a body without any of them need not pay for.
+        """Return the paths of unknown fields that are not null. A field of several array items is reported once."""
+        # Fast path: bodies without such fields are not decoded a second time.
         if self._nested.keys().isdisjoint(fields):
             return []
         paths: dict[str, str] = {}
@@ -74,7 +78,7 @@ class NestedFields:
                 try:
                     value: Json = msgspec.json.decode(raw)
                 except (msgspec.MsgspecError, ValueError):
-                    continue  # Decoding the struct rejects it, with a better error.
+                    continue  # Decoding into the struct rejects it with a better error.
                 if _is_known(value, node):
                     continue
                 for path, key in _walk(value, node, name, name):
@@ -84,7 +88,7 @@ class NestedFields:
         return list(paths.values())[:MAX_UNKNOWN]
 
     def _build(self, info: msgspec.inspect.Type) -> _Node | None:
-        """The node of a type; None if nothing in it is checked."""
+        """Build the node of a type; None if nothing in it is checked."""
         match info:
             case msgspec.inspect.StructType():
                 return self._build_object(info)
@@ -111,7 +115,7 @@ class NestedFields:
         assert isinstance(info, msgspec.inspect.StructType)
         node = self._nodes.get(info.cls)
         if node is None:
-            # Stored before its fields are built: they may contain the same struct.
+            # Stored before the fields' nodes are built, since a struct may contain itself.
             node = self._nodes[info.cls] = _Node()
             names = frozenset(field.encode_name for field in info.fields)
             node.fields = names | self._rules.accepted.get(info.cls, frozenset())
@@ -123,14 +127,14 @@ class NestedFields:
 
 
 def _is_known(value: Json, node: _Node) -> bool:
-    """Whether a value has known fields only: the usual case, at a fraction of the cost of `_walk`."""
+    """Whether a value has only known fields. This is the usual case, checked at a fraction of the cost of `_walk`."""
     if isinstance(value, list):
         items, values = node.items, cast("list[Json]", value)
         return items is None or all(
             [_is_known(cast("Json", item), items) for item in values if isinstance(item, _CONTAINERS)]
         )
     members, fields = cast("dict[str, Json]", value), node.fields
-    # Of types that this server does not interpret nothing is known, so none of their fields is unknown.
+    # Objects of types that this server does not interpret are not checked.
     if fields is None or (node.checked_types is not None and members.get("type") not in node.checked_types):
         return True
     if not members.keys() <= fields:
@@ -143,7 +147,7 @@ def _is_known(value: Json, node: _Node) -> bool:
 
 
 def _walk(value: Json, node: _Node, path: str, key: str) -> Iterator[tuple[str, str]]:
-    """Yield (path, path without indices) of the unknown fields in a value."""
+    """Yield the path, and the path without indices, of each unknown field in a value."""
     if isinstance(value, list) and node.items is not None:
         for i, item in enumerate(cast("list[Json]", value)):
             if isinstance(item, _CONTAINERS):
@@ -160,8 +164,12 @@ def _walk(value: Json, node: _Node, path: str, key: str) -> Iterator[tuple[str, 
                 yield from _walk(cast("Json", member), node.inner[name], f"{path}.{name}", f"{key}.{name}")
 
 
+# Decoding.
+
 MAX_DEPTH = 128
+"""Maximum nesting of arrays and objects."""
 MAX_CONTAINERS = 1_000_000
+"""Maximum arrays and objects of a body that may be too deep."""
 MAX_ECHO = 64
 """Maximum characters of a client's value that an error message quotes."""
 
@@ -169,7 +177,9 @@ T = TypeVar("T", bound=Struct)
 
 _BRACES_AS_BRACKETS = bytes.maketrans(b"{}", b"[]")
 _IRRELEVANT_BYTES = bytes(set(range(256)) - set(b'"[]{}'))
+# The path in msgspec's errors, such as "at `$.messages[0].content`".
 _PATH = re.compile(r"\$[^`]*")
+# An escaped surrogate; group 1 matches for the high half of a pair.
 _SURROGATE = re.compile(rb"\\u[dD](?:([89abAB])|[c-fC-F])[0-9a-fA-F]{2}")
 _TYPE_NAMES = {
     "int": "an integer",
@@ -186,7 +196,10 @@ _top_level_decoder = msgspec.json.Decoder(dict[str, Raw])
 
 
 class ParsedBody:
-    """A parsed body whose fields are still JSON text, by name. Raises RequestError if it is not a JSON object."""
+    """A body whose top-level fields are split but not decoded. Raises RequestError if it is not a JSON object.
+
+    fields: the raw JSON of each field, by name.
+    """
 
     def __init__(self, data: bytes) -> None:
         self._data = data
@@ -197,11 +210,10 @@ class ParsedBody:
             raise translate_error(error, data) from None
 
     def find_other_fields(self, *names: frozenset[str]) -> dict[str, Raw]:
-        """The fields that are in none of the sets."""
+        """Return the fields that are in none of the sets, in the order of the body."""
         others = self.fields.keys()
         for known_names in names:
             others = others - known_names
-        # In the order of the body.
         return {name: raw for name, raw in self.fields.items() if name in others} if others else {}
 
     def decode(self, schema: BodySchema[T]) -> T:
@@ -214,7 +226,7 @@ class ParsedBody:
 class BodySchema(Generic[T]):
     """The struct type of a request body, with its decoder.
 
-    rules: the exceptions of `nested`.
+    rules: exceptions for nested unknown fields.
     """
 
     def __init__(self, type: type[T], rules: NestedRules | None = None) -> None:
@@ -225,7 +237,7 @@ class BodySchema(Generic[T]):
 
 @contextmanager
 def prefix_param(field: str) -> Generator[None]:
-    """Prefix `field` to the `param` of errors raised in this context."""
+    """Prepend `field` to the `param` of errors raised in this context."""
     try:
         yield
     except RequestError as error:
@@ -238,7 +250,7 @@ def prefix_param(field: str) -> Generator[None]:
 
 
 def read_json_object(raw: Raw, param: str) -> str | None:
-    """A free-form object as its original JSON text; None if absent or null."""
+    """Return a free-form object as its original JSON text; None if absent or null. Raises RequestError."""
     if (text := _strip_null(raw)) is None:
         return None
     if not isinstance(read_json_value(raw, param), dict):
@@ -247,7 +259,7 @@ def read_json_object(raw: Raw, param: str) -> str | None:
 
 
 def read_json_value(raw: Raw, param: str) -> object:
-    """The decoded value of a free-form field; None if absent or null."""
+    """Decode the value of a free-form field; None if absent or null. Raises RequestError."""
     if (text := _strip_null(raw)) is None:
         return None
     try:
@@ -258,18 +270,18 @@ def read_json_value(raw: Raw, param: str) -> object:
 
 def _strip_null(raw: Raw) -> str | None:
     data = bytes(raw)
-    # Nearly every free-form field is absent.
+    # Checked before decoding, since nearly every free-form field is absent.
     text = data.decode().strip() if data else ""
     return None if text in ("", "null") else text
 
 
 def abbreviate(value: str) -> str:
-    """A client's value for an error message, truncated to MAX_ECHO."""
+    """Quote a client's value for an error message, truncated to MAX_ECHO characters."""
     return repr(value) if len(value) <= MAX_ECHO else repr(value[:MAX_ECHO]) + "..."
 
 
 def check_one_of(value: str, allowed: Collection[str], param: str) -> str:
-    """`value`, if it is one of the allowed ones."""
+    """Return the value if it is allowed. Raises RequestError."""
     if value not in allowed:
         supported = ", ".join(repr(word) for word in allowed)
         raise RequestError(
@@ -285,7 +297,10 @@ def missing_parameter(param: str, hint: str = "") -> RequestError:
 
 
 def invalid_value(param: str, expectation: str) -> RequestError:
-    """expectation: what is allowed."""
+    """Build the error of an invalid value.
+
+    expectation: description of the allowed values.
+    """
     return RequestError(f"Invalid value for '{param}': {expectation}.", param=param, code="invalid_value")
 
 
@@ -324,23 +339,22 @@ def _is_too_deep(data: bytes) -> bool:
 
 
 def translate_error(error: Exception, data: bytes) -> RequestError:  # noqa: PLR0911 - a table
-    """Translate msgspec's error, a RecursionError or a UnicodeError to a RequestError."""
+    """Convert msgspec's error, a RecursionError or a UnicodeError to a RequestError."""
     if isinstance(error, RecursionError):
         return RequestError(_TOO_DEEP, code="invalid_json")
     if not isinstance(error, msgspec.ValidationError):
-        # msgspec reports it only as an error of UTF-8, without the place where it is.
+        # msgspec reports a lone surrogate as an encoding error without its position.
         if _has_lone_surrogate(data):
             return RequestError("A string in the body contains an unpaired surrogate.", code="invalid_json")
         return RequestError(f"We could not parse the JSON body of your request: {error}.", code="invalid_json")
-    problem, _, where = str(error).partition(" - at ")
-    # msgspec writes the place as `$.messages[0].content`.
-    path = _PATH.search(where)
+    problem, _, location = str(error).partition(" - at ")
+    path = _PATH.search(location)
     param = path.group().removeprefix("$").removeprefix(".").replace("[...]", "") if path else ""
     if missing := re.fullmatch(r"Object missing required field `(.*)`", problem):
         return missing_parameter(f"{param}.{missing.group(1)}" if param else missing.group(1))
     if not param:
         return RequestError(_NO_OBJECT, code="invalid_json")
-    # msgspec's wording ("Expected `int | null`, got `str`"), translated to OpenAI's.
+    # Convert msgspec's wording ("Expected `int | null`, got `str`") to OpenAI's.
     if mismatch := re.fullmatch(r"Expected `(.*)`, got `(.*)`", problem):
         words, actual = [word for word in mismatch.group(1).split(" | ") if word != "null"], mismatch.group(2)
         expected = " or ".join(_TYPE_NAMES.get(word, word) for word in words)
@@ -366,11 +380,11 @@ def _has_lone_surrogate(data: bytes) -> bool:
     return high_ends >= 0
 
 
-# The source of a request's media: a data URL, Base64, or an http(s) URL, which is not fetched here.
+# Media: data URLs, Base64, and http(s) URLs, which are not fetched here.
 
 
 def read_url(url: str, param: str) -> MediaSource:
-    """Read a media URL: decode data URLs, keep http and https, and reject all others, such as `file:`."""
+    """Parse a media URL: decode data URLs, keep http and https, and reject all others, such as `file:`."""
     scheme = url[:8].partition(":")[0].lower()
     if scheme == "data":
         return _read_data_url(url, param)
@@ -380,7 +394,7 @@ def read_url(url: str, param: str) -> MediaSource:
 
 
 def read_image_url(url: str, param: str) -> MediaSource:
-    """As read_url, and check the header of an inline image."""
+    """Parse the URL of an image as `read_url` does, and check the header of an inline image."""
     source = read_url(url, param)
     return check_image(source, param) if isinstance(source, InlineMedia) else source
 

@@ -1,10 +1,10 @@
-"""OpenAI Completions, with vLLM's extensions: one request for each prompt, chunks and full object from the same pieces.
+"""OpenAI Completions, with vLLM's extensions: parses bodies, and serializes streams and full objects.
 
     each choice:  [echo]  text*  finish
     the stream:   the choices interleaved, [usage], [DONE] or an error
 
-A completion has one text. Reasoning and tool calls, which only an `Engine` can separate from it, are left out; their
-tokens are counted and listed like all others.
+A body with several prompts becomes one request for each. A completion has only text: reasoning and tool calls, which
+only an `Engine` can separate from it, are omitted; their tokens are counted and listed like all others.
 """
 
 from __future__ import annotations
@@ -101,7 +101,10 @@ COMPLETIONS = ParameterTable(
 )
 
 
+# Writing responses.
+
 KINDS = (b"text_completion", b"text_completion")
+"""The `object` of a chunk and of a full response."""
 
 
 class CompletionsRenderOptions(RenderOptions, frozen=True, kw_only=True):
@@ -121,9 +124,10 @@ DEFAULT_OPTIONS = CompletionsRenderOptions()
 class _ChoiceState:
     """The state of one streamed choice.
 
-    offsets: the start of each token in the text.
+    offsets: builder of the logprobs, which tracks the offset of each token in the text.
     pending_tokens: tokens that no chunk has carried yet.
-    scored: those of them that `logprobs` lists.
+    scored: tokens of the next chunk that `logprobs` lists.
+    prompt: the prompt, until a chunk has carried it.
     """
 
     __slots__ = ("content", "offsets", "pending_tokens", "prompt", "scored")
@@ -156,8 +160,9 @@ class CompletionsWriter(ChunkWriter):
         self._options = options
         self._envelope = ChunkEnvelope(header, options, KINDS)
         self._is_vllm = options.profile is Profile.VLLM
-        # Clients that score texts (lm-eval) send `echo` with one token to generate, and drop the last entry, even if
-        # that token is the end of the text. Those that ask for ids (TRL, AReaL) pair them with the logprobs.
+        # OpenAI lists only the tokens of the text. Clients that score texts (lm-eval) send `echo` with one token to
+        # generate and drop the last entry, even if it is end-of-sequence. Those that request ids (TRL, AReaL) pair each
+        # with its logprob.
         self._lists_all_tokens = self._is_vllm or options.echo or options.token_ids or options.tokens_as_ids
         self._wants_tokens = options.token_ids or options.logprobs is not None
         self._is_plain = not (self._wants_tokens or options.continuous_usage)
@@ -193,8 +198,7 @@ class CompletionsWriter(ChunkWriter):
                 self._chunk_end = b',"logprobs":null,"finish_reason":null%s}%s' % (
                     extensions, self._envelope.chunk_suffix,
                 )  # fmt: skip
-                # OpenAI numbers the choices of all prompts in one sequence: the n of the first prompt, then those of
-                # the second.
+                # OpenAI numbers the choices of all prompts consecutively: n of the first prompt, then n of the second.
                 self._choices_per_prompt = event.choices // event.prompts
                 if self._counter is not None:
                     self._counter = UsageCounter(event)
@@ -230,14 +234,14 @@ class CompletionsWriter(ChunkWriter):
         )
 
     def _get_state(self, choice: int) -> _ChoiceState:
-        """The state is created lazily: most choices never need one."""
+        """Return the state of a choice, which is created lazily: most choices never need one."""
         state = self._choices.get(choice)
         if state is None:
             state = self._choices[choice] = _ChoiceState(self._create_offsets())
         return state
 
     def _echo_prompt(self, event: PromptTokens) -> bytes:
-        """Echo the prompt in the first chunk of each of its choices. Ids without echo are in the next chunk."""
+        """Echo the prompt in the first chunk of each of its choices. Without echo, its ids are in the next chunk."""
         choices = range(event.prompt * self._choices_per_prompt, (event.prompt + 1) * self._choices_per_prompt)
         for choice in choices:
             self._get_state(choice).prompt = event
@@ -248,7 +252,10 @@ class CompletionsWriter(ChunkWriter):
     def _buffer_tokens(
         self, choice: int, tokens: Sequence[Token], text: str | None = None, *, ended: bool = False
     ) -> None:
-        """text: the text that the tokens released; None if it is not part of the completion."""
+        """Buffer tokens for the next chunk.
+
+        text: the text that the tokens released; None if it is not part of the completion.
+        """
         if self._counter is not None:
             self._counter.add(tokens)
         if not self._wants_tokens:
@@ -257,7 +264,7 @@ class CompletionsWriter(ChunkWriter):
         state.pending_tokens.extend(tokens)
         if self._lists_all_tokens:
             state.scored.extend(tokens)
-        # OpenAI's logprobs list the tokens of the text alone; one that released no text waits for its text, or the end.
+        # OpenAI lists only the tokens of the text; one that released no text yet is held until its text, or the end.
         elif text is not None:
             state.scored.extend(state.content.feed(text, tokens))
         elif ended:
@@ -266,14 +273,14 @@ class CompletionsWriter(ChunkWriter):
     def _render_chunk(
         self, choice: int, text: str, reason: bytes = b"null", stop: str | int | None = None, extra: bytes = b""
     ) -> bytes:
-        """Render everything pending with this text. Without text it is buffered for the next chunk.
+        """Render a chunk with this text and all pending tokens.
 
-        extra: further fields of the chunk, each after a comma.
+        extra: additional fields of the chunk, each after a comma.
         """
         state = self._get_state(choice)
         tokens, state.pending_tokens = state.pending_tokens, []
         scored, state.scored = state.scored, []
-        # Taken, so that the prompt's logprobs are in the first chunk only.
+        # The prompt's logprobs belong to the first chunk only.
         prompt, state.prompt = state.prompt, None
         logprobs = self._render_logprobs(state.offsets, prompt, scored)
         body = b'{"index":%d,"text":%s,"logprobs":%s,"finish_reason":%s%s}' % (
@@ -300,7 +307,7 @@ class CompletionsWriter(ChunkWriter):
         return render_completion_logprobs(prompt_rows + offsets.add_tokens(tokens))
 
     def _render_extensions(self, prompt: PromptTokens | None, tokens: Sequence[Token], stop: str | int | None) -> bytes:
-        """vLLM's fields of a choice: always present in its profile, in OpenAI's only if requested."""
+        """Render vLLM's fields of a choice: all of them in vLLM's profile, in OpenAI's only if requested."""
         extra = b',"stop_reason":' + render_stop_reason(stop) if self._is_vllm else b""
         if self._options.token_ids:
             extra += b',"token_ids":' + render_token_ids(tokens)
@@ -311,6 +318,8 @@ class CompletionsWriter(ChunkWriter):
         return extra + b',"prompt_token_ids":null' if self._is_vllm else extra
 
 
+# Reading requests.
+
 ID_PREFIX = "cmpl-"
 MAX_PROMPTS = 2_048
 # The default of OpenAI's API and of vLLM.
@@ -320,9 +329,9 @@ _SCHEMA = BodySchema(CompletionsBody)
 
 
 def read_completions(data: bytes, options: ReaderOptions) -> GenerationCall:
-    """Parse a body. Raises RequestError, and nothing else."""
+    """Parse a Completions body. Raises only RequestError."""
     parsed = ParsedBody(data)
-    # First, because the error of the struct cannot name the route that the client meant.
+    # Checked before decoding, whose error cannot name the route that the client meant.
     if "prompt" not in parsed.fields:
         if "messages" in parsed.fields:
             raise missing_parameter(
@@ -330,7 +339,7 @@ def read_completions(data: bytes, options: ReaderOptions) -> GenerationCall:
             )
         if "input" in parsed.fields:
             raise missing_parameter("prompt", " A body with 'input' is a Responses request: POST it to /v1/responses.")
-        # The table rejects `prompt_embeds` with an error of its own, which says more than that the prompt is missing.
+        # `classify_body` rejects `prompt_embeds` with a more specific error than that of a missing prompt.
         if "prompt_embeds" not in parsed.fields:
             raise missing_parameter("prompt")
     body = parsed.decode(_SCHEMA)
@@ -351,7 +360,7 @@ def _build_requests(body: CompletionsBody, options: ReaderOptions) -> tuple[Gene
     prompts = read_prompts(body.prompt)
     choices = body.read_choice_count(options, len(prompts))
     logprobs = _read_logprobs(body, options)
-    # An echoed prompt has as many alternatives as the answer.
+    # An echoed prompt gets as many alternatives as the answer.
     counts = [count for count in (body.read_prompt_logprobs(), logprobs if body.echo else None) if count is not None]
     prompt_logprobs, logprob_ids = max(counts) if counts else None, body.read_logprob_ids(logprobs)
     if logprob_ids and body.echo:
@@ -363,7 +372,7 @@ def _build_requests(body: CompletionsBody, options: ReaderOptions) -> tuple[Gene
     if best_of is not None and body.stream and best_of > choices:
         raise invalid_value("best_of", "results cannot be streamed when it is greater than 'n'")
     max_tokens = DEFAULT_MAX_TOKENS if body.max_tokens is None else body.max_tokens
-    # Without new tokens the request must ask for something else.
+    # Without new tokens there must be something else to return.
     if max_tokens == 0 and not body.echo and body.prompt_logprobs is None:
         raise invalid_value(
             "max_tokens", "0 needs 'echo' or 'prompt_logprobs'; otherwise expected -1 or an integer >= 1"
@@ -397,7 +406,7 @@ def _build_requests(body: CompletionsBody, options: ReaderOptions) -> tuple[Gene
 
 
 def read_prompts(prompt: str | list[str | int | list[int]] | None) -> tuple[str | tuple[int, ...], ...]:
-    """One entry for each prompt: its text or its token ids."""
+    """Split the field into prompts, each a text or token ids. Raises RequestError."""
     if prompt is None:
         raise missing_parameter("prompt")
     if isinstance(prompt, str):

@@ -1,4 +1,4 @@
-"""Embeddings, as in OpenAI with vLLM's fields, and as in Cohere: request parsing and response rendering."""
+"""The embeddings APIs of OpenAI (with vLLM's fields) and of Cohere: parses requests and serializes responses."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .json_encoding import replace_surrogates
 from .parameter_table import Note, ParameterTable, accept, reject
 
 MAX_INPUTS = 2048
-"""OpenAI's limit."""
+"""OpenAI's limit on the inputs of one request."""
 
 InputList = Annotated[list[str | TokenId | list[TokenId]], Meta(min_length=1)]
 
@@ -99,7 +99,7 @@ _BODY = BodySchema(EmbeddingsBody)
 
 
 def read_embeddings(data: bytes, options: ReaderOptions) -> EmbedCall:
-    """Parse a body. Raises RequestError."""
+    """Parse a request body. Raises RequestError."""
     parsed = ParsedBody(data)
     warnings, unknown = EMBEDDINGS.classify_body(parsed, _BODY)
     if "input" not in parsed.fields:
@@ -127,7 +127,7 @@ def build_text_inputs(
 
 
 def _read_inputs(input: str | InputList) -> tuple[str | tuple[int, ...], ...]:
-    """Read the inputs. Raises RequestError for too many or empty ones, and for a mixture of texts and ids."""
+    """Parse the inputs. Raises RequestError for too many or empty ones, and for a mixture of texts and ids."""
     if isinstance(input, str):
         return (_require_input(input, "input"),)
     kinds = {type(entry) for entry in input}
@@ -137,7 +137,7 @@ def _read_inputs(input: str | InputList) -> tuple[str | tuple[int, ...], ...]:
             param="input",
             code="invalid_type",
         )
-    # As with prompts: integers are the ids of one input, not several inputs.
+    # As in the `prompt` of Completions, an array of integers is one input, not several.
     if kinds == {int}:
         return (tuple(cast(list[int], input)),)
     if len(input) > MAX_INPUTS:
@@ -153,7 +153,7 @@ def _require_input(input: str | list[int], param: str) -> str | tuple[int, ...]:
 
 
 class PromptUsage(Struct, frozen=True, omit_defaults=True):
-    """The usage of a prompt.
+    """The usage of a request without generated tokens.
 
     completion_tokens, prompt_tokens_details: only in vLLM's profile.
     """
@@ -182,7 +182,7 @@ class EmbeddingObject(Struct, frozen=True):
 
 
 class EmbeddingsAnswer(Struct, frozen=True, omit_defaults=True):
-    """The response body.
+    """The response of /v1/embeddings.
 
     id, created: only in vLLM's profile.
     """
@@ -196,7 +196,7 @@ class EmbeddingsAnswer(Struct, frozen=True, omit_defaults=True):
 
 
 def render_embeddings(embeddings: Embeddings, header: Header, profile: Profile, *, as_base64: bool) -> bytes:
-    """Render vectors. Each number is the exact float32: parsed as a double it rounds to the same bits."""
+    """Serialize the response. Numbers keep all bits: parsed as a double, each rounds to the same float32."""
     data: list[EmbeddingObject] = []
     for index, vector in enumerate(embeddings.vectors):
         embedding = base64.b64encode(vector).decode() if as_base64 else struct.unpack(f"<{len(vector) // 4}f", vector)
@@ -207,10 +207,10 @@ def render_embeddings(embeddings: Embeddings, header: Header, profile: Profile, 
     return msgspec.json.encode(answer)
 
 
-# Cohere's /v2/embed: vectors in several types at once, of texts only.
+# Cohere's /v2/embed: embeds texts, and can return the vectors in several types at once.
 
 MAX_TEXTS = 2048
-"""As of `/v1/embeddings`; Cohere's own limit is 96."""
+"""The same as for `/v1/embeddings`; Cohere's own limit is 96."""
 EMBEDDING_TYPES = ("float", "binary", "ubinary", "base64")
 
 
@@ -258,9 +258,10 @@ COHERE_EMBED = ParameterTable(
 
 
 class CohereEmbedCall(Struct, frozen=True):
-    """A parsed request.
+    """A parsed request of /v2/embed.
 
-    texts: echoed in the response.
+    texts: the texts to embed, which the response echoes.
+    types: the requested embedding types, without duplicates.
     warnings, unknown: as in `GenerationCall`.
     """
 
@@ -276,7 +277,7 @@ _COHERE_BODY = BodySchema(CohereEmbedBody)
 
 
 def read_cohere_embed(data: bytes, options: ReaderOptions) -> CohereEmbedCall:
-    """Parse a body. Raises RequestError."""
+    """Parse a request body. Raises RequestError."""
     parsed = ParsedBody(data)
     warnings, unknown = COHERE_EMBED.classify_body(parsed, _COHERE_BODY)
     body = parsed.decode(_COHERE_BODY)
@@ -296,7 +297,7 @@ def read_cohere_embed(data: bytes, options: ReaderOptions) -> CohereEmbedCall:
             raise invalid_value(f"texts[{index}]", "a text must not be empty")
     for index, kind in enumerate(body.embedding_types or ()):
         check_one_of(kind, EMBEDDING_TYPES, f"embedding_types[{index}]")
-    # Cohere cuts long texts by default; NONE makes them an error.
+    # Cohere truncates long texts by default; with NONE they are an error.
     limit = None if body.truncate == "NONE" else body.max_tokens or -1
     return CohereEmbedCall(
         resolve_model(body.model, options),
@@ -309,7 +310,7 @@ def read_cohere_embed(data: bytes, options: ReaderOptions) -> CohereEmbedCall:
 
 
 class CohereVectors(Struct, frozen=True, rename={"floats": "float"}):
-    """The vectors by type. A field `float` would hide the type from annotations."""
+    """The vectors by type. `floats` is `float` on the wire: that name would shadow the type in annotations."""
 
     floats: list[tuple[float, ...]] | UnsetType = UNSET
     binary: list[list[int]] | UnsetType = UNSET
@@ -342,7 +343,7 @@ def render_cohere_embed(embeddings: Embeddings, header: Header, call: CohereEmbe
     vectors = [struct.unpack(f"<{len(vector) // 4}f", vector) for vector in embeddings.vectors]
     by_type = CohereVectors(
         floats=vectors if "float" in call.types else UNSET,
-        # Cohere's `binary` is `ubinary` less 128, so that a byte fits into a signed integer.
+        # Cohere's `binary` is `ubinary` minus 128, so that each byte is a signed 8-bit integer.
         binary=[_pack_signs(vector, 128) for vector in vectors] if "binary" in call.types else UNSET,
         ubinary=[_pack_signs(vector, 0) for vector in vectors] if "ubinary" in call.types else UNSET,
         base64=[base64.b64encode(vector).decode() for vector in embeddings.vectors]
@@ -355,7 +356,10 @@ def render_cohere_embed(embeddings: Embeddings, header: Header, call: CohereEmbe
 
 
 def _pack_signs(vector: tuple[float, ...], offset: int) -> list[int]:
-    """One bit for each number, 0 if it is negative as in vLLM, the first in the highest bit. offset: 128 for signed."""
+    """Pack one bit for each number into bytes: 0 if it is negative, as in vLLM; the first number is the highest bit.
+
+    offset: subtracted from each byte; 128 makes them signed.
+    """
     padded = [*vector, *[-1.0] * (-len(vector) % 8)]
     return [
         sum((number >= 0) << (7 - bit) for bit, number in enumerate(padded[start : start + 8])) - offset

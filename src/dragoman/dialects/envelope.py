@@ -1,4 +1,4 @@
-"""The envelope around the choices of an OpenAI response: header, usage, errors and the end of the stream."""
+"""The parts that responses of Chat Completions and Completions share: header, usage, vLLM's fields, end of a stream."""
 
 from __future__ import annotations
 
@@ -22,12 +22,13 @@ KEEPALIVE_COMMENT = b": keepalive\n\n"
 class RenderOptions(Struct, frozen=True, kw_only=True):
     """The response options that Chat Completions and Completions share.
 
-    logprobs, prompt_logprobs: maximum alternatives for each token, None for no logprobs.
-    token_ids, tokens_as_ids: return_token_ids, return_tokens_as_token_ids.
+    logprobs, prompt_logprobs: maximum alternatives for each token; None omits logprobs.
+    token_ids: the client set `return_token_ids`.
+    tokens_as_ids: the client set `return_tokens_as_token_ids`, or the server's default does.
     include_usage: end a stream with usage.
     continuous_usage: add usage to every chunk.
     service_tier: report the default tier.
-    weight_versions: add to the end of each choice which weights sampled it.
+    weight_versions: report the versions of the weights that sampled each choice, at its end.
     """
 
     profile: Profile = Profile.OPENAI
@@ -42,7 +43,11 @@ class RenderOptions(Struct, frozen=True, kw_only=True):
 
 
 class ResponseId(Struct, frozen=True):
-    """The response id that the client requested (vLLM's `request_id`), if any."""
+    """The response id that the client requested with vLLM's `request_id`.
+
+    prefix: the dialect's prefix of response ids.
+    requested: None keeps the generated id.
+    """
 
     prefix: str
     requested: str | None
@@ -52,7 +57,7 @@ class ResponseId(Struct, frozen=True):
 
 
 class ChunkEnvelope:
-    """The envelope of one answer.
+    """Renders the parts around the choices of one answer.
 
     kinds: the `object` of a chunk and of the full response.
     chunk_prefix: the bytes before the choices of a chunk, once the stream has begun.
@@ -63,31 +68,31 @@ class ChunkEnvelope:
     def __init__(self, header: Header, options: RenderOptions, kinds: tuple[bytes, bytes]) -> None:
         self._header, self._options, self._kinds = header, options, kinds
         self.chunk_prefix = b""
-        # OpenAI sends `usage: null` in the other chunks of such a stream; vLLM leaves the field out.
+        # With `include_usage`, OpenAI sends `usage: null` in all other chunks; vLLM omits the field.
         null_usage = options.include_usage and options.profile is Profile.OPENAI
         self._usage_field = b',"usage":null' if null_usage and not options.continuous_usage else b""
 
     def begin_stream(self) -> None:
-        """Call it before the first chunk. An answer that is not streamed has none."""
-        # Rendered once for the whole stream: id, model and time are the same in all of its chunks.
+        """Prepare the chunks of a stream. Call this before the first chunk."""
+        # Rendered once, since id, model and time are the same in all chunks.
         self.chunk_prefix = b"data: " + _render_head(self._header, self._options, self._kinds[0])
 
     @property
     def chunk_suffix(self) -> bytes:
-        """The bytes after the choices of a chunk without further fields."""
+        """The bytes after the choices of a chunk without additional fields."""
         return b"]%s}\n\n" % self._usage_field
 
     def render_chunk(self, choices: bytes, usage: Usage | None = None, extra: bytes = b"") -> bytes:
         """Render a server-sent event.
 
         usage: the usage of this chunk, if any.
-        extra: further fields, each after a comma.
+        extra: additional fields, each after a comma.
         """
         usage_field = self._usage_field if usage is None else b',"usage":' + logprobs.render_usage(usage)
         return b"%s%s]%s%s}\n\n" % (self.chunk_prefix, choices, usage_field, extra)
 
     def render_usage_chunk(self, finished: Finished) -> bytes:
-        """The chunk with usage and no choices, if requested."""
+        """Render the last chunk, which has usage and no choices; empty unless requested."""
         if not self._options.include_usage:
             return b""
         return self.render_chunk(b"", finished.usage, render_metrics(finished.usage, finished.timings))
@@ -97,7 +102,7 @@ class ChunkEnvelope:
         return b'%s%s],"usage":%s%s}' % (head, choices, logprobs.render_usage(usage), extra)
 
     def render_error(self, error: DragomanError) -> bytes:
-        """The last event of a failed stream. No [DONE] follows, because some clients take that for success."""
+        """Render the last event of a failed stream. No [DONE] follows: some clients would mistake it for success."""
         return b"data: %s\n\n" % render_openai_error(error, self._options.profile)
 
 
@@ -129,7 +134,7 @@ def _render_head(header: Header, options: RenderOptions, kind: bytes) -> bytes:
 
 @lru_cache(maxsize=256)
 def _render_fixed_fields(model: str, fingerprint: str | None, has_service_tier: bool) -> bytes:
-    """The fields that are the same in nearly all answers."""
+    """Render the fields that are the same in nearly all answers."""
     fields = [b'"model":' + encode_string(model)]
     if has_service_tier:
         fields.append(b'"service_tier":"default"')
@@ -139,7 +144,7 @@ def _render_fixed_fields(model: str, fingerprint: str | None, has_service_tier: 
 
 
 class UsageCounter:
-    """The usage so far, for streams with usage in every chunk."""
+    """Counts the usage so far, for streams with usage in every chunk."""
 
     __slots__ = ("_completion", "_started")
 
@@ -159,9 +164,9 @@ _FINISH_REASONS = {reason: b'"%s"' % reason.value.encode() for reason in FinishR
 
 
 def render_finish_reason(reason: FinishReason, profile: Profile) -> bytes:
-    """A finish reason without tool calls.
+    """Render the finish reason of a choice without tool calls.
 
-    OpenAI has no reason for an aborted answer. It is reported as `length`, since `stop` would mark it as complete.
+    OpenAI has none for an aborted answer, which is reported as `length`: `stop` would mark it as complete.
     """
     if reason is FinishReason.ABORT and profile is Profile.OPENAI:
         return b'"length"'
@@ -169,7 +174,7 @@ def render_finish_reason(reason: FinishReason, profile: Profile) -> bytes:
 
 
 def render_kv_transfer(params: str | None, profile: Profile) -> bytes:
-    """vLLM's `kv_transfer_params` of a full response: always in its profile, in OpenAI's only if set."""
+    """Render vLLM's `kv_transfer_params` of a full response: always in its profile, in OpenAI's only if set."""
     if params is None:
         return b',"kv_transfer_params":null' if profile is Profile.VLLM else b""
     return encode_field("kv_transfer_params", params)
@@ -178,7 +183,7 @@ def render_kv_transfer(params: str | None, profile: Profile) -> bytes:
 class VllmRequestMetrics(Struct, frozen=True):
     """vLLM's metrics of a request, in milliseconds; null is unknown."""
 
-    # As PerRequestMetrics in entrypoints/generate/base/protocol.py of vLLM 0.33.
+    # Same fields as PerRequestMetrics in entrypoints/generate/base/protocol.py of vLLM 0.33.
     time_to_first_token_ms: float | None
     generation_time_ms: float | None
     queue_time_ms: float
@@ -187,25 +192,25 @@ class VllmRequestMetrics(Struct, frozen=True):
 
 
 def render_metrics(usage: Usage, timings: Timings | None) -> bytes:
-    """vLLM's `metrics` of a response with one choice, after a comma; empty where they are not reported."""
+    """Render vLLM's `metrics` of a response with one choice, after a comma; empty if they are not reported."""
     if timings is None:
         return b""
-    first, decode, tokens = timings.first_token, timings.decode, usage.completion
+    prefill, decode, tokens = timings.first_token, timings.decode, usage.completion
     metrics = VllmRequestMetrics(
-        None if first is None else first * 1e3,
-        None if first is None else decode * 1e3,
+        None if prefill is None else prefill * 1e3,
+        None if prefill is None else decode * 1e3,
         timings.queue * 1e3,
-        decode * 1e3 / (tokens - 1) if first is not None and tokens > 1 else None,
-        tokens / (first + decode) if first is not None and first + decode > 0 else None,
+        decode * 1e3 / (tokens - 1) if prefill is not None and tokens > 1 else None,
+        tokens / (prefill + decode) if prefill is not None and prefill + decode > 0 else None,
     )
     return b',"metrics":' + msgspec.json.encode(metrics)
 
 
 def render_weight_versions(spans: tuple[WeightSpan, ...] | None) -> bytes:
-    """vLLM's field of a finished choice: which tokens were sampled by which weights; null if unknown."""
+    """Render `weight_versions` of a finished choice, after a comma: the weights that sampled its tokens, or null."""
     return b',"weight_versions":%s' % escape_line_breaks(msgspec.json.encode(spans))
 
 
 def render_stop_reason(stop: str | int | None) -> bytes:
-    """vLLM's `stop_reason`: the matched stop string or token id."""
+    """Render vLLM's `stop_reason`: the matched stop string or token id, or null."""
     return encode_string(stop) if isinstance(stop, str) else encode_int(stop)

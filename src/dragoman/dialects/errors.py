@@ -1,4 +1,4 @@
-"""OpenAI's error envelope and vLLM's variant of it, and the headers in which rate limits are reported."""
+"""OpenAI's error envelope with vLLM's variant, and the rate limit headers of OpenAI and Anthropic."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from .base import Profile
 from .json_encoding import escape_line_breaks, replace_surrogates
 
 MAX_MESSAGE = 2_000
-"""Maximum characters of a message on the wire, so that a client's input is never echoed at length."""
+"""Maximum characters of an error message: a client's input must not be echoed at length."""
 
 _OPENAI_TYPES = {
     401: "authentication_error",
     403: "permission_error",
     429: "rate_limit_error",
 }
-# The names of vLLM's exception classes; for errors of its web framework, the reason phrase of the status.
+# Names of vLLM's exception classes, or the status's reason phrase for errors that its web framework raises.
 _VLLM_TYPES = {
     400: "BadRequestError",
     401: "AuthenticationError",
@@ -49,7 +49,7 @@ class OpenAIErrorBody(Struct, frozen=True):
 
 
 def render_openai_error(error: DragomanError, profile: Profile) -> bytes:
-    """The JSON body of an error response, or the payload of a stream's last event.
+    """Serialize an error: the body of a response, or the data of a stream's last event.
 
     All four keys are always present. `code` is a string or null in OpenAI's profile, the HTTP status in vLLM's.
     """
@@ -69,17 +69,18 @@ def render_openai_error(error: DragomanError, profile: Profile) -> bytes:
     return escape_line_breaks(msgspec.json.encode(body))
 
 
-# The response headers with the state of a key's rate limits, as in OpenAI and as in Anthropic.
+# The response headers with the state of an API key's rate limits.
 
 Headers = list[tuple[bytes, bytes]]
 
 
 class RateLimitState(Struct, frozen=True):
-    """One limit.
+    """The state of one rate limit.
 
     name: `requests` or `tokens`.
-    remaining: what may be used now.
-    reset_after: seconds until all of it is available again.
+    limit: maximum requests or tokens.
+    remaining: requests or tokens that may be used now.
+    reset_after: seconds until the whole limit is available again.
     """
 
     name: str
@@ -89,7 +90,7 @@ class RateLimitState(Struct, frozen=True):
 
 
 def render_openai_rate_limits(states: Sequence[RateLimitState], _now: float) -> Headers:
-    """`x-ratelimit-*`: https://platform.openai.com/docs/guides/rate-limits#rate-limits-in-headers."""
+    """Render `x-ratelimit-*`: https://platform.openai.com/docs/guides/rate-limits#rate-limits-in-headers."""
     headers: Headers = []
     for state in states:
         for field, value in (
@@ -102,13 +103,13 @@ def render_openai_rate_limits(states: Sequence[RateLimitState], _now: float) -> 
 
 
 def render_anthropic_rate_limits(states: Sequence[RateLimitState], now: float) -> Headers:
-    """`anthropic-ratelimit-*`, with times in RFC 3339: https://docs.claude.com/en/api/rate-limits#response-headers.
+    """Render `anthropic-ratelimit-*`: https://docs.claude.com/en/api/rate-limits#response-headers.
 
     now: Unix seconds.
     """
     headers: Headers = []
     for state in states:
-        # Rounded up: at that second the limit is available.
+        # RFC 3339, rounded up to a second at which the limit is surely available.
         reset = datetime.fromtimestamp(-(-(now + state.reset_after) // 1), UTC)
         for field, value in (
             ("limit", str(state.limit)),
@@ -120,11 +121,11 @@ def render_anthropic_rate_limits(states: Sequence[RateLimitState], now: float) -
 
 
 def render_duration(seconds: float) -> str:
-    """A duration in OpenAI's form, which is Go's: `0s`, `20ms`, `7.66s`, `6m0s`. Rounded up to milliseconds."""
+    """Format a duration like Go, as OpenAI does: `0s`, `20ms`, `7.66s`, `6m0s`. Rounded up to milliseconds."""
     milliseconds = -(-round(seconds * 1_000_000) // 1000)
     if not 0 < milliseconds < 1000:
-        whole, remainder = divmod(milliseconds, 1000)
-        minutes, second = divmod(whole, 60)
+        whole_seconds, remainder = divmod(milliseconds, 1000)
+        minutes, second = divmod(whole_seconds, 60)
         hours, minute = divmod(minutes, 60)
         fraction = f".{remainder:03d}".rstrip("0") if remainder else ""
         prefix = (f"{hours}h" if hours else "") + (f"{minute}m" if minutes else "")

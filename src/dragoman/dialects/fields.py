@@ -1,6 +1,6 @@
-"""The fields that the generating endpoints share, with their bounds and meanings.
+"""The fields that generating endpoints share: their bounds, and parsing them into the canonical request.
 
-The fields of a struct here are supported. Fields that are only accepted or rejected are rows of `parameter_table`.
+The fields of the structs are supported. Those that are only accepted or rejected are rows of `parameter_table`.
 """
 
 from __future__ import annotations
@@ -38,17 +38,17 @@ MAX_CHOICES = 4_096
 Count = Annotated[int, Meta(ge=0, le=INT32)]
 AtLeastOne = Annotated[int, Meta(ge=1, le=INT32)]
 CountOrUnlimited = Annotated[int, Meta(ge=-1, le=INT32)]
-"""-1 is "the rest" or "off", as in vLLM."""
+"""A count in which -1 means no limit or off, as in vLLM."""
 TokenId = Count
 MAX_LOGPROB_IDS = 1_024
-"""Maximum ids of `logprob_token_ids`: each costs an entry of every token."""
+"""Maximum ids of `logprob_token_ids`: each adds an entry to every token."""
 Int64 = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
 Penalty = Annotated[float, Meta(ge=-2, le=2)]
 Probability = Annotated[float, Meta(ge=0, le=1)]
 MAX_MESSAGES = 100_000
 """Maximum messages of a conversation: Anthropic's limit."""
 _MAX_LISTED_KEYS = 8
-"""Maximum wrong keys of `logit_bias` that an error names."""
+"""Maximum invalid keys of `logit_bias` that an error lists."""
 ShortText = Annotated[str, Meta(max_length=1_024)]
 RequestId = Annotated[str, Meta(pattern=r"^[A-Za-z0-9._-]{1,128}\Z")]
 Logprobs = Annotated[int, Meta(ge=-1, le=MAX_LOGPROBS)]
@@ -61,7 +61,10 @@ class StreamOptions(Struct, frozen=True):
 
 
 class StructuredOutputs(Struct, frozen=True):
-    """vLLM's `structured_outputs`: one constraint. close_at_limit: Dragoman's, for any constraint."""
+    """vLLM's `structured_outputs`, with one constraint.
+
+    close_at_limit: an extension of this server, for any constraint; see GenerationLimits.
+    """
 
     json: Raw = Raw()
     regex: str | None = None
@@ -80,7 +83,7 @@ class JsonSchemaFormat(Struct, frozen=True):
 
 
 class ResponseFormat(Struct, frozen=True):
-    """`response_format`. llama.cpp's and Together's clients send `schema` beside `json_object`."""
+    """OpenAI's `response_format`. Clients of llama.cpp and Together send `schema` together with `json_object`."""
 
     type: str
     json_schema: JsonSchemaFormat | None = None
@@ -145,7 +148,11 @@ class DecodingFields(Struct, frozen=True, kw_only=True):
     def build_limits(
         self, max_tokens: int | None, stop: tuple[str, ...], max_tokens_name: str = "max_tokens"
     ) -> GenerationLimits:
-        """max_tokens, stop: the values resolved from the dialect's own fields. max_tokens_name: of that field."""
+        """Build the limits of the request. Raises RequestError.
+
+        max_tokens, stop: values that the dialect has resolved from its own fields.
+        max_tokens_name: name of the field that max_tokens comes from, for errors.
+        """
         min_tokens = self.min_tokens or 0
         if max_tokens is not None and min_tokens > max_tokens:
             raise invalid_value("min_tokens", f"it must not be greater than {max_tokens_name}={max_tokens}")
@@ -170,30 +177,30 @@ class DecodingFields(Struct, frozen=True, kw_only=True):
 
 
 def _read_logit_bias(bias: dict[str, float]) -> tuple[tuple[int, float], ...]:
-    # `int` raises a ValueError for more than 4300 digits, so the length of a key is checked before.
+    # The length is checked first, since `int` raises ValueError for more than 4300 digits.
     wrong_keys = [key for key in bias if not (key.isascii() and key.isdigit() and len(key) <= 10 and int(key) <= INT32)]
     if wrong_keys:
         listed = ", ".join(abbreviate(key) for key in wrong_keys[:_MAX_LISTED_KEYS])
         more = f" and {len(wrong_keys) - _MAX_LISTED_KEYS} more" if len(wrong_keys) > _MAX_LISTED_KEYS else ""
-        raise invalid_value("logit_bias", f"its keys are token ids, not {listed}{more}")
+        raise invalid_value("logit_bias", f"its keys must be token ids, not {listed}{more}")
     return tuple((int(key), value) for key, value in bias.items())
 
 
 _SAMPLING_CONVERTERS: Mapping[str, Callable[[Any], object]] = {
-    # vLLM's and SGLang's -1 is no limit, as 0 is in the core.
+    # In vLLM and SGLang -1 means no limit, in the core 0.
     "top_k": lambda top_k: max(top_k, 0),
     "logit_bias": _read_logit_bias,
     "allowed_token_ids": tuple,
     "bad_words": tuple,
 }
-"""By core name: the conversion of a value from that on the wire."""
+"""Converts values from the wire, by the core's name of the field."""
 
 
 class SamplingFields:
-    """The fields of a wire struct that are sampling parameters.
+    """Builds SamplingOptions from the fields of a wire struct.
 
-    core_names: those of `SamplingOptions`, by the struct's own.
-    renames: the core names of fields that the struct names differently.
+    renames: the core's names of fields that the struct names differently, by the struct's name.
+    core_names: the names of all fields in `SamplingOptions`, by the struct's name.
     """
 
     def __init__(self, struct: type[Struct], renames: Mapping[str, str] | None = None) -> None:
@@ -202,19 +209,24 @@ class SamplingFields:
         self.core_names = {name: core for name, core in core_names.items() if core in sampling_names}
         self._get_values = attrgetter(*self.core_names)
         self._unset_values = (None,) * len(self.core_names)
-        own_names = tuple(self.core_names.values())
-        # The values in the order of `SamplingOptions`; -1 is the None that follows them.
-        self._arrange = itemgetter(*[own_names.index(name) if name in own_names else -1 for name in sampling_names])
+        present_names = tuple(self.core_names.values())
+        # Reorders values to the order of `SamplingOptions`. Index -1 is a None that `read` appends for missing fields.
+        self._arrange = itemgetter(
+            *[present_names.index(name) if name in present_names else -1 for name in sampling_names]
+        )
         self._converters = tuple(
             (index, _SAMPLING_CONVERTERS[name])
             for index, name in enumerate(sampling_names)
-            if name in own_names and name in _SAMPLING_CONVERTERS
+            if name in present_names and name in _SAMPLING_CONVERTERS
         )
 
     def read(self, params: Struct, **overrides: float | None) -> SamplingOptions:
-        """overrides: by core name, in place of the struct's values."""
+        """Read the sampling options from a wire struct. Raises RequestError.
+
+        overrides: values by core name that replace the struct's.
+        """
         values = self._get_values(params)
-        # Most requests leave all to the model's defaults.
+        # Fast path: most requests set none of them.
         if values == self._unset_values and not overrides:
             return NO_SAMPLING_OPTIONS
         options: list[Any] = [*self._arrange((*values, None))]
@@ -225,7 +237,10 @@ class SamplingFields:
         return msgspec.structs.replace(sampling, **overrides) if overrides else sampling
 
     def list_paths(self, path: str) -> tuple[tuple[str, str], ...]:
-        """The fields' names for `FieldNames`. path: of the struct in the body."""
+        """List the fields' names for `FieldNames`.
+
+        path: path of the struct in the body.
+        """
         renamed = [(core, f"{path}.{name}") for name, core in self.core_names.items() if core != name]
         equal_names = "|".join(name for name, core in self.core_names.items() if core == name)
         return (*renamed, (f"({equal_names})", rf"{path}.\1"))
@@ -274,20 +289,20 @@ class GenerationFields(DecodingFields, frozen=True, kw_only=True):
     def read_limits(
         self, options: ReaderOptions, max_tokens: int | None, max_tokens_name: str = "max_tokens"
     ) -> GenerationLimits:
-        """As `build_limits`."""
+        """Read `stop` and build the limits of the request; see `build_limits`."""
         return self.build_limits(max_tokens, read_stop_strings(self.stop, options.max_stop), max_tokens_name)
 
     def read_choice_count(self, options: ReaderOptions, prompts: int = 1) -> int:
         n = self.n or 1
         if n > options.max_n:
             raise invalid_value("n", f"expected an integer <= {options.max_n}")
-        # The limit is for the whole call: each choice is a sequence of its own in the engine.
+        # The limit applies to all prompts together: each choice is a sequence of its own in the engine.
         if n * prompts > MAX_CHOICES:
             raise invalid_value("n", f"{prompts} prompts with n={n} make more than {MAX_CHOICES} choices")
         return n
 
     def read_usage_options(self) -> tuple[bool, bool]:
-        """Whether a stream ends with usage, and whether every chunk carries it."""
+        """Return whether a stream ends with usage, and whether every chunk carries it. Raises RequestError."""
         options = self.stream_options
         if options is None:
             return False, False
@@ -306,14 +321,17 @@ class GenerationFields(DecodingFields, frozen=True, kw_only=True):
         return include_usage, include_usage and bool(options.continuous_usage_stats)
 
     def read_logprob_ids(self, logprobs: int | None) -> tuple[int, ...]:
-        """The tokens whose logprobs each position lists. logprobs: None for none, which is an error with ids."""
+        """Return the tokens whose logprobs are listed at each position. Raises RequestError.
+
+        logprobs: the requested alternatives; None, for no logprobs, is an error together with ids.
+        """
         ids = tuple(dict.fromkeys(self.logprob_token_ids or ()))
         if ids and logprobs is None:
             raise RequestError("'logprob_token_ids' needs 'logprobs'.", param="logprob_token_ids", code="invalid_value")
         return ids
 
     def read_prompt_logprobs(self) -> int | None:
-        """Alternatives for each prompt token in `prompt_logprobs`; None for no logprobs."""
+        """Return the number of alternatives for each prompt token; None for no logprobs. Raises RequestError."""
         if self.prompt_logprobs is not None and self.stream:
             raise RequestError("'prompt_logprobs' are not available when 'stream' is enabled.", param="prompt_logprobs")
         return check_logprobs(self.prompt_logprobs, "prompt_logprobs")
@@ -322,7 +340,7 @@ class GenerationFields(DecodingFields, frozen=True, kw_only=True):
 def check_logprobs(count: int | None, param: str) -> int | None:
     if count == -1:
         raise Unsupported(
-            f"'{param}' of -1, the whole vocabulary, is not supported here; the most is {MAX_LOGPROBS}.", param=param
+            f"'{param}' of -1, the whole vocabulary, is not supported here; the maximum is {MAX_LOGPROBS}.", param=param
         )
     return count
 
@@ -365,16 +383,16 @@ def check_service_tier(tier: str | None, warnings: list[str]) -> None:
 
 
 def get_max_logprobs(profile: Profile) -> int:
-    """The limit of Completions' `logprobs`: 5 in OpenAI, 20 in vLLM."""
+    """Return the limit of Completions' `logprobs`: 5 in OpenAI, 20 in vLLM."""
     return 5 if profile is Profile.OPENAI else MAX_LOGPROBS
 
 
 THINKING_KWARGS = ("enable_thinking", "thinking")
-"""The kwargs that templates use to switch thinking on or off."""
+"""The kwargs with which chat templates switch thinking on or off."""
 
 
 def read_thinking_switch(kwargs: Raw) -> bool | None:
-    """The value of the switch in `chat_template_kwargs`; None if not set."""
+    """Return the value of the thinking switch in `chat_template_kwargs`; None if it is not set."""
     value = read_json_value(kwargs, "chat_template_kwargs")
     if not isinstance(value, dict):
         return None
@@ -387,6 +405,7 @@ def read_thinking_switch(kwargs: Raw) -> bool | None:
 
 # Constraints: `response_format`, `structured_outputs` and `guided_*`, of which at most one is allowed.
 
+# Maximum characters of a schema, regular expression or grammar, and maximum strings of a choice.
 MAX_SCHEMA = 64 * 1024
 MAX_REGEX = 4 * 1024
 MAX_GRAMMAR = 64 * 1024
@@ -394,7 +413,7 @@ MAX_OPTIONS = 1_000
 
 
 def read_constraint_fields(fields: GenerationFields) -> tuple[Constraint | None, str]:
-    """The constraint, and the field that holds it."""
+    """Return the constraint, and the field that holds it. Raises RequestError."""
     constraints = read_structured_outputs(fields)
     if fields.response_format is not None and (constraint := _read_response_format(fields.response_format)) is not None:
         constraints.insert(0, ("response_format", constraint))
@@ -402,7 +421,7 @@ def read_constraint_fields(fields: GenerationFields) -> tuple[Constraint | None,
 
 
 def read_structured_outputs(fields: DecodingFields) -> list[tuple[str, Constraint]]:
-    """Read the constraints in vLLM's own fields, each with its field name."""
+    """Parse the constraints in vLLM's own fields, each with its field name. Raises RequestError."""
     outputs = fields.structured_outputs
     constraints = [] if outputs is None else _read_outputs(outputs, "structured_outputs.")
     if outputs is not None and not constraints and outputs.close_at_limit is None:
@@ -421,9 +440,9 @@ def read_structured_outputs(fields: DecodingFields) -> list[tuple[str, Constrain
 
 
 def require_at_most_one(constraints: Sequence[tuple[str, Constraint]], path: str = "") -> tuple[Constraint | None, str]:
-    """The constraint, and the field that holds it. Raises RequestError if there are several.
+    """Return the constraint, and the field that holds it. Raises RequestError if there are several.
 
-    path: precedes the field's name.
+    path: prefix of the field's name.
     """
     if len(constraints) > 1:
         names = " and ".join(f"'{param}'" for param, _ in constraints)
@@ -471,18 +490,18 @@ def _read_outputs(outputs: StructuredOutputs, prefix: str) -> list[tuple[str, Co
 
 
 def read_grammar(definition: str) -> ContextFreeGrammar:
-    """Detect the syntax: GBNF writes `::=`, Lark does not; vLLM's clients send both in one field."""
+    """Build the grammar and detect its syntax, since vLLM's clients send both in one field: only GBNF has `::=`."""
     return ContextFreeGrammar(definition, "gbnf" if "::=" in definition else "lark")
 
 
 def read_schema(raw: Raw, param: str) -> str | None:
-    """A JSON Schema as JSON text; None if absent or null."""
+    """Return a JSON Schema as JSON text; None if absent or null. Raises RequestError."""
     text = read_json_object(raw, param)
     return None if text is None else check_text_size(text, MAX_SCHEMA, param)
 
 
 def read_schema_or_text(raw: Raw, param: str) -> str | None:
-    """A schema as an object or as a string of JSON, as vLLM and SGLang accept it."""
+    """Return a JSON Schema sent as an object or as a string of JSON, as in vLLM and SGLang. Raises RequestError."""
     value = read_json_value(raw, param)
     if not isinstance(value, str):
         return read_schema(raw, param)

@@ -1,7 +1,7 @@
-"""vLLM's /inference/v1/generate: token ids in, token ids out, and the rendering of a chat into such a body.
+"""vLLM's /inference/v1/generate, which maps token ids to token ids without any text.
 
-Stream and full object are rendered from the same pieces; neither contains any text. The body that a chat is rendered
-to (vLLM's /v1/chat/completions/render) returns the same tokens as the chat would.
+Also renders a chat request as such a body (vLLM's /v1/chat/completions/render), which yields the same tokens as the
+chat request.
 """
 
 from __future__ import annotations
@@ -92,10 +92,13 @@ SAMPLING_PARAMS = ParameterTable(
 )
 
 
+# Writing responses.
+
+
 class GenerateRenderOptions(Struct, frozen=True, kw_only=True):
     """The response options of /inference/v1/generate.
 
-    logprobs, prompt_logprobs: maximum alternatives for each token, None for no logprobs.
+    logprobs, prompt_logprobs: maximum alternatives for each token; None omits logprobs.
     include_usage: end a stream with usage.
     """
 
@@ -111,8 +114,8 @@ DEFAULT_OPTIONS = GenerateRenderOptions()
 class GenerateTopLogprob(Struct, frozen=True):
     """An alternative.
 
-    token: as in chat logprobs with token ids.
-    token_id: as in vLLM's own format.
+    token: `token_id:` and the id, as chat logprobs with token ids have it.
+    token_id: the id.
     """
 
     token: str
@@ -185,7 +188,11 @@ class GenerateWriter:
     def _render_choice(
         self, index: int, tokens: Sequence[Token], reason: FinishReason | None, extra: bytes = b""
     ) -> bytes:
-        """extra: further fields, each after a comma."""
+        """Render a choice, or a piece of one.
+
+        reason: None if the choice has not finished.
+        extra: additional fields, each after a comma.
+        """
         finish_reason = b"null" if reason is None else render_finish_reason(reason, self._options.profile)
         logprobs, max_top = b"null", self._options.logprobs
         if max_top is not None:
@@ -203,10 +210,13 @@ class GenerateWriter:
         )  # fmt: skip
 
 
+# Reading requests.
+
 ID_PREFIX = "gen-"
 DEFAULT_MAX_TOKENS = 16
 """The default of vLLM's SamplingParams."""
 
+# All core names but those of top-level fields belong to `sampling_params`.
 _TOP_LEVEL = "|".join(GenerateBody.__struct_fields__)
 _FIELD_NAMES = FieldNames(("prompt", "token_ids"), (rf"(?!(?:{_TOP_LEVEL})\b)(\w+)", r"sampling_params.\1"))
 
@@ -214,7 +224,7 @@ _BODY_SCHEMA, _PARAMS_SCHEMA = BodySchema(GenerateBody), BodySchema(VllmSampling
 
 
 def read_generate(data: bytes, options: ReaderOptions) -> GenerationCall:
-    """Parse a body. Raises RequestError, and nothing else."""
+    """Parse a body. Raises only RequestError."""
     parsed = ParsedBody(data)
     if "token_ids" not in parsed.fields:
         raise missing_parameter("token_ids")
@@ -251,7 +261,7 @@ def _build_request(body: GenerateBody, params: VllmSamplingParams, options: Read
     n, prompt_logprobs = params.n or 1, check_logprobs(params.prompt_logprobs, "prompt_logprobs")
     if n > min(options.max_n, MAX_CHOICES):
         raise invalid_value("n", f"expected an integer <= {min(options.max_n, MAX_CHOICES)}")
-    # As vLLM rejects it: the prompt's logprobs are in the full response only.
+    # vLLM rejects this too: only a full response has the prompt's logprobs.
     if prompt_logprobs is not None and body.stream:
         raise RequestError("'prompt_logprobs' are not available when 'stream' is enabled.", param="prompt_logprobs")
     max_tokens = DEFAULT_MAX_TOKENS if params.max_tokens is None else params.max_tokens
@@ -279,6 +289,9 @@ def _build_request(body: GenerateBody, params: VllmSamplingParams, options: Read
     )
 
 
+# Rendering a chat request as a body.
+
+
 class RenderedGenerateBody(Struct, frozen=True):
     request_id: str
     token_ids: tuple[int, ...]
@@ -293,15 +306,15 @@ class RenderedGenerateBody(Struct, frozen=True):
 
 
 def render_generate_body(request_id: str, request: GenerateRequest, token_request: TokenRequest) -> bytes:
-    """Render the body.
+    """Render a request as a body of /inference/v1/generate.
 
     request: the client's request.
-    token_request: the engine's request for its first choice. Parameters that the server added are left out.
+    token_request: the engine's request for its first choice. Parameters that the server added are omitted.
     """
     transfer = token_request.extras.kv_transfer_params or "null"
     limits = request.limits
     sampling = msgspec.structs.asdict(token_request.sampling)
-    # Token ids here, texts in a body.
+    # Omitted: they are token ids here, but texts in a body.
     del sampling["bad_words"]
     params: dict[str, Any] = {
         "n": request.choices,

@@ -1,4 +1,4 @@
-"""Strings and numbers as JSON bytes that are safe in server-sent events."""
+"""Encodes strings and numbers as JSON that is safe in server-sent events."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 def encode_string(text: str) -> bytes:
-    """`text` as a JSON string."""
+    """Encode a text as a JSON string."""
     try:
         data = _encode(text)
     except UnicodeEncodeError:
@@ -22,12 +22,12 @@ def encode_string(text: str) -> bytes:
 
 
 def replace_surrogates(text: str) -> str:
-    """`text` with lone surrogates, which UTF-8 cannot encode, replaced by a question mark."""
+    """Replace lone surrogates, which UTF-8 cannot encode, by question marks."""
     return text.encode("utf-8", "replace").decode()
 
 
 def escape_line_breaks(data: bytes) -> bytes:
-    """JSON without the three non-ASCII characters that some clients treat as line breaks.
+    """Escape the three non-ASCII characters in JSON that some clients treat as line breaks.
 
     `str.splitlines`, which the line readers of several HTTP clients use, splits at U+0085, U+2028 and U+2029.
     """
@@ -38,7 +38,10 @@ def escape_line_breaks(data: bytes) -> bytes:
 
 
 def encode_field(name: str, text: str | None) -> bytes:
-    """`text`, which is already JSON, as a further field after a comma; empty if there is none."""
+    """Encode an additional field after a comma.
+
+    text: the value as JSON text; None returns nothing.
+    """
     if text is None:
         return b""
     return b',"%s":%s' % (name.encode(), escape_line_breaks(msgspec.json.format(text, indent=-1).encode()))
@@ -53,5 +56,5 @@ def encode_int(value: int | None) -> bytes:
 
 
 def clamp_logprob(value: float | None) -> float:
-    """A logprob that JSON can represent."""
+    """Replace a logprob that is unknown or that JSON cannot represent by UNKNOWN_LOGPROB."""
     return value if value is not None and math.isfinite(value) else UNKNOWN_LOGPROB

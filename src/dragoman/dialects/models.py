@@ -1,4 +1,4 @@
-"""The list of models, in one format that satisfies the strict parsers of both vendors' SDKs, and vLLM's."""
+"""The list of models, in one format that the SDKs of OpenAI and Anthropic and clients of vLLM accept."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ class ModelCard(Struct, frozen=True):
     id: may contain slashes.
     created: Unix seconds.
     root: the model behind an alias or an adapter.
-    max_model_len: tokens of prompt and answer together; None if unknown.
-    state: loaded, unloaded, ...
+    max_model_len: maximum tokens of prompt and answer together; None if unknown.
+    state: state of the model, such as `loaded` or `unloaded`; None omits this server's own fields.
     aliases: its other names.
     capabilities: features that clients may use; None if not known yet.
     engine, quantization, revision: None if unknown.
-    size: bytes of the weights.
+    size: size of the weights in bytes.
     parameters: number of weights.
-    trained_length: the longest context that the model was trained for.
-    vocab_size: number of tokens.
-    progress: bytes that have been downloaded, and of all; None if nothing is being downloaded.
+    trained_length: the longest context that the model was trained for, in tokens.
+    vocab_size: number of tokens in the vocabulary.
+    progress: downloaded bytes and total bytes; None if nothing is being downloaded.
     """
 
     id: str
@@ -50,14 +50,14 @@ class ModelCard(Struct, frozen=True):
 
 
 class DownloadProgress(Struct, frozen=True):
-    """A download, in bytes."""
+    """The progress of a download, in bytes."""
 
     completed: int
     total: int
 
 
 class ModelDetailsObject(Struct, frozen=True, omit_defaults=True):
-    """This server's own fields, in an object of their own."""
+    """The object with this server's own fields."""
 
     state: str
     aliases: tuple[str, ...]
@@ -71,7 +71,7 @@ class ModelDetailsObject(Struct, frozen=True, omit_defaults=True):
 
 
 class ModelMeta(Struct, frozen=True, omit_defaults=True):
-    """llama.cpp's `meta`. Field names are its own."""
+    """llama.cpp's `meta`, with its field names."""
 
     n_ctx: int | None = None
     n_ctx_train: int | None = None
@@ -142,14 +142,14 @@ class ModelObjectList(Struct, frozen=True):
 
 
 def render_model_list(cards: Sequence[ModelCard], profile: Profile) -> bytes:
-    """The response to GET /v1/models."""
+    """Serialize the response to GET /v1/models."""
     models = [_build_model(card, profile) for card in cards]
     first, last = (models[0].id, models[-1].id) if models else (None, None)
     return msgspec.json.encode(ModelObjectList("list", models, False, first, last))
 
 
 def render_model(card: ModelCard, profile: Profile) -> bytes:
-    """The response to GET /v1/models/{id}."""
+    """Serialize the response to GET /v1/models/{id}."""
     return msgspec.json.encode(_build_model(card, profile))
 
 
@@ -168,7 +168,7 @@ def _build_model(card: ModelCard, profile: Profile) -> ModelObject:
         display_name=card.display_name or card.id,
         created_at=datetime.fromtimestamp(card.created, UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
         lifecycle="active",
-        # The same number under the names of several APIs and servers: clients look for one of them.
+        # The context length has the names of several APIs and servers, since each client looks for one of them.
         max_input_tokens=card.max_model_len,
         max_tokens=card.max_model_len,
         max_model_len=card.max_model_len,

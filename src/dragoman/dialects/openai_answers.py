@@ -1,8 +1,7 @@
-"""The shapes of the answers of Chat Completions, Completions and token generation, for the API description.
+"""The schemas of responses of Chat Completions, Completions and token generation, for the API description.
 
-The writers build their bytes by hand, since that is the cost of every token; tests
-validate what they write against these structs. A field that is `UNSET` here is written only if it is requested, or only
-in vLLM's profile.
+For speed, the writers build JSON without these structs; tests validate their output against them. A field that is
+`UNSET` here is written only if it is requested, or only in vLLM's profile.
 """
 
 from __future__ import annotations
@@ -50,7 +49,7 @@ class ChatLogprobs(Struct, frozen=True):
 class CalledFunction(Struct, frozen=True):
     """A called function.
 
-    arguments: a JSON text.
+    arguments: JSON text.
     """
 
     name: str
@@ -65,7 +64,7 @@ class CalledCustomTool(Struct, frozen=True):
 class AnsweredToolCall(Struct, frozen=True):
     """A tool call.
 
-    function, custom: the one that `type` names is present.
+    function, custom: only the one that `type` names is present.
     """
 
     id: str
@@ -75,9 +74,9 @@ class AnsweredToolCall(Struct, frozen=True):
 
 
 class AnsweredReasoning(Struct, frozen=True):
-    """A part of the reasoning with what its vendor verifies when a client sends it back, in OpenRouter's format.
+    """A part of the reasoning, signed or encrypted by its vendor, in OpenRouter's format. Send it back unchanged.
 
-    index: of the part.
+    index: index of the part.
     """
 
     type: Literal["reasoning.text", "reasoning.encrypted"]
@@ -113,9 +112,9 @@ class ChatAnswerMessage(Struct, frozen=True):
 class ChatChoice(Struct, frozen=True):
     """One answer.
 
-    stop_reason: the stop string or token id that ended it.
-    token_ids: of the answer (`return_token_ids`).
-    weight_versions: which tokens were sampled by which weights (`return_weight_versions`).
+    stop_reason: the stop string or token id that ended the answer.
+    token_ids: token ids of the answer (`return_token_ids`).
+    weight_versions: versions of the weights that sampled the tokens (`return_weight_versions`).
     """
 
     index: int
@@ -131,9 +130,9 @@ class ChatCompletion(Struct, frozen=True):
     """A complete answer.
 
     created: Unix seconds.
-    prompt_token_ids, prompt_text: of the rendered prompt (`return_token_ids`, `return_prompt_text`).
-    prompt_logprobs: by token id, for each position of the prompt.
-    metadata: only of a stored completion.
+    prompt_token_ids, prompt_text: the rendered prompt (`return_token_ids`, `return_prompt_text`).
+    prompt_logprobs: logprobs by token id, for each position of the prompt.
+    metadata: only in a stored completion.
     """
 
     id: str
@@ -153,7 +152,7 @@ class ChatCompletion(Struct, frozen=True):
 
 
 class FunctionDelta(Struct, frozen=True):
-    """A piece of a called function. The name is in the first piece only."""
+    """A piece of a called function. Only the first piece has the name."""
 
     name: str | UnsetType = UNSET
     arguments: str | UnsetType = UNSET
@@ -165,7 +164,7 @@ class CustomToolDelta(Struct, frozen=True):
 
 
 class ChatToolCallDelta(Struct, frozen=True):
-    """A piece of a tool call. The id and the type are in the first piece only."""
+    """A piece of a tool call. Only the first piece has the id and the type."""
 
     index: int
     id: str | UnsetType = UNSET
@@ -175,7 +174,7 @@ class ChatToolCallDelta(Struct, frozen=True):
 
 
 class ChatDelta(Struct, frozen=True):
-    """The addition of a chunk to the answer: the role first, then one field a chunk; empty in the last chunk."""
+    """The piece of the answer in a chunk: first the role, then one field in each chunk; empty in the last."""
 
     role: Literal["assistant"] | UnsetType = UNSET
     content: str | UnsetType = UNSET
@@ -215,9 +214,9 @@ class ChatCompletionChunk(Struct, frozen=True):
 
 
 class StoredChatMessage(Struct, frozen=True):
-    """A message of a stored completion's request: its own fields, with an id.
+    """A message of a stored completion's request, with an id. Its other fields are those of the request.
 
-    content_parts: the parts of a content that is a list; then `content` is their text.
+    content_parts: the parts of an array of content, whose text is then in `content`.
     """
 
     id: str
@@ -266,7 +265,7 @@ class CompletionChunkChoice(Struct, frozen=True):
 
 
 class TextCompletionChunk(Struct, frozen=True):
-    """One event of a stream. Its `object` is that of the complete answer, as in OpenAI's API."""
+    """One event of a stream. Its `object` is the same as in a complete answer, as in OpenAI's API."""
 
     id: str
     object: Literal["text_completion"]

@@ -1,4 +1,4 @@
-"""Paginated lists, as in OpenAI's list endpoints: the query and the page."""
+"""Pagination as in OpenAI's list endpoints: parses the query and serializes a page."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from .json_encoding import encode_string
 MAX_LIMIT = 100
 
 PageRow = tuple[str, bytes]
-"""(id, JSON object)."""
+"""A row of a list: its id, and the JSON object."""
 
 
 class PageQuery(Struct, frozen=True):
-    """The query of one page.
+    """The query parameters of one page.
 
     limit: maximum rows.
     descending: newest first.
@@ -32,7 +32,10 @@ class PageQuery(Struct, frozen=True):
 def read_page_query(
     query: Mapping[str, str], *, descending: bool, default: int = 20, max_limit: int = MAX_LIMIT
 ) -> PageQuery:
-    """descending, default: order and limit if the query has none. Raises RequestError."""
+    """Parse the query parameters. Raises RequestError.
+
+    descending, default: order and limit if the query does not set them.
+    """
     limit = query.get("limit", str(default))
     if not (limit.isascii() and limit.isdecimal() and len(limit) <= 9 and 1 <= int(limit) <= max_limit):
         raise invalid_value("limit", f"expected an integer from 1 to {max_limit}, got {abbreviate(limit)}")
@@ -56,7 +59,10 @@ def render_page(rows: Sequence[PageRow], *, has_more: bool) -> bytes:
 
 
 def paginate(rows: Sequence[PageRow], query: PageQuery) -> bytes:
-    """Cut a page from all rows, given in ascending order. Raises RequestError if no row has the id `after`."""
+    """Serialize a page of a list. Raises RequestError if no row has the id `after`.
+
+    rows: all rows in ascending order.
+    """
     ordered = rows[::-1] if query.descending else rows
     begin = 0
     if query.after is not None:

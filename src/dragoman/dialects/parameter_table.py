@@ -1,6 +1,6 @@
-"""The support of every parameter of every dialect: the rules that readers apply, and the source of the docs' table.
+"""The support of every parameter of every dialect. Readers apply it, and the docs' table is generated from it.
 
-A field of a body's struct is honoured unless a row says otherwise; its note stands on the field.
+A field of a body's struct is honoured unless a row says otherwise; its note is part of its annotation.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ class SupportStatus(StrEnum):
     WARNED = "warned"
     """Ignored with a warning; the answer is not wrong without it."""
     REFUSED = "refused"
-    """Rejected with a 400 that names it, unless the value requests the default behaviour."""
+    """Rejected with a 400 that names the field, unless the value requests the default behavior."""
 
 
 class ParameterSupport(Struct, frozen=True):
-    """One row.
+    """One row: the support of one parameter.
 
-    harmless: the values, besides null, with which a rejected or warned field has no effect.
-    dialect: empty until the row is in the table of one.
+    harmless: values besides null for which a REFUSED or WARNED field is accepted silently.
+    dialect: name of the row's table; empty until the row is in one.
     """
 
     name: str
@@ -55,11 +55,11 @@ class Note(Struct, frozen=True):
 
 
 class ParameterTable:
-    """The rows of one dialect: those of the fields of its bodies, which are honoured, and those of other parameters.
+    """The parameters of one dialect: the fields of its body's structs, which are honoured, and other parameters.
 
-    structs: the types that a body is decoded to.
-    others: the other rows, and those of fields that are not honoured.
-    notes: by field, in place of those of the structs.
+    structs: the types that a body is decoded into.
+    others: rows of other parameters, and of fields that are not honoured.
+    notes: notes by field name that replace those of the structs.
     """
 
     def __init__(
@@ -78,14 +78,14 @@ class ParameterTable:
 
     @cached_property
     def rows(self) -> tuple[ParameterSupport, ...]:
-        """All rows. Only documentation needs those of the fields, so the types are not evaluated at import."""
+        """All rows. Computed on demand: only the docs need them, and evaluating the types would slow the import."""
         rows: dict[str, ParameterSupport] = {}
         for struct in self._structs:
             notes = {
                 field.name: next((arg.text for arg in get_args(field.type) if isinstance(arg, Note)), "")
                 for field in msgspec.structs.fields(struct)
             } | self._notes
-            # A body's own fields come before those that it shares with others.
+            # A body's own fields come before inherited ones.
             names: list[str] = []
             for base in reversed([base for base in struct.__mro__ if issubclass(base, Struct)]):
                 names = [name for name in base.__struct_fields__ if name not in names] + names
@@ -93,9 +93,9 @@ class ParameterTable:
         return tuple(msgspec.structs.replace(row, dialect=self._dialect) for row in (rows | self._others).values())
 
     def classify_body(self, parsed: ParsedBody, *schemas: BodySchema[Any]) -> tuple[list[str], tuple[str, ...]]:
-        """Return the warnings, and the unknown names at the top level and below it. Raises as `classify`.
+        """Return the warnings, and the unknown names at the top level and below it. Raises the errors of `classify`.
 
-        schemas: what the body has been decoded to.
+        schemas: the schemas that the body has been decoded with.
         """
         warnings, unknown = self.classify(parsed.find_other_fields(*[schema.names for schema in schemas]))
         nested = [name for schema in schemas for name in schema.nested.find_unknown(parsed.fields)]
@@ -104,21 +104,21 @@ class ParameterTable:
     def classify(self, fields: Mapping[str, Raw]) -> tuple[list[str], tuple[str, ...]]:
         """Return the warnings and the unknown names. Raises Unsupported for a rejected field.
 
-        fields: those that the dialect's struct does not define.
+        fields: the body's fields that the dialect's structs do not define.
         """
         warnings: list[str] = []
         unknown: list[str] = []
         for name, raw in fields.items():
             row = self._others.get(name)
             if row is None:
-                # A field of another form of the body has no effect on this one, but is known.
+                # A field that only another body of the dialect uses is ignored, but not unknown.
                 if name not in self.names:
                     unknown.append(name[:MAX_NAME])
                 continue
             if row.status is SupportStatus.ACCEPTED:
                 continue
             value = read_json_value(raw, name)
-            # Not isinstance: true is an int to Python.
+            # Types are compared too, since True == 1 in Python.
             if value is None or any(value == harmless and type(value) is type(harmless) for harmless in row.harmless):
                 continue
             if row.status is SupportStatus.REFUSED:
@@ -142,9 +142,11 @@ def reject(name: str, note: str, *harmless: object) -> tuple[ParameterSupport, .
 def read_part(
     raw: bytes, schema: BodySchema[T], table: ParameterTable, path: str
 ) -> tuple[T, list[str], tuple[str, ...]]:
-    """Decode an object nested at `path`; returns it with its warnings and unknown names.
+    """Decode an object nested at `path`, and return it with its warnings and unknown names.
 
-    raw: its JSON text; empty or null is an empty object. Raises as `ParsedBody` and `ParameterTable.classify` do.
+    raw: its JSON text; empty or null is an empty object.
+
+    Raises the errors of `ParsedBody` and `ParameterTable.classify`.
     """
     parsed = ParsedBody(b"{}" if raw in (b"", b"null") else raw)
     part = parsed.decode(schema)
@@ -169,4 +171,4 @@ SHARED_ROWS = (
     *reject("return_mm_kwargs", "media payloads are not returned", False),
     *reject("ec_transfer_params", "encoder cache transfer is not supported"),
 )
-"""Rows that the generating dialects share: of vLLM's and OpenAI's parameters."""
+"""Rows of vLLM's and OpenAI's parameters that the generating dialects share."""

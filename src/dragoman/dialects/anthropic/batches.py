@@ -1,6 +1,6 @@
-"""Anthropic's message batches and files: parses their creation, renders their objects and results.
+"""Anthropic's message batches and files: parses requests, and serializes objects, lists and results.
 
-Metadata, upload parameters and lists of files are those of the anthropic SDK 2.x, types/file_metadata.py.
+The metadata, upload parameters and lists of files follow the anthropic SDK 2.x, types/file_metadata.py.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from msgspec import Raw, Struct
 from ...core.errors import RequestError
 from ..body import BodySchema, ParsedBody, abbreviate, invalid_value, missing_parameter
 
-# Anthropic's limit of a batch, beside 256 MB.
+# Anthropic's limit of a batch, in addition to 256 MB.
 MAX_REQUESTS = 100_000
 MessageBatchStatus = Literal["in_progress", "canceling", "ended"]
 _CUSTOM_ID = re.compile(r"[a-zA-Z0-9_-]{1,64}", re.ASCII)
@@ -35,7 +35,7 @@ class MessageBatchCounts(Struct, frozen=True):
 class MessageBatch(Struct, frozen=True, kw_only=True):
     """A message batch. Times are RFC 3339.
 
-    results_url: without a host, since clients resolve it against the address that they used.
+    results_url: path without a host, which clients resolve against the server's address.
     """
 
     id: str
@@ -78,7 +78,7 @@ _params_decoder = msgspec.json.Decoder(_Params)
 
 
 def read_message_batch(data: bytes) -> tuple[tuple[MessageBatchRequest, ...], tuple[str, ...]]:
-    """The requests, and names of unknown fields. Raises RequestError."""
+    """Parse the creation of a batch into its requests and the names of unknown fields. Raises RequestError."""
     body = ParsedBody(data)
     requests = body.decode(_CREATE).requests
     if requests is None:
@@ -92,7 +92,7 @@ def read_message_batch(data: bytes) -> tuple[tuple[MessageBatchRequest, ...], tu
         if request.custom_id in custom_ids:
             raise invalid_value(f"requests[{i}].custom_id", f"{abbreviate(request.custom_id)} was used before")
         custom_ids.add(request.custom_id)
-        # Only what is known before execution is checked; other errors become the result of the request.
+        # Other errors in `params` become the result of the request.
         path = f"requests[{i}].params"
         try:
             parsed = _params_decoder.decode(request.params)
@@ -100,7 +100,7 @@ def read_message_batch(data: bytes) -> tuple[tuple[MessageBatchRequest, ...], tu
             raise RequestError(
                 f"Invalid type for '{path}': expected an object.", param=path, code="invalid_type"
             ) from None
-        # A batch is answered with whole messages; a client that set `stream` expects events that it would never get.
+        # Results are complete messages; a client that sets `stream` expects events that it would never get.
         if parsed.stream not in (None, False):
             raise invalid_value(f"{path}.stream", "streaming is not supported in a batch")
     return tuple(MessageBatchRequest(entry.custom_id, bytes(entry.params)) for entry in requests), tuple(
@@ -133,8 +133,9 @@ _result_decoder = msgspec.json.Decoder(MessageBatchResult)
 
 
 def encode_result(custom_id: str, status: int, body: bytes) -> bytes:
-    """Encode a result line.
+    """Encode one line of the results.
 
+    status: HTTP status of the response.
     body: a message, or the error envelope.
     """
     result = SucceededResult(Raw(body)) if status < 400 else ErroredResult(Raw(body))
@@ -146,7 +147,7 @@ def encode_missing_result(custom_id: str, *, canceled: bool) -> bytes:
 
 
 def count_result(counts: MessageBatchCounts, line: bytes) -> MessageBatchCounts:
-    """Count one more result."""
+    """Return the counts with one more result, a line of the results file."""
     match _result_decoder.decode(line).result:
         case SucceededResult():
             return msgspec.structs.replace(counts, succeeded=counts.succeeded + 1)
@@ -167,10 +168,10 @@ def render_deleted_batch(id: str) -> bytes:
 
 
 class CursorQuery(Struct, frozen=True):
-    """The query of a list, newest first.
+    """The query parameters of a list, newest first.
 
     limit: maximum rows.
-    after, before: ids of the neighbouring rows.
+    after, before: id of the row before or after the requested ones.
     """
 
     limit: int
@@ -179,7 +180,7 @@ class CursorQuery(Struct, frozen=True):
 
 
 def read_cursor_query(limit: str | None, after: str | None, before: str | None) -> CursorQuery:
-    """Parse the query. Raises RequestError."""
+    """Parse the query parameters of a list. Raises RequestError."""
     text = "20" if limit is None else limit
     if not (text.isascii() and text.isdecimal() and 1 <= int(text[:6]) <= 1000):
         raise invalid_value("limit", f"expected an integer from 1 to 1000, got {abbreviate(text)}")
@@ -200,7 +201,10 @@ def render_batch_list(rows: list[tuple[str, bytes]], *, has_more: bool) -> bytes
     return msgspec.json.encode(MessageBatchPage([Raw(row) for _, row in rows], has_more, first, last))
 
 
+# Files.
+
 _MIN_EXPIRY_SECONDS, _MAX_EXPIRY_SECONDS = 3600, 7776000
+"""One hour, and 90 days."""
 _MAX_IDS = 100
 _CURSOR_PREFIX = "page_"
 
@@ -227,12 +231,12 @@ class FilePage(Struct, frozen=True):
 
 
 def is_anthropic_request(headers: Mapping[str, str]) -> bool:
-    """Whether a request to a path that OpenAI has too is Anthropic's: all its clients send `anthropic-version`."""
+    """Whether a request to a path that OpenAI shares is Anthropic's: its clients always send `anthropic-version`."""
     return "anthropic-version" in headers
 
 
 def read_expiry_seconds(text: str | None) -> int | None:
-    """Parse the expiry; from one hour to 90 days. Raises RequestError."""
+    """Parse `expires_in_seconds`, which is from one hour to 90 days. Raises RequestError."""
     if text is None:
         return None
     if not (text.isascii() and text.isdecimal() and _MIN_EXPIRY_SECONDS <= int(text[:12]) <= _MAX_EXPIRY_SECONDS):
@@ -244,7 +248,10 @@ def read_expiry_seconds(text: str | None) -> int | None:
 
 
 def read_file_page_query(query: Mapping[str, str]) -> CursorQuery:
-    """Parse the query: a cursor, as current SDKs send it, or ids, as older ones do. Raises RequestError."""
+    """Parse the query of a list of files. Raises RequestError.
+
+    Current SDKs send a cursor (`page`), older ones ids (`after_id`, `before_id`).
+    """
     page, after = query.get("page"), query.get("after_id")
     if page is not None:
         if after or query.get("before_id"):
@@ -255,7 +262,7 @@ def read_file_page_query(query: Mapping[str, str]) -> CursorQuery:
 
 
 def select_ids(ids: Sequence[str], query: Mapping[str, str]) -> tuple[str, ...]:
-    """The ids to list, without duplicates. Raises RequestError."""
+    """Return the ids to list, without duplicates. Raises RequestError."""
     selected = tuple(dict.fromkeys(ids))
     if len(selected) > _MAX_IDS:
         raise invalid_value("ids", f"expected at most {_MAX_IDS}, got {len(selected)}")

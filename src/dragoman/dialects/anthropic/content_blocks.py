@@ -1,6 +1,6 @@
-"""Translates the content blocks, tools and tool choice of Messages to the core's.
+"""Parses the content blocks, tools and tool choice of Messages.
 
-Thinking that a client sends back is visible with a signature, or omitted and sealed in the signature.
+Thinking that a client sends back is either visible and signed, or omitted and sealed in the signature.
 """
 
 from __future__ import annotations
@@ -44,8 +44,9 @@ from .wire import AnthropicWireMessage, AnthropicWireTool, AnthropicWireToolChoi
 
 
 class ThinkingBlockReader:
-    """Reads the thinking blocks of one request. Appends to `warnings` for those that are left out.
+    """Parses the thinking blocks of one request.
 
+    warnings: receives a warning for each block that is omitted.
     keeps_seal: as in ReaderOptions.
     """
 
@@ -60,20 +61,20 @@ class ThinkingBlockReader:
         is_signed = key is not None and seal != "" and key.verify_signature(thinking, seal)
         unsealed = None
         if not thinking or self._keeps_seal:
-            # An empty `thinking` with a signature is how omitted thinking comes back: the text is sealed in the
-            # signature, and so is a vendor's seal where signatures must be this server's own.
+            # Omitted thinking comes back as an empty `thinking` with a signature, in which the text is sealed. So is
+            # a vendor's seal, if signatures must be this server's own.
             unsealed = "" if not seal else None if key is None else key.unseal(Purpose.REASONING, seal)
-        # What was unsealed needs no signature: only this server has the key, so it is its own text.
+        # An unsealed text needs no signature: only this server has the key.
         if unsealed and (not thinking or unpack_reasoning(unsealed).text == thinking):
             yield unpack_reasoning(unsealed)
         elif not thinking and unsealed == "":
             return
-        # A seal of another vendor, which the engine verifies. In strict mode only this server's own are accepted.
+        # Another vendor's seal, which the engine verifies. Strict mode accepts only this server's own.
         elif self._keeps_seal and seal and verification is not VerificationMode.STRICT and not is_signed:
-            # A signature has its kind already if it comes from another vendor than Anthropic.
+            # A signature from another vendor than Anthropic already begins with its kind.
             kind = SealKind.ANTHROPIC_REDACTED if field == "data" else SealKind.ANTHROPIC
             yield Reasoning(thinking, seal=kind + seal if SealKind.OPENAI.read(seal) is None else seal)
-        # Thinking of another server has no signature of ours. Lenient accepts it as plain text, but never a forged one.
+        # Thinking from another server lacks our signature. Lenient mode accepts it if it has none, but no invalid one.
         elif thinking and (
             verification is VerificationMode.OFF or (verification is VerificationMode.LENIENT and not seal) or is_signed
         ):
@@ -105,12 +106,13 @@ HOSTED_RESULTS = (
 )
 THINKING_TYPES = ("thinking", "redacted_thinking")
 IGNORED_TYPES = ("fallback", "mcp_tool_listing")
-"""Blocks without content for a model."""
+"""Blocks that are accepted but not part of the prompt."""
 TOOL_CHANGES = ("tool_addition", "tool_removal")
-"""Blocks that add or remove tools and are not part of the prompt; see `tools`."""
+"""Blocks that add or remove tools and are not part of the prompt; see `AnthropicToolRegistry.apply_changes`."""
 BILLING_HEADER = "x-anthropic-billing-header:"
 """Claude Code's first block of `system`. It differs in every request and would defeat the prefix cache."""
 
+# The types of content blocks that messages of each role may contain.
 _BY_ROLE = {
     "user": (*VISIBLE_TYPES, "tool_result", "compaction"),
     "assistant": ("text", *THINKING_TYPES, "tool_use", *HOSTED_CALLS, *HOSTED_RESULTS, "compaction", *IGNORED_TYPES),
@@ -121,9 +123,9 @@ _BY_ROLE = {
 def read_content(
     content: str | list[WireContentBlock] | None, role: str, path: str, thinking_reader: ThinkingBlockReader
 ) -> Iterator[Part]:
-    """Parse a message's parts, in order. Raises RequestError with the path of the offending field.
+    """Parse a message's parts, in order. Raises RequestError with the path of the invalid field.
 
-    A hosted tool's result is among the assistant's own blocks.
+    An assistant message may contain a hosted tool's result.
     """
     if content is None:
         raise missing_parameter(path)
@@ -137,7 +139,10 @@ def read_content(
 
 
 def read_system(system: str | list[WireContentBlock] | None, *, drop_nonces: bool) -> Iterator[Text]:
-    """drop_nonces: omit the blocks that an agent changes with every request."""
+    """Parse the system prompt. Raises RequestError.
+
+    drop_nonces: omit the blocks that an agent changes with every request.
+    """
     if isinstance(system, str):
         if system:
             yield Text(system)
@@ -145,7 +150,7 @@ def read_system(system: str | list[WireContentBlock] | None, *, drop_nonces: boo
     for i, block in enumerate(system or ()):
         check_one_of(block.type, ("text",), f"system[{i}].type")
         text = _require(block.text, f"system[{i}].text")
-        # Anthropic rejects empty text blocks. Here they are no error: they add nothing to a prompt.
+        # Anthropic rejects empty text blocks. Here they are ignored, since they add nothing to a prompt.
         if text and not (drop_nonces and text.startswith(BILLING_HEADER)):
             yield Text(text)
 
@@ -154,7 +159,7 @@ def _read_parts(block: WireContentBlock, path: str, thinking_reader: ThinkingBlo
     kind = block.type
     if kind in VISIBLE_TYPES:
         yield from _read_visible(block, path)
-    # The call of a hosted tool, replayed from Anthropic's own answers, looks to another model like any other call.
+    # A hosted tool's call, replayed from an answer of Anthropic, becomes an ordinary call for another model.
     elif kind in ("tool_use", *HOSTED_CALLS):
         yield _read_call(block, path)
     elif kind == "tool_result":
@@ -206,7 +211,7 @@ def _read_image(block: WireContentBlock, path: str) -> Image:
 
 
 def _read_document(block: WireContentBlock, path: str) -> Iterator[VisiblePart]:
-    """Read a document. Its title and context precede its text, since plain text has no metadata."""
+    """Parse a document. Its title and context precede its text, since plain text has no metadata."""
     source, param = _require_source(block, path), f"{path}.source"
     kind = check_one_of(source.type, ("text", "base64", "content", "url", "file"), f"{param}.type")
     for text in (block.title, block.context):
@@ -241,12 +246,12 @@ def _require_source(block: WireContentBlock, path: str) -> BlockSource:
 
 
 def _read_call(block: WireContentBlock, path: str) -> ToolCall:
-    """Read a call. Invalid arguments, which were sent out under INVALID_JSON_KEY, are restored unchanged."""
+    """Parse a call. Invalid arguments, which were sent to the client under INVALID_JSON_KEY, are restored unchanged."""
     id, name = _require(block.id, f"{path}.id"), _require(block.name, f"{path}.name")
     arguments = read_json_object(block.input, f"{path}.input")
     if arguments is None:
         raise missing_parameter(f"{path}.input")
-    # `input` must be an object, so arguments that are not JSON went out wrapped. The model has to see what it wrote.
+    # `input` must be an object, so arguments that are not JSON were wrapped in one. The model must see its own text.
     if INVALID_JSON_KEY in arguments:
         raw_arguments = msgspec.json.decode(arguments, type=dict[str, Raw]).get(INVALID_JSON_KEY)
         if raw_arguments is not None and bytes(raw_arguments).startswith(b'"'):
@@ -261,7 +266,7 @@ def _read_inner(content: str | list[WireContentBlock], kinds: tuple[str, ...], p
         return
     for i, block in enumerate(content):
         if check_one_of(block.type, kinds, f"{path}[{i}].type") == "tool_reference":
-            # Tool references are skipped, because all declared tools are in the prompt anyway.
+            # All declared tools are in the prompt anyway, so the name is enough.
             yield Text(_require(block.tool_name, f"{path}[{i}].tool_name"))
         else:
             yield from _read_visible(block, f"{path}[{i}]")
@@ -270,7 +275,7 @@ def _read_inner(content: str | list[WireContentBlock], kinds: tuple[str, ...], p
 def _read_hosted_result(
     content: str | list[WireContentBlock] | dict[str, Any] | None, path: str
 ) -> Iterator[VisiblePart]:
-    """The result of a tool that another server ran, as far as it is readable."""
+    """Parse the readable part of the result of a tool that another server ran."""
     if isinstance(content, dict):
         yield Text(msgspec.json.encode(_drop_encrypted(content)).decode())
         return
@@ -296,8 +301,9 @@ def _require(value: T | None, param: str) -> T:
     return value
 
 
-# Tools, changes of tools within a conversation, and tool choice.
+# Tools, tool changes within a conversation, and tool choice.
 
+# The types of Anthropic's client tools, with the date of their version.
 _TYPE_PATTERN = re.compile(r"(bash|text_editor|computer|memory)_\d{8}")
 
 Schema = dict[str, Any]
@@ -314,7 +320,7 @@ _POINT: Schema = {"type": "array", "items": {"type": "integer"}, "minItems": 2, 
 
 
 def build_client_tool(tool: AnthropicWireTool) -> FunctionTool | None:
-    """Build the function; None if the type is not one of these tools."""
+    """Build the function of a client tool of Anthropic's, such as `bash_20250124`; None for any other type."""
     match = _TYPE_PATTERN.fullmatch(tool.type or "")
     if match is None:
         return None
@@ -456,7 +462,7 @@ class AnthropicToolRegistry:
                 if change is None:
                     raise missing_parameter(path)
                 if change.definition is not None and block.type == "tool_addition":
-                    # Added again, a tool moves to the end, as if it had been declared when it was added.
+                    # A tool that is added again moves to the end, as if it had been declared only then.
                     self._tools.pop(change.definition.name or "", None)
                     self._add(change.definition, f"{path}.definition")
                 elif change.type != "tool_reference":
@@ -469,7 +475,7 @@ class AnthropicToolRegistry:
     def _add(self, tool: AnthropicWireTool, path: str) -> None:
         parsed = build_client_tool(tool) or _read_custom(tool, path)
         callers = tool.allowed_callers
-        # Left out with a warning, as agents always declare a set of tools, and need not call this one.
+        # Only a warning, since agents always declare a fixed set of tools and may never need this one.
         if parsed is None or (callers and "direct" not in callers):
             reason = "cannot be run here" if parsed is None else "can only be called by hosted code"
             self._unavailable.add(tool.name or "")
@@ -483,7 +489,7 @@ class AnthropicToolRegistry:
         if choice is None:
             return ToolChoice()
         mode = check_one_of(choice.type, ("auto", "any", "tool", "none"), "tool_choice.type")
-        # Hosted tools are left out, so there may be tools in the request and none to call.
+        # Hosted tools are omitted, so a request with tools may have none that can be called.
         if mode == "any" and not self._tools:
             raise invalid_value("tool_choice", "'any' needs at least one tool that can be called in 'tools'")
         if mode != "tool":
@@ -500,9 +506,9 @@ class AnthropicToolRegistry:
 
 
 def _read_custom(tool: AnthropicWireTool, path: str) -> FunctionTool | None:
-    """Read a custom tool; None for a hosted tool, which has a type and no schema."""
+    """Parse a custom tool; None for a hosted tool, which has a type and no schema."""
     schema = read_json_object(tool.input_schema, f"{path}.input_schema")
-    # A hosted tool that also has a schema is readable as a custom one, and any model can call it.
+    # A hosted tool that also has a schema is treated as a custom one, which any model can call.
     if schema is None and tool.type not in (None, "custom"):
         return None
     if tool.name is None:
@@ -513,7 +519,7 @@ def _read_custom(tool: AnthropicWireTool, path: str) -> FunctionTool | None:
         raise missing_parameter(f"{path}.input_schema")
     description = tool.description
     if tool.input_examples:
-        # Templates have no field for them.
+        # Chat templates have no field for examples.
         examples = "\n".join(bytes(example).decode() for example in tool.input_examples)
         description = f"{description or ''}\n\nExamples of its input:\n{examples}".strip()
     return FunctionTool(tool.name, description, schema, tool.strict)

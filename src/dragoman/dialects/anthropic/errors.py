@@ -41,6 +41,7 @@ MESSAGES_NAMES = FieldNames(
     (r"(tools\[\d+\])\.function\.parameters", r"\1.input_schema"),
 )
 _INDEX = re.compile(r"\[(\d+)\]")
+# The beginnings of messages of `dialects.body`, which Anthropic words differently.
 _MISSING = re.compile(r"Missing required parameter: '[^']*'\.(.*)", re.DOTALL)
 _INVALID = re.compile(r"Invalid (?:type|value) for '[^']*': (.*)", re.DOTALL)
 
@@ -65,7 +66,7 @@ class ThreadNotFoundDetails(Struct, frozen=True, tag_field="error_code", tag="th
 
 
 class ThreadNotFound(NotFound):
-    """The answer to continue, or one before it, does not exist any more."""
+    """The answer to continue, or one before it, no longer exists."""
 
     details = ThreadNotFoundDetails()
 
@@ -86,7 +87,7 @@ class AnthropicErrorBody(Struct, frozen=True, kw_only=True):
 
 
 def render_anthropic_error(error: DragomanError, request_id: str | None = None) -> bytes:
-    """The JSON body of a response with status `map_anthropic_status(error)`, or the payload of an `error` event."""
+    """Serialize an error: the body of a response with `map_anthropic_status(error)`, or an `error` event's data."""
     if isinstance(error, ContextTooLong):
         # Claude Code, LangChain and LiteLLM match on this wording. At least one output token has to fit too.
         message = f"prompt is too long: {error.prompt} tokens > {min(error.limit, error.prompt - 1)} maximum"
@@ -94,7 +95,7 @@ def render_anthropic_error(error: DragomanError, request_id: str | None = None) 
         message = error.message
     else:
         MESSAGES_NAMES.translate(error)
-        # `messages[0].content` is `messages.0.content` here.
+        # Anthropic writes `messages.0.content` for `messages[0].content`.
         path = _INDEX.sub(r".\1", error.param)
         if match := _MISSING.fullmatch(error.message):
             message = f"{path}: Field required{'.' if match.group(1) else ''}{match.group(1)}"

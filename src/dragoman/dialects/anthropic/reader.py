@@ -1,6 +1,6 @@
-"""Parses a Messages body to a GenerationCall, and a count_tokens body to a CountCall.
+"""Parses a Messages body into a GenerationCall, and a count_tokens body into a CountCall.
 
-Messages and the system prompt become the core's turns.
+Messages and the system prompt become turns of a `core.request.Conversation`.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ ROLES = ("user", "assistant", "system")
 class MessageHistory(Struct, frozen=True):
     """The turns of a conversation.
 
-    is_prefilled: the last message is the assistant's, and the answer continues it.
+    is_prefilled: the last message is the assistant's; the answer continues it.
     """
 
     messages: tuple[Message, ...]
@@ -66,7 +66,10 @@ def read_history(
 ) -> MessageHistory:
     """Parse messages. Adjacent messages of one role form one turn; each tool result is a turn, as in all dialects.
 
-    drop_nonces: as in ReaderOptions. Raises RequestError with the path of the offending field.
+    drop_nonces: as in ReaderOptions.
+
+    Raises:
+        RequestError: names the path of the invalid field.
     """
     system_parts = tuple(read_system(system, drop_nonces=drop_nonces))
     system_messages = (Message(Role.SYSTEM, system_parts),) if system_parts else ()
@@ -86,9 +89,9 @@ def read_history(
         raise RequestError("at least one message with content is required", param="messages")
     turns.append(_build_turn(turn_role, turn_parts, names))
     last_turn = turns[-1]
-    # Both: a system message at the end may follow the assistant's, and then the answer is a new turn.
+    # Both are checked: if a system message follows the assistant's, the answer is a new turn.
     is_prefilled = last_turn.role is Role.ASSISTANT and messages[-1].role == "assistant"
-    # A call cannot be continued: its result is missing, and templates close the turn behind it.
+    # A call cannot be continued: its result is missing, and templates close the turn after it.
     if is_prefilled and any(isinstance(part, ToolCall) for part in last_turn.parts):
         raise RequestError(
             "tool_use blocks must be followed by a user message with their tool_result blocks",
@@ -107,14 +110,14 @@ def wants_citations(messages: Sequence[AnthropicWireMessage]) -> bool:
 def _read_parts(
     messages: Sequence[AnthropicWireMessage], thinking_reader: ThinkingBlockReader
 ) -> Iterator[tuple[Role, Part]]:
-    """All parts with their roles, in order."""
-    # A system message with `clear_at: next_user_message` holds until the user speaks again.
+    """Yield all parts with their roles, in order."""
+    # A system message with `clear_at: next_user_message` is valid only until the next user message.
     last_user = max((i for i, message in enumerate(messages) if message.role == "user"), default=-1)
     for i, message in enumerate(messages):
         role = Role(check_one_of(message.role, ROLES, f"messages[{i}].role"))
         if message.clear_at is not None:
             check_one_of(message.clear_at, ("next_user_message", "never"), f"messages[{i}].clear_at")
-        # A system message may only change the effort from here on; it has no text of its own.
+        # A system message without content only changes the effort from here on.
         if message.content is None and message.output_config is not None:
             continue
         for part in read_content(message.content, message.role, f"messages[{i}].content", thinking_reader):
@@ -127,6 +130,8 @@ def _build_turn(role: Role, parts: Sequence[Part], names: dict[str, str]) -> Mes
     first = parts[0]
     return Message(role, tuple(parts), names.get(first.call_id) if isinstance(first, ToolResult) else None)
 
+
+# Bodies.
 
 EFFORTS = ("low", "medium", "high", "xhigh", "max")
 ID_PREFIX, TOOL_PREFIX = "msg_", "toolu_"
@@ -149,7 +154,7 @@ class CountCall(Struct, frozen=True):
 
 
 def read_messages(data: bytes, options: ReaderOptions) -> GenerationCall:
-    """Parse a Messages body. Raises RequestError, and nothing else."""
+    """Parse a Messages body. Raises only RequestError."""
     parsed = ParsedBody(data)
     prompting = parsed.decode(_PROMPT_FIELDS)
     body = parsed.decode(_BODY)
@@ -184,7 +189,7 @@ def read_messages(data: bytes, options: ReaderOptions) -> GenerationCall:
 
 
 def read_count_tokens(data: bytes, options: ReaderOptions) -> CountCall:
-    """Parse a count_tokens body. Raises RequestError, and nothing else."""
+    """Parse a count_tokens body. Raises only RequestError."""
     parsed = ParsedBody(data)
     prompting = parsed.decode(_PROMPT_FIELDS)
     warnings, unknown = COUNT_TOKENS.classify_body(parsed, _PROMPT_FIELDS)
@@ -220,7 +225,7 @@ def _read_conversation(body: MessagesPromptFields, options: ReaderOptions, warni
 
 
 def _read_reasoning(body: MessagesPromptFields, history: MessageHistory) -> ReasoningOptions:
-    """The template's own switch, if set, takes precedence because it is more specific."""
+    """Parse the reasoning options. A switch in `chat_template_kwargs` takes precedence, since it is more specific."""
     enabled, budget = None, None
     if (thinking := body.thinking) is not None:
         kinds = ("enabled", "adaptive", "disabled", "between_tools")
@@ -235,7 +240,7 @@ def _read_reasoning(body: MessagesPromptFields, history: MessageHistory) -> Reas
                 if budget is None and kind == "enabled":
                     raise missing_parameter("thinking.budget_tokens")
     switch = read_thinking_switch(body.chat_template_kwargs)
-    # The last effort in the conversation: system messages can change it between turns.
+    # The last effort in the conversation applies: system messages can change it between turns.
     configs = [(body.output_config, "output_config")]
     configs += [(message.output_config, f"messages[{i}].output_config") for i, message in enumerate(body.messages)]
     efforts = [
@@ -249,7 +254,7 @@ def _read_reasoning(body: MessagesPromptFields, history: MessageHistory) -> Reas
 def _build_render_options(
     max_tokens: int | None, body: MessagesPromptFields, sealing_key: SealingKey | None
 ) -> MessagesRenderOptions:
-    """Omitted thinking is sealed in its signature, so that it can be restored in the next turn."""
+    """Build the render options. Omitted thinking is sealed in its signature, and restored from it in the next turn."""
     display = None if body.thinking is None else body.thinking.display
     if display is not None:
         check_one_of(display, ("summarized", "omitted", "updates"), "thinking.display")
@@ -278,7 +283,7 @@ def _read_constraint(
             *read_structured_outputs(body),
         ]
     )
-    # The grammar describes the whole answer, of which the client has already written the beginning.
+    # The grammar describes the whole answer, but the client has already written its beginning.
     if constraint is not None and is_prefilled:
         raise RequestError("A response format cannot be combined with a prefilled answer.", param="messages")
     return constraint, param

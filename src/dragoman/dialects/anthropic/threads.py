@@ -1,6 +1,6 @@
-"""Message threads: expands a body that continues an earlier answer to the body of the whole conversation.
+"""Message threads: expands a body that continues an earlier answer into a body with the whole conversation.
 
-A turn of a thread and the same conversation sent as a whole use the same reader and give the same prompt.
+A thread's turn and the same conversation sent at once use the same reader and yield the same prompt.
 """
 
 from __future__ import annotations
@@ -35,9 +35,10 @@ _FIRST_TURN_FIELDS = ("system", "tools")
 
 
 class StoredTurn(Struct, frozen=True):
-    """The stored form of one turn: the messages that it added.
+    """The stored form of one turn.
 
-    system, tools: only of the first turn of the thread.
+    messages: the messages that it added.
+    system, tools: fields of the thread's first turn; null in later ones.
     """
 
     messages: list[Raw]
@@ -48,8 +49,8 @@ class StoredTurn(Struct, frozen=True):
 class ThreadRequest(Struct, frozen=True):
     """A request in a thread.
 
-    previous_id: id of the answer that it continues; None starts a thread.
-    turn: the messages that it adds.
+    previous_id: id of the answer that the request continues; None starts a thread.
+    turn: the messages that the request adds.
     fields: all fields of the body.
     """
 
@@ -66,7 +67,7 @@ class _AnswerBody(Struct, frozen=True):
 def read_thread(data: bytes) -> ThreadRequest | None:
     """Parse a body in a thread; None for any other. Raises RequestError."""
     if _THREAD_KEY not in data:
-        # Fast path: most bodies are in no thread, and need not be parsed twice.
+        # Fast path: most bodies belong to no thread and need not be parsed twice.
         return None
     body = ParsedBody(data)
     thread_body = body.decode(_THREAD_BODY)
@@ -90,9 +91,11 @@ def read_thread(data: bytes) -> ThreadRequest | None:
 
 
 def build_full_body(request: ThreadRequest, earlier_turns: Sequence[StoredTurn]) -> bytes:
-    """Build the equivalent stateless body. earlier_turns: the turns that it continues, oldest first."""
-    # The messages are joined as the bytes that were sent: decoded and encoded again, a number or an escape could
-    # change, and with it the prompt.
+    """Build the equivalent stateless body.
+
+    earlier_turns: the turns that the request continues, oldest first.
+    """
+    # The messages are joined as raw bytes: decoding and encoding could change a number or an escape, and so the prompt.
     fields = {name: bytes(raw) for name, raw in request.fields.items() if name != "thread"}
     if earlier_turns:
         first_turn_fields = (("system", earlier_turns[0].system), ("tools", earlier_turns[0].tools))
@@ -103,7 +106,10 @@ def build_full_body(request: ThreadRequest, earlier_turns: Sequence[StoredTurn])
 
 
 def encode_turn_with_answer(request: ThreadRequest, message: bytes) -> tuple[str, bytes]:
-    """The answer's id, and the encoded turn. message: the full answer."""
+    """Return the answer's id, and the encoded turn including the answer.
+
+    message: the full answer.
+    """
     answer = msgspec.json.decode(message, type=_AnswerBody)
     content = b"[%s]" % b",".join(map(bytes, answer.content))
     answer_messages = [Raw(b'{"role":"assistant","content":%s}' % content)] if answer.content else []
@@ -121,6 +127,6 @@ def _is_absent(raw: Raw | None) -> bool:
 
 
 def check_size(body: bytes, limit: int) -> None:
-    """Reject a conversation that would exceed the body limit if sent as a whole. Raises RequestError."""
+    """Reject a conversation that would exceed the body limit if it were sent at once. Raises RequestError."""
     if len(body) > limit:
-        raise RequestError(f"The whole conversation has {len(body)} bytes; {limit} are allowed.", param="thread")
+        raise RequestError(f"The whole conversation has {len(body)} bytes; the maximum is {limit}.", param="thread")

@@ -1,6 +1,6 @@
-"""The shapes of Messages and count_tokens: bodies with the support of every parameter, answers and stream events.
+"""The schemas of Messages and count_tokens: bodies with the support of every parameter, answers and stream events.
 
-`content_blocks` and `reader` interpret a body, `writer` renders an answer. `cache_control` may occur anywhere and is
+`content_blocks` and `reader` parse a body, `writer` serializes an answer. `cache_control` may occur anywhere and is
 ignored: caching is automatic.
 """
 
@@ -106,7 +106,7 @@ class AnthropicWireMessage(Struct, frozen=True):
 class EditThreshold(Struct, frozen=True):
     """A number with its unit.
 
-    type: the unit that is counted.
+    type: the counted unit, such as `input_tokens` or `tool_uses`.
     """
 
     type: str
@@ -128,7 +128,7 @@ class ContextManagement(Struct, frozen=True):
 
 MESSAGES_NESTED = NestedRules(
     accepted={
-        # Hints for caches, and what clients replay from an answer.
+        # Hints for caches, and fields that clients replay from an answer.
         AnthropicWireMessage: frozenset({"cache_control", "id"}),
         WireContentBlock: frozenset({"cache_control", "caller"}),
         AnthropicWireTool: frozenset({"cache_control", "defer_loading", "eager_input_streaming"}),
@@ -253,7 +253,7 @@ COUNT_TOKENS = ParameterTable(
 )
 
 
-# The answer and the events of a stream, for the API description; `writer` renders them as bytes.
+# The answer and the stream events, for the API description. `writer` serializes them without these structs.
 
 StopReasonName = Literal[
     "end_turn", "max_tokens", "stop_sequence", "tool_use", "refusal", "model_context_window_exceeded"
@@ -267,7 +267,7 @@ class TextBlock(Struct, frozen=True, tag_field="type", tag="text"):
 class ThinkingBlock(Struct, frozen=True, tag_field="type", tag="thinking"):
     """Reasoning.
 
-    signature: by which the server recognizes its own reasoning in a later request.
+    signature: lets the server recognize its own reasoning in a later request.
     """
 
     thinking: str
@@ -382,7 +382,7 @@ class MessageEnd(Struct, frozen=True):
 
 
 class MessageDelta(Struct, frozen=True, tag_field="type", tag="message_delta"):
-    """The end of the answer, and the usage of all of it."""
+    """The end of the answer, and its total usage."""
 
     delta: MessageEnd
     usage: MessagesUsage

@@ -1,9 +1,9 @@
-"""Renders Anthropic Messages: the events of a stream and the full object, from the same pieces.
+"""Serializes answers of Anthropic Messages, as a stream of events or as one object; parses context edits.
 
     message_start  (content_block_start content_block_delta* content_block_stop)*  message_delta  message_stop
 
-One block is open at a time: text, thinking with its signature at the end, or a tool call with its input. Empty text
-opens no block.
+One block is open at a time: text, thinking that ends with its signature, or a tool call with its input. Empty text does
+not open a block.
 """
 
 from __future__ import annotations
@@ -52,20 +52,19 @@ MESSAGE_STOP = b'event: message_stop\ndata: {"type":"message_stop"}\n\n'
 
 
 def no_signature(_: str) -> str:
-    """The signature on a server without a key."""
+    """Return the empty signature of a server without a key."""
     return ""
 
 
 class MessagesRenderOptions(Struct, frozen=True):
     """The response options of Messages.
 
-    max_tokens: the client's limit, None for the rest of the context; an answer that ended by length with fewer tokens
-    has filled the context.
+    max_tokens: the client's limit; None is the rest of the context. If an answer reaches a length limit with fewer
+    tokens, it has filled the context.
     omit_thinking: render thinking blocks with their signature only.
-    sign: returns the signature of complete thinking.
+    sign: computes the signature of complete thinking.
     reports_edits: report the applied context edits.
-    wrap_seal: returns the signature of thinking that has a seal, of its text and seal; None passes the seal on as it
-    is.
+    wrap_seal: computes the signature of sealed thinking from its text and seal; None passes the seal on unchanged.
     """
 
     max_tokens: int | None = 0
@@ -84,7 +83,7 @@ class MessagesRenderOptions(Struct, frozen=True):
         return encode_string(seal if signature is None else signature)
 
     def render_redacted(self, seal: str) -> bytes | None:
-        """Render a redacted_thinking block; None for a seal that makes a thinking block."""
+        """Render a redacted_thinking block; None if the seal belongs into a thinking block."""
         data = SealKind.ANTHROPIC_REDACTED.read(seal)
         if data is None or self.wrap_seal is not None:
             return None
@@ -141,7 +140,7 @@ class _RedactedBlock:
 
 
 class _ToolUseBlock:
-    """A tool_use block. The first delta of its input is empty, as Anthropic sends it."""
+    """A tool_use block. The first delta of its input is empty, as in Anthropic's API."""
 
     def __init__(self, index: int, id: str, name: str) -> None:
         self.start = b'{"type":"tool_use","id":%s,"name":%s,"input":{}}' % (encode_string(id), encode_string(name))
@@ -149,7 +148,7 @@ class _ToolUseBlock:
         self._input = ToolInputStreamer()
 
     def add(self, text: str) -> bytes:
-        # Only what is valid JSON so far is sent: the SDK parses the joined pieces, and fails on what a model got wrong.
+        # Only a valid prefix of JSON is sent: the SDK parses the joined pieces and fails on invalid JSON.
         piece = self._input.feed(text)
         return self._render_delta(piece) if piece or not text else b""
 
@@ -165,7 +164,7 @@ _Block = _TextBlock | _ThinkingBlock | _RedactedBlock | _ToolUseBlock
 
 
 class MessagesWriter:
-    """Renders one answer, streamed or full. There is one choice."""
+    """Renders one answer, streamed or full. It has only one choice."""
 
     def __init__(self, header: Header, options: MessagesRenderOptions = DEFAULT_OPTIONS) -> None:
         self._options = options
@@ -207,7 +206,7 @@ class MessagesWriter:
                 close_events = self._close_block(is_cut_off=False)
                 return close_events + self._start_block(_ToolUseBlock(self._block_index, id, name), "")
             case ToolCallDelta(arguments=text):
-                # The API sends an input_json_delta with an empty text first; later empty ones are left out.
+                # The block's start has sent an empty input_json_delta, as the API does; later empty ones are skipped.
                 return self._open_block.add(text) if self._open_block is not None and text else b""
             case Started():
                 self._applied_edits = event.edited
@@ -239,8 +238,7 @@ class MessagesWriter:
         )  # fmt: skip
 
     def _finish(self, usage: Usage) -> bytes:
-        # A stream that ends without the end of its choice was cut by the engine. Clients need a stop_reason all the
-        # same.
+        # Without ChoiceFinished the engine cut the answer; clients need a stop_reason even then.
         choice_finished = self._choice_finished or ChoiceFinished(0, FinishReason.ABORT)
         stop = self._render_stop(
             choice_finished.reason, choice_finished.stop, self._has_calls, self._has_refusal, usage
@@ -264,7 +262,10 @@ class MessagesWriter:
         return close_events + self._start_block(self._open_text, text)
 
     def _write_thinking(self, text: str, seal: str) -> bytes:
-        """seal: the last of a block, unless it is empty."""
+        """Write a piece of thinking.
+
+        seal: ends the block, unless it is empty.
+        """
         if not text and not seal:
             return b""
         block = self._open_block
@@ -282,13 +283,19 @@ class MessagesWriter:
         return events + self._close_block(is_cut_off=False)
 
     def _start_block(self, block: _Block, text: str) -> bytes:
-        """Open a block, when none is open. text: its first text."""
+        """Start a block while none is open.
+
+        text: its first text.
+        """
         self._open_block = block
         payload = b'{"type":"content_block_start","index":%d,"content_block":%s}' % (self._block_index, block.start)
         return _render_event(b"content_block_start", payload) + block.add(text)
 
     def _close_block(self, *, is_cut_off: bool) -> bytes:
-        """is_cut_off: the answer was truncated within this block."""
+        """Close the open block, if any.
+
+        is_cut_off: the answer was truncated within this block.
+        """
         block, self._open_block, self._open_text = self._open_block, None, None
         if block is None:
             return b""
@@ -297,7 +304,7 @@ class MessagesWriter:
         return (block.end(is_cut_off=is_cut_off) if isinstance(block, _ToolUseBlock) else block.end()) + stop
 
     def _render_content(self, parts: list[ReplyPart], choice: Choice) -> Iterator[bytes]:
-        """The blocks of the full object. Adjacent text and refusals form one block."""
+        """Yield the blocks of the full object. Adjacent text and refusals form one block."""
         options, texts = self._options, list[str]()
         for i, part in enumerate(parts):
             if not isinstance(part, Reasoning | ToolCall):
@@ -307,7 +314,7 @@ class MessagesWriter:
                 yield _render_text_block(texts)
                 texts = []
             if isinstance(part, ToolCall):
-                # The same input that the deltas of a stream add up to. Only the last call can be cut: a later part
+                # This is the input that a stream's deltas add up to. Only the last call can be incomplete: a later part
                 # proves that an earlier one was complete.
                 input = ToolInputStreamer()
                 input.feed(part.arguments)
@@ -335,12 +342,12 @@ class MessagesWriter:
             case FinishReason.CONTENT_FILTER:
                 stop_reason = b"refusal"
             case FinishReason.ABORT:
-                # The only reason that marks an answer as truncated.
+                # Of Anthropic's reasons, only this one marks an answer as truncated.
                 stop_reason = b"max_tokens"
             case FinishReason.LENGTH:
                 max_tokens = self._options.max_tokens
-                # The engine reports one reason for both limits; fewer tokens than were asked for means that the context
-                # was full.
+                # The engine reports one reason for both limits. Fewer tokens than requested mean that the context was
+                # full.
                 is_context_full = max_tokens is None or usage.completion < max_tokens
                 stop_reason = b"model_context_window_exceeded" if is_context_full else b"max_tokens"
             case FinishReason.STOP if has_refusal:
@@ -356,7 +363,7 @@ class MessagesWriter:
 
 
 def _is_cut_off(reason: FinishReason, stop: str | int | None) -> bool:
-    # A stop string may match inside a call, and cuts it as a token limit does.
+    # A stop string may match inside a call and truncates it, as a token limit does.
     return reason is not FinishReason.STOP or isinstance(stop, str)
 
 
@@ -365,9 +372,9 @@ def _render_text_block(pieces: list[str]) -> bytes:
 
 
 def _render_usage(usage: Usage) -> bytes:
-    """Prompt tokens read from and written to the cache are counted apart. 0 is a count; unknown is null or absent."""
-    # Anthropic's `input_tokens` excludes the cached ones, so the prompt has the sum of all three; OpenAI's
-    # `prompt_tokens` includes them.
+    """Render the token counts. Unknown ones are null or absent, never 0."""
+    # Anthropic's `input_tokens` excludes tokens read from and written to the cache: the prompt has the sum of all three
+    # counts. OpenAI's `prompt_tokens` includes them.
     uncached = max(0, usage.prompt - (usage.cached or 0) - (usage.written or 0))
     counts = b'"input_tokens":%d,"cache_creation_input_tokens":%s,"cache_read_input_tokens":%s,"output_tokens":%d' % (
         uncached, encode_int(usage.written), encode_int(usage.cached), usage.completion,
@@ -378,7 +385,7 @@ def _render_usage(usage: Usage) -> bytes:
 
 
 def _render_event(name: bytes, payload: bytes) -> bytes:
-    """The `event:` line is required: the official SDKs drop an event without it."""
+    """Render an event. Its `event:` line is required: the official SDKs drop an event without it."""
     return b"event: %s\ndata: %s\n\n" % (name, payload)
 
 
@@ -386,16 +393,19 @@ def _render_delta_prefix(index: int) -> bytes:
     return b'event: content_block_delta\ndata: {"type":"content_block_delta","index":%d,"delta":' % index
 
 
-# Context edits: those that a request asks for in `context_management`, and those that were applied.
+# Context edits: parsing the requested ones, and reporting the applied ones.
 
 CLEAR_TOOL_USES, CLEAR_THINKING = "clear_tool_uses_20250919", "clear_thinking_20251015"
 
 DEFAULT_TRIGGER_TOKENS, DEFAULT_KEEP_USES, DEFAULT_KEEP_TURNS = 100_000, 3, 1
-"""Anthropic's defaults."""
+"""Anthropic's defaults: prompt tokens that trigger an edit, and tool uses and thinking turns that it keeps."""
 
 
 def read_edits(management: ContextManagement | None, warnings: list[str]) -> tuple[Edit, ...]:
-    """Parse the edits. Appends to `warnings` for unsupported ones. Raises RequestError."""
+    """Parse the context edits of a request. Raises RequestError.
+
+    warnings: receives a warning for each unsupported edit.
+    """
     edits: list[Edit] = []
     for i, edit in enumerate(management.edits or () if management else ()):
         path = f"context_management.edits[{i}]"
@@ -419,7 +429,7 @@ def _read_tool_results_edit(edit: WireEdit, path: str) -> ClearToolResults:
         above_tokens=above_tokens,
         above_uses=above_uses,
         keep=_read_keep(edit, "tool_uses", DEFAULT_KEEP_USES, path),
-        # Less than one token cleared would be no edit, and would be reported as applied.
+        # At least 1: an edit that clears nothing must not be reported as applied.
         at_least=1
         if clear_at_least is None
         else max(1, _read_threshold(clear_at_least, ("input_tokens",), f"{path}.clear_at_least")),
@@ -431,7 +441,7 @@ def _read_tool_results_edit(edit: WireEdit, path: str) -> ClearToolResults:
 def _read_thinking_edit(edit: WireEdit, path: str) -> tuple[ClearReasoning, ...]:
     """Parse a thinking edit. `keep: all` is a no-op: the template decides which past thinking is included."""
     other_fields = (edit.trigger, edit.clear_at_least, edit.exclude_tools, edit.clear_tool_inputs)
-    # A misplaced option would otherwise be ignored in silence, and the client would rely on it.
+    # Options of other edits are rejected, since a client would rely on them.
     if any(field is not None for field in other_fields):
         raise invalid_value(path, f"{CLEAR_THINKING} has `keep` and nothing else")
     if read_json_value(edit.keep, f"{path}.keep") in ("all", {"type": "all"}):
@@ -461,7 +471,7 @@ def _read_threshold(threshold: EditThreshold, units: Sequence[str], path: str) -
 
 
 def render_applied_edits(edits: Sequence[AppliedEdit]) -> bytes:
-    """The `context_management` of a response."""
+    """Serialize the `context_management` of a response."""
     results, thinking = (CLEAR_TOOL_USES, "tool_uses"), (CLEAR_THINKING, "thinking_turns")
     entries: list[str] = []
     for edit in edits:

@@ -1,8 +1,4 @@
-"""Translates Chat's messages, tools and tool choice to the core's.
-
-Messages have content parts, media, replayed reasoning, tool calls and their results; tools include the legacy
-`functions` and `function_call`.
-"""
+"""Parses the messages, tools and tool choice of Chat Completions, including the legacy `functions`."""
 
 from __future__ import annotations
 
@@ -70,13 +66,16 @@ PARTS = (*TEXT_PARTS, "refusal", "thinking", "image_url", "input_audio", "audio_
 def read_messages(
     messages: Sequence[ChatWireMessage], warnings: list[str], *, keeps_seal: bool = False
 ) -> tuple[Message, ...]:
-    """Parse messages. keeps_seal: as in ReaderOptions. Raises RequestError with the path of the offending field."""
+    """Parse messages. Raises RequestError with the path of the invalid field.
+
+    keeps_seal: as in ReaderOptions.
+    """
     reader = _MessageReader(warnings, keeps_seal)
     return tuple([reader.read(message, f"messages[{i}]") for i, message in enumerate(messages)])
 
 
 class _MessageReader:
-    """Reads messages in order, and tracks calls so that a result can be given its tool's name."""
+    """Parses messages in order, and tracks calls to give each result its tool's name."""
 
     def __init__(self, warnings: list[str], keeps_seal: bool) -> None:
         self._warnings, self._keeps_seal = warnings, keeps_seal
@@ -92,7 +91,7 @@ class _MessageReader:
             case "function":
                 if not message.name:
                     raise missing_parameter(f"{path}.name")
-                # Nothing but the order relates the results of one legacy function to its calls.
+                # Legacy results have no call id, so they are matched to a function's calls in order.
                 if open_calls := self._open_legacy.get(message.name):
                     return self._read_result(message, open_calls.popleft(), path)
                 return self._read_result(message, f"call_legacy_{message.name}", path, answers_call=False)
@@ -100,7 +99,7 @@ class _MessageReader:
                 return Message(_ROLE_OF[role], _read_required_content(message, path), message.name)
 
     def _read_assistant(self, message: ChatWireMessage, path: str) -> Iterator[Part]:
-        # An answer has its reasoning under two names, and clients send both back: only one is read, or it would double.
+        # Answers have their reasoning in two fields, and clients send both back. Only one is used, or it would double.
         if self._keeps_seal and any(detail.signature or detail.data for detail in message.reasoning_details or ()):
             yield from map(_read_sealed_detail, message.reasoning_details or ())
         elif reasoning := (
@@ -111,7 +110,7 @@ class _MessageReader:
         if message.refusal:
             yield Refusal(message.refusal)
         if (legacy := message.function_call) is not None:
-            # A legacy call has no id: a generated one links the next result of that function to it.
+            # A legacy call has no id; a generated one links it to the next result of that function.
             id = f"call_legacy_{len(self._names)}"
             self._names[id] = legacy.name
             self._open_legacy.setdefault(legacy.name, deque()).append(id)
@@ -122,7 +121,7 @@ class _MessageReader:
             yield part
 
     def _read_reasoning_details(self, message: ChatWireMessage, path: str) -> str:
-        """The text of `reasoning_details`, which are read only where no other field holds the reasoning."""
+        """Return the text of `reasoning_details`, for messages without reasoning in another field."""
         texts: list[str] = []
         for i, detail in enumerate(message.reasoning_details or ()):
             text = detail.text if detail.type == "reasoning.text" else detail.summary
@@ -137,7 +136,7 @@ class _MessageReader:
     ) -> Message:
         if not call_id:
             raise missing_parameter(f"{path}.tool_call_id")
-        # The model sees a refusal or reasoning in a tool's message as the tool's text.
+        # A refusal or reasoning in a tool's message is the tool's text, not the model's.
         content = tuple(
             Text(part.text) if isinstance(part, Refusal | Reasoning) else part
             for part in _read_required_content(message, path)
@@ -184,7 +183,7 @@ def _read_content(content: str | list[ChatContentPart | str] | None, path: str) 
 
 
 def _read_part(part: ChatContentPart, part_path: str) -> Part:  # noqa: PLR0911 - a table
-    """Read a part that is not text."""
+    """Parse a part that is not text."""
     if part.type in ("video", "video_url"):
         raise Unsupported(f"'{part_path}': video is not supported here.", param=f"{part_path}.type")
     path = f"{part_path}.{part.type}"
@@ -233,7 +232,7 @@ def _read_tool_call(call: ChatToolCall, path: str) -> ToolCall:
 
 
 def _read_arguments(raw: Raw, param: str) -> str:
-    """A call's arguments as text. Invalid JSON from a model is replayed unchanged: it is not the client's error."""
+    """Return a call's arguments as text. Invalid JSON in a string is kept: the model wrote it, not the client."""
     text = bytes(raw).strip()
     if text.startswith(b'"'):
         return msgspec.json.decode(text, type=str)
@@ -251,19 +250,19 @@ NO_CHOICE = ToolChoice()
 
 
 def read_tools(tools: Sequence[ChatWireTool], warnings: list[str]) -> tuple[Tool, ...]:
-    """Read function and custom tools. Hosted tools, which this server cannot run, are left out with a warning."""
-    read: list[Tool] = []
+    """Parse function and custom tools. Hosted tools, which this server cannot run, are omitted with a warning."""
+    parsed_tools: list[Tool] = []
     for i, tool in enumerate(tools):
         path = f"tools[{i}]"
         match tool.type:
             case "function":
-                read.append(_read_function(tool.function, f"{path}.function"))
+                parsed_tools.append(_read_function(tool.function, f"{path}.function"))
             case "custom":
-                read.append(_read_custom(tool.custom, f"{path}.custom"))
+                parsed_tools.append(_read_custom(tool.custom, f"{path}.custom"))
             case hosted:
                 warnings.append(f"{path}: tools of type {abbreviate(hosted)} cannot be run here; it was left out")
-    _check_unique(read, "tools")
-    return tuple(read)
+    _check_unique(parsed_tools, "tools")
+    return tuple(parsed_tools)
 
 
 def read_functions(functions: Sequence[FunctionDefinition]) -> tuple[Tool, ...]:
@@ -284,7 +283,7 @@ def read_tool_choice(body: ChatBody, tools: tuple[Tool, ...]) -> ToolChoice:  # 
                 return ToolChoice(check_one_of(mode, ("none", "auto"), "function_call"))
     if isinstance(choice, str):
         mode = check_one_of(choice, ("none", "auto", "required"), "tool_choice")
-        # Hosted tools are left out, so the list may be empty although the request has tools.
+        # Hosted tools are omitted, so the list may be empty although the request has tools.
         if mode == "required" and not tools:
             raise invalid_value("tool_choice", "'required' needs at least one tool that can be called in 'tools'")
         return ToolChoice(mode)
@@ -316,7 +315,7 @@ def _read_custom(custom: CustomDefinition | None, path: str) -> CustomTool:
     name, format = _check_name(custom.name, f"{path}.name"), custom.format
     if format is None or check_one_of(format.type, ("text", "grammar"), f"{path}.format.type") == "text":
         return CustomTool(name, custom.description)
-    # Chat nests the grammar, Responses does not; clients send both.
+    # Chat nests the grammar, Responses does not; clients send both forms.
     if format.grammar is not None:
         syntax, definition = format.grammar.syntax, format.grammar.definition
     elif format.syntax is not None and format.definition is not None:

@@ -1,4 +1,4 @@
-"""Parses a Chat Completions body to a ChatCall."""
+"""Parses a Chat Completions body into a ChatCall."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from .writer import REASONING_FIELDS, ChatRenderOptions, ChatWriter
 EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 ID_PREFIX = "chatcmpl-"
 
-# What a client sent of two names of a field, for errors and warnings that are raised after parsing.
+# Some fields have a current and a legacy name. Errors and warnings after parsing use the one that the client sent.
 _CURRENT_NAMES = (("max_tokens", "max_completion_tokens"),)
 _LEGACY_NAMES = (
     (r"tools(\[\d+\])\.function", r"functions\1"),
@@ -40,7 +40,7 @@ _FIELD_NAMES = {
     (False, True): FieldNames(*_LEGACY_NAMES),
     (True, True): FieldNames(*_CURRENT_NAMES, *_LEGACY_NAMES),
 }
-"""By whether `max_completion_tokens`, and whether `functions`, were sent."""
+"""The names by whether the body has `max_completion_tokens`, and whether it has `functions`."""
 
 _BODY, _PROMPT_FIELDS = BodySchema(ChatBody, CHAT_NESTED), BodySchema(ChatPromptFields, CHAT_NESTED)
 
@@ -48,19 +48,22 @@ _BODY, _PROMPT_FIELDS = BodySchema(ChatBody, CHAT_NESTED), BodySchema(ChatPrompt
 def read_chat(
     data: bytes, options: ReaderOptions, *, reasoning_fields: tuple[str, ...] = REASONING_FIELDS
 ) -> GenerationCall:
-    """Read only the call; see `read_chat_call`."""
+    """Parse a body without the fields to store; see `read_chat_call`."""
     return read_chat_call(data, options, reasoning_fields=reasoning_fields).call
 
 
 def read_chat_call(
     data: bytes, options: ReaderOptions, *, reasoning_fields: tuple[str, ...] = REASONING_FIELDS
 ) -> ChatCall:
-    """reasoning_fields: the field names of reasoning in the response. Raises RequestError, and nothing else."""
+    """Parse a Chat Completions body. Raises only RequestError.
+
+    reasoning_fields: names of the reasoning fields in the response.
+    """
     parsed = ParsedBody(data)
-    # First, because the struct's error cannot name the right route: Cursor posts Responses bodies here
+    # Checked before decoding, whose error cannot name the right route: Cursor posts Responses bodies here
     # (CLIProxyAPI#658).
     require_messages(parsed.fields)
-    # Two structs, because /tokenize has the second one's fields and none of the first.
+    # Two structs, because /tokenize has only the fields of the second.
     body, prompting = parsed.decode(_BODY), parsed.decode(_PROMPT_FIELDS)
     warnings, unknown = CHAT.classify_body(parsed, _BODY, _PROMPT_FIELDS)
     check_metadata(body.metadata)
@@ -81,7 +84,7 @@ def read_chat_call(
     call = GenerationCall((request,), bool(body.stream), ID_PREFIX, writer, tuple(warnings), unknown, field_names=names)
     if not body.store:
         return ChatCall(call, None)
-    # The store keeps `messages` as the client sent them. The field was decoded before, so it is a list.
+    # The store keeps `messages` as the client sent them. Decoding has already checked that they are a list.
     raw_messages = msgspec.json.decode(parsed.fields["messages"], type=tuple[Raw, ...])
     return ChatCall(call, StoredChatFields(raw_messages, encode_metadata(body.metadata)))
 
@@ -101,7 +104,10 @@ def require_messages(fields: dict[str, Raw]) -> None:
 def read_prompt_fields(
     body: ChatPromptFields, tools: tuple[Tool, ...], warnings: list[str], *, keeps_seal: bool = False
 ) -> Conversation:
-    """Read the messages and template options: the part that /tokenize shares. keeps_seal: as in ReaderOptions."""
+    """Parse the messages and template options, which /tokenize has too. Raises RequestError.
+
+    keeps_seal: as in ReaderOptions.
+    """
     messages = read_messages(body.messages, warnings, keeps_seal=keeps_seal)
     continues = _read_continue_final_message(body, warnings)
     template = TemplateOptions(
@@ -125,10 +131,10 @@ def _read_conversation(
     effort, budget, is_enabled = body.reasoning_effort, body.thinking_token_budget, conversation.reasoning.enabled
     if effort is not None:
         check_one_of(effort, EFFORTS, "reasoning_effort")
-    # The template's own switch, if set, takes precedence over the effort because it is more specific.
+    # A switch in `chat_template_kwargs` takes precedence over the effort because it is more specific.
     if is_enabled is None and effort == "none":
         is_enabled = False
-    # An answer in the legacy format has one `function_call`, so `functions` exclude parallel calls.
+    # An answer in the legacy format has only one `function_call`, so `functions` rule out parallel calls.
     return msgspec.structs.replace(
         conversation,
         tool_choice=read_tool_choice(body, tools),
@@ -138,19 +144,19 @@ def _read_conversation(
 
 
 def _read_continue_final_message(body: ChatPromptFields, warnings: list[str]) -> bool:
-    """Whether the answer continues the last message: by vLLM's field, or by a mark of the message itself."""
-    last = len(body.messages) - 1
-    marks = [
+    """Whether the answer continues the last message, as vLLM's field or a flag in that message requests."""
+    last_index = len(body.messages) - 1
+    flags = [
         f"messages[{i}].{'prefix' if message.prefix else 'partial'}"
         for i, message in enumerate(body.messages)
         if message.prefix or message.partial
     ]
     param = "continue_final_message" if body.continue_final_message else None
-    for mark in marks:
-        if mark.startswith(f"messages[{last}]."):
-            param = param or mark
+    for flag in flags:
+        if flag.startswith(f"messages[{last_index}]."):
+            param = param or flag
         else:
-            warnings.append(f"{mark} is ignored: only the last message can be continued")
+            warnings.append(f"{flag} is ignored: only the last message can be continued")
     if param is None:
         return False
     if body.add_generation_prompt:
@@ -200,7 +206,7 @@ def _build_render_options(
     include_usage, continuous_usage = body.read_usage_options()
     return ChatRenderOptions(
         profile=options.profile,
-        # Beside the ids there is the sampled token.
+        # The requested ids, and the sampled token.
         logprobs=len(body.logprob_token_ids) + 1 if body.logprob_token_ids else request.logprobs,
         token_ids=bool(body.return_token_ids),
         tokens_as_ids=options.tokens_as_ids

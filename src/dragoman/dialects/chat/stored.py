@@ -1,4 +1,4 @@
-"""Stored chat completions: the stored format and its rendering."""
+"""Stored chat completions: their stored format, the objects rendered from it, and updates of their metadata."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ class StoredChat(Struct, frozen=True):
     """The body of a stored completion.
 
     whole: the response object without its metadata.
-    messages: the request's messages as raw JSON.
-    metadata: as JSON.
+    messages: the request's messages, each as raw JSON.
+    metadata: the metadata as a JSON object.
     model: the model's name in `whole`.
     """
 
@@ -51,16 +51,16 @@ class StoredChat(Struct, frozen=True):
         return msgspec.json.encode(self)
 
     def render_object(self) -> bytes:
-        # Metadata is stored apart because it is all that an update can replace.
+        # Metadata is stored separately because it is the only field that an update can replace.
         return b'%s,"metadata":%s}' % (bytes(self.whole)[:-1], bytes(self.metadata))
 
     def matches(self, metadata: Mapping[str, str]) -> bool:
-        """Whether the stored metadata contains all of these."""
+        """Whether the stored metadata contains all of these entries."""
         stored_metadata = msgspec.json.decode(self.metadata, type=dict[str, str])
         return all(stored_metadata.get(key) == value for key, value in metadata.items())
 
     def list_messages(self, id: str) -> list[PageRow]:
-        """The messages. A list of parts becomes `content_parts`, and its text the content, which is a string here."""
+        """List the messages. An array of content moves to `content_parts`, and `content` becomes its text."""
         rows: list[PageRow] = []
         for i, raw in enumerate(self.messages):
             message_id = f"{id}-{i}"
@@ -73,9 +73,9 @@ class StoredChat(Struct, frozen=True):
                 texts = [part if isinstance(part, str) else part.text or "" for part in content_parts]
                 content = encode_string("".join(texts)) if any(texts) else b"null"
             raw_id = Raw(encode_string(message_id))
-            # `id` first, as OpenAI lists it, and again at the end, since a stored message may have one of its own.
+            # `id` comes first, as in OpenAI's API. It is set again at the end to override an `id` that the client sent.
             message = {"id": raw_id} | fields | {"content": Raw(content), "content_parts": parts, "id": raw_id}
-            # OpenAI's type of a stored message requires the field, which requests may leave out.
+            # OpenAI's type of a stored message requires the field, which requests may omit.
             message.setdefault("refusal", Raw(b"null"))
             rows.append((message_id, escape_line_breaks(msgspec.json.encode(message))))
         return rows
@@ -93,7 +93,7 @@ _UPDATE = BodySchema(ChatUpdate)
 
 
 def read_update(data: bytes) -> Raw:
-    """The new metadata; null clears it. Raises RequestError."""
+    """Parse an update to the new metadata; null clears it. Raises RequestError."""
     parsed = ParsedBody(data)
     body = parsed.decode(_UPDATE)
     if "metadata" not in parsed.fields:

@@ -1,6 +1,6 @@
-"""The structs of a Chat Completions body, and the support of every parameter of Chat Completions.
+"""The structs of a Chat Completions body, and the support of every parameter.
 
-Shapes and bounds only; `messages` and `reader` interpret them.
+They validate types and bounds only; `messages` and `reader` interpret the values.
 """
 
 from __future__ import annotations
@@ -159,7 +159,7 @@ class ChatWireToolChoice(Struct, frozen=True):
 
 CHAT_NESTED = NestedRules(
     accepted={
-        # What clients replay from an answer or from the chunks of a stream, and hints for caches.
+        # Fields that clients replay from an answer or its chunks, and hints for caches.
         ChatWireMessage: frozenset({"annotations", "cache_control", "id"}),
         ChatContentPart: frozenset({"annotations", "cache_control", "prompt_cache_breakpoint"}),
         ChatToolCall: frozenset({"index"}),

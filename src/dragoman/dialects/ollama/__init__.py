@@ -1,4 +1,4 @@
-"""Ollama's native API: chat, generate, embeddings and models, streamed as lines of JSON."""
+"""Ollama's native API: chat, generate, embeddings and models. Streams are lines of JSON."""
 
 from .models import (
     LATEST,

@@ -1,6 +1,6 @@
-"""Ollama's routes besides chat and generate: models, downloads and embeddings, and the shapes of all its answers.
+"""Ollama's models, downloads and embeddings, and the schemas of all its responses.
 
-Ollama names a model `model:tag`. A model without a tag is listed as `model:latest`, and found with or without it.
+Ollama names a model `model:tag`. A model without a tag is listed as `model:latest`, and found under both names.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _MODEL = BodySchema(OllamaModelBody)
 
 
 class NamedModel(Struct, frozen=True):
-    """A body that names a model.
+    """A parsed body of /api/show or /api/pull.
 
     warnings, unknown: as in `GenerationCall`.
     """
@@ -60,10 +60,10 @@ def read_model_reference(data: bytes, options: ReaderOptions) -> NamedModel:
 
 
 class OllamaModelCard(Struct, frozen=True):
-    """A model as Ollama's routes show it.
+    """A model as Ollama's routes describe it.
 
     name: a name or an alias.
-    root: the model behind it.
+    root: the model behind the name.
     created: Unix seconds.
     size: bytes in memory; 0 if unknown.
     max_model_len, capabilities: None if the model has not been loaded yet.
@@ -88,7 +88,7 @@ class OllamaModelCard(Struct, frozen=True):
 
     @property
     def digest(self) -> str:
-        """The hash of the model's name, as there is no manifest. Clients use it as a key."""
+        """A hash of the model's name, which clients use as a key. In Ollama it is the manifest's."""
         return hashlib.sha256(self.root.encode("utf-8", "surrogateescape")).hexdigest()
 
 
@@ -132,7 +132,7 @@ class OllamaProcessModel(Struct, frozen=True):
 
 
 class OllamaShow(Struct, frozen=True, omit_defaults=True):
-    """The response of /api/show. Ollama leaves out what is unknown."""
+    """The response of /api/show. As in Ollama, unknown fields are omitted."""
 
     details: OllamaModelDetails
     model_info: dict[str, str | int]
@@ -143,7 +143,7 @@ class OllamaShow(Struct, frozen=True, omit_defaults=True):
 
 
 def render_tags(cards: Sequence[OllamaModelCard]) -> bytes:
-    """The response of /api/tags."""
+    """Serialize the response of /api/tags."""
     models = [
         OllamaListedModel(
             name := add_tag(card.name), name, format_time(card.created), card.size, card.digest, _build_details(card)
@@ -154,7 +154,7 @@ def render_tags(cards: Sequence[OllamaModelCard]) -> bytes:
 
 
 def render_running_models(models: Sequence[RunningModel]) -> bytes:
-    """The response of /api/ps, the model that stays longest first."""
+    """Serialize the response of /api/ps. The model that stays loaded longest comes first."""
     entries = [
         OllamaProcessModel(
             name := add_tag(model.card.name),
@@ -172,9 +172,9 @@ def render_running_models(models: Sequence[RunningModel]) -> bytes:
 
 
 def render_show(card: OllamaModelCard) -> bytes:
-    """The response of /api/show."""
+    """Serialize the response of /api/show."""
     architecture = card.architecture or UNKNOWN_ARCHITECTURE
-    # The keys of GGUF metadata: clients look up the context length under the architecture's name.
+    # The keys are those of GGUF metadata: clients look up the context length under the architecture's name.
     info: dict[str, str | int] = {"general.architecture": architecture, "general.basename": card.root}
     if card.max_model_len is not None:
         info[f"{architecture}.context_length"] = card.max_model_len
@@ -182,7 +182,7 @@ def render_show(card: OllamaModelCard) -> bytes:
         info["general.parameter_count"] = card.parameters
     if card.embedding_length is not None:
         info[f"{architecture}.embedding_length"] = card.embedding_length
-    # The sampling defaults in the syntax of a Modelfile, as far as they differ from sampling without any.
+    # The model's sampling defaults in the syntax of a Modelfile, if they differ from the neutral values.
     parameters = [
         f"{name:<30} {value:g}"
         for name, core in OLLAMA_SAMPLING.core_names.items()
@@ -200,13 +200,17 @@ def render_show(card: OllamaModelCard) -> bytes:
 
 
 def add_tag(name: str) -> str:
-    """The name with a tag, as Ollama's clients expect it in lists."""
+    """Add a tag to the name unless it has one, as Ollama's clients expect in lists."""
     # A colon before the last slash belongs to the port of a registry, not to a tag.
     return name if ":" in name.rpartition("/")[2] else name + LATEST
 
 
 def render_load_status(model: str, now: float, reason: str, *, is_chat: bool) -> bytes:
-    """The response to a request without a prompt. reason: `load` or `unload`."""
+    """Serialize the response to a request without a prompt, which only loads or unloads a model.
+
+    now: Unix seconds.
+    reason: `load` or `unload`.
+    """
     message = b'"message":{"role":"assistant","content":""}' if is_chat else b'"response":""'
     return b'{"model":%s,"created_at":"%s",%s,"done":true,"done_reason":"%s"}' % (
         encode_string(model),
@@ -221,7 +225,7 @@ def render_pull_progress(progress: PullProgress) -> bytes:
 
 
 def list_served_progress(card: OllamaModelCard) -> tuple[PullProgress, ...]:
-    """The progress that Ollama reports for a model that needs no download."""
+    """List the progress that Ollama reports for a model that needs no download."""
     digest, size = f"sha256:{card.digest}", card.size
     layer = (PullProgress(f"pulling {card.digest[:12]}", digest, size, size),) if size else ()
     statuses = ("verifying sha256 digest", "writing manifest", "success")
@@ -232,7 +236,7 @@ def _build_details(card: OllamaModelCard) -> OllamaModelDetails:
     families = [card.architecture] if card.architecture else []
     size, count = "", card.parameters
     if count is not None:
-        # `8.2B`, `751.63M` or `22K`, as Ollama writes a number of parameters.
+        # Formatted as by Ollama: `8.2B`, `751.63M` or `22K`.
         units = (("B", 1_000_000_000, 1), ("M", 1_000_000, 2), ("K", 1000, 0), ("", 1, 0))
         unit, divisor, digits = next(row for row in units if count >= row[1] or not row[0])
         size = f"{count // divisor}{unit}" if count % divisor == 0 else f"{count / divisor:.{digits}f}{unit}"
@@ -242,7 +246,7 @@ def _build_details(card: OllamaModelCard) -> OllamaModelDetails:
 # Embeddings: /api/embed and /api/embeddings.
 
 MAX_INPUTS = 2_048
-"""The limit of OpenAI's embeddings."""
+"""Maximum inputs of one request, as in OpenAI's embeddings."""
 _EMBED, _EMBEDDINGS = BodySchema(OllamaEmbedBody), BodySchema(OllamaEmbeddingsBody)
 
 
@@ -300,10 +304,10 @@ def read_embeddings(data: bytes, options: ReaderOptions) -> OllamaEmbedCall:
 
 
 def render_embed(model: str, embeddings: Embeddings | None, total: int, load: int) -> bytes:
-    """The response of /api/embed.
+    """Serialize the response of /api/embed.
 
     embeddings: None for a request without inputs.
-    total, load: nanoseconds.
+    total, load: durations of the request and of loading the model, in nanoseconds.
     """
     vectors = () if embeddings is None else embeddings.vectors
     return b'{"model":%s,"embeddings":[%s],"total_duration":%d,"load_duration":%d,"prompt_eval_count":%d}' % (
@@ -316,17 +320,17 @@ def render_embed(model: str, embeddings: Embeddings | None, total: int, load: in
 
 
 def render_embeddings(embeddings: Embeddings | None) -> bytes:
-    """The response of /api/embeddings."""
+    """Serialize the response of /api/embeddings."""
     return b'{"embedding":%s}' % (b"[]" if embeddings is None else _render_vector(embeddings.vectors[0]))
 
 
 def _render_vector(vector: bytes) -> bytes:
-    """vector: little-endian float32. Nine significant digits determine a float32."""
+    """Render a vector of little-endian float32. Nine significant digits identify each number exactly."""
     numbers = struct.unpack(f"<{len(vector) // 4}f", vector)
     return b"[%s]" % ",".join([f"{number:.9g}" for number in numbers]).encode()
 
 
-# The shapes of answers and of the lines of a stream, for the API description; `writer` renders them as bytes.
+# The schemas of responses and stream lines, for the API description. `writer` serializes them without these structs.
 
 
 class OllamaCalledTool(Struct, frozen=True):
@@ -349,7 +353,7 @@ class OllamaAnswerMessage(Struct, frozen=True):
 
 
 class _OllamaLine(Struct, frozen=True, kw_only=True):
-    """The fields of an answer and of a line. Durations are nanoseconds; those and the counts are in the last line."""
+    """The fields of an answer or a line. Durations are nanoseconds; only the last line has durations and counts."""
 
     model: str
     created_at: str
@@ -369,9 +373,9 @@ class OllamaChatAnswer(_OllamaLine, frozen=True, kw_only=True):
 
 
 class OllamaGenerateAnswer(_OllamaLine, frozen=True, kw_only=True):
-    """A text.
+    """An answer of /api/generate, or a line of it.
 
-    context: the token ids of prompt and answer, to continue it.
+    context: the token ids of prompt and answer; send them back to continue the conversation.
     """
 
     response: str

@@ -1,4 +1,4 @@
-"""Parses the bodies of /api/chat and /api/generate to an OllamaCall, and their messages and tools to the core's."""
+"""Parses the bodies of Ollama's /api/chat and /api/generate into an OllamaCall, including messages and tools."""
 
 from __future__ import annotations
 
@@ -57,16 +57,16 @@ _TOOL_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 
 def read_messages(messages: Sequence[OllamaWireMessage]) -> tuple[Message, ...]:
-    """Parse messages. Raises RequestError with the path of the offending field."""
+    """Parse messages. Raises RequestError with the path of the invalid field."""
     reader = _MessageReader()
     return tuple(reader.read(message, f"messages[{i}]") for i, message in enumerate(messages))
 
 
 class _MessageReader:
-    """Reads messages in order, and finds the call that a result belongs to.
+    """Parses messages in order, and matches each tool result to its call.
 
-    Ollama's calls have an id only in newer clients, and its results name the tool. A result without an id answers the
-    first open call of its tool; one that does not name its tool answers the first open call.
+    Only newer clients of Ollama send call ids; others name the tool in a result. A result without an id answers the
+    first open call of its tool, or the first open call if it does not name a tool.
     """
 
     def __init__(self) -> None:
@@ -76,7 +76,7 @@ class _MessageReader:
     def read(self, message: OllamaWireMessage, path: str) -> Message:
         # Ollama converts roles to lower case when it decodes a message.
         role = Role(check_one_of(message.role.lower(), ROLES, f"{path}.role"))
-        # Images first: Ollama puts their places before the text of the message.
+        # Images come first: Ollama puts their placeholders before the text of the message.
         images = tuple(read_images(message.images, f"{path}.images"))
         if role is Role.TOOL:
             id, name = message.tool_call_id, message.tool_name
@@ -85,7 +85,7 @@ class _MessageReader:
                 id = next(open_ids, f"call_{name or 'unknown'}")
             if id in self._open_ids:
                 self._open_ids.remove(id)
-            # Ollama's clients need not send ids, so a result without one may stand alone.
+            # Ollama's clients need not send ids, so a result without one may have no call.
             result = ToolResult(
                 id, (*images, Text(message.content or "")), answers_call=message.tool_call_id is not None
             )
@@ -111,7 +111,7 @@ def read_images(images: Sequence[str] | None, param: str) -> Iterator[Image]:
 
 
 def read_tools(tools: Sequence[OllamaTool] | None) -> tuple[FunctionTool, ...]:
-    """Parse the declared tools. Raises RequestError with the path of the offending field."""
+    """Parse the declared tools. Raises RequestError with the path of the invalid field."""
     declared: dict[str, FunctionTool] = {}
     for i, tool in enumerate(tools or ()):
         path, name = f"tools[{i}]", tool.function.name
@@ -129,6 +129,8 @@ def read_tools(tools: Sequence[OllamaTool] | None) -> tuple[FunctionTool, ...]:
     return tuple(declared.values())
 
 
+# Bodies.
+
 ID_PREFIX = "ollama-"
 THINK_LEVELS = ("low", "medium", "high")
 _CHAT, _GENERATE = BodySchema(OllamaChatBody, OLLAMA_NESTED), BodySchema(OllamaGenerateBody)
@@ -138,10 +140,10 @@ _OPTIONS = BodySchema(OllamaOptions)
 class OllamaCall(Struct, frozen=True):
     """A parsed body of /api/chat or /api/generate.
 
-    has_prompt: false if there is nothing to answer: the call loads the model, or unloads it.
+    has_prompt: False if there is nothing to answer: the call only loads or unloads the model.
     keep_alive: idle seconds after which the model is unloaded; infinity is never, None is the server's setting.
-    num_ctx: the context that the client expects.
-    suffix: the text after the answer, whose prompt is a plain text then.
+    num_ctx: the context length that the client expects, in tokens.
+    suffix: the text after the answer (fill-in-the-middle); the prompt is then a plain text.
     """
 
     call: GenerationCall
@@ -158,8 +160,8 @@ class OllamaCall(Struct, frozen=True):
 class AnswerClock(Struct, frozen=True):
     """The sources of an answer's times.
 
-    now: Unix seconds.
-    measure: the durations, once the answer is complete.
+    now: returns Unix seconds.
+    measure: returns the durations, once the answer is complete.
     """
 
     now: Callable[[], float]
@@ -167,13 +169,13 @@ class AnswerClock(Struct, frozen=True):
 
 
 def read_ollama_chat(data: bytes, options: ReaderOptions, *, clock: AnswerClock) -> OllamaCall:
-    """Parse a body of /api/chat. Raises RequestError, and nothing else."""
+    """Parse a body of /api/chat. Raises only RequestError."""
     parsed = ParsedBody(data)
     body = parsed.decode(_CHAT)
     reader = _CallReader(body, options, clock, OLLAMA_CHAT.classify_body(parsed, _CHAT))
     messages = read_messages(body.messages or ())
     last_parts = messages[-1].parts if messages and messages[-1].role is Role.ASSISTANT else ()
-    # The answer continues a text of the assistant at the end, as most of Ollama's templates have it.
+    # The answer continues an assistant's text at the end, as in most of Ollama's templates.
     is_prefilled = (
         bool(last_parts)
         and isinstance(last_parts[-1], Text)
@@ -190,7 +192,7 @@ def read_ollama_chat(data: bytes, options: ReaderOptions, *, clock: AnswerClock)
 
 
 def read_ollama_generate(data: bytes, options: ReaderOptions, *, clock: AnswerClock) -> OllamaCall:
-    """Parse a body of /api/generate. Raises RequestError, and nothing else."""
+    """Parse a body of /api/generate. Raises only RequestError."""
     parsed = ParsedBody(data)
     body = parsed.decode(_GENERATE)
     reader = _CallReader(body, options, clock, OLLAMA_GENERATE.classify_body(parsed, _GENERATE))
@@ -202,7 +204,7 @@ def read_ollama_generate(data: bytes, options: ReaderOptions, *, clock: AnswerCl
         raise RequestError(
             "suffix cannot be combined with raw, think, template, system, context, or images", param="suffix"
         )
-    # An empty prompt only loads the model, as Ollama's clients do before the first question.
+    # An empty prompt only loads the model. Ollama's clients send one before the first question.
     text = body.prompt or ""
     prompt: Prompt = text
     if not body.raw and not body.suffix:
@@ -221,9 +223,9 @@ def read_ollama_generate(data: bytes, options: ReaderOptions, *, clock: AnswerCl
 
 
 class _CallReader:
-    """Reads the fields that both bodies share.
+    """Parses the fields that both bodies share.
 
-    classified: the warnings and the unknown names of the body.
+    classified: the body's warnings and unknown names, from `ParameterTable.classify_body`.
     """
 
     def __init__(
@@ -242,9 +244,9 @@ class _CallReader:
             seed, top_k = _read_integer(wire_options.seed, "seed", bits=63), _read_integer(wire_options.top_k, "top_k")
             self._sampling = OLLAMA_SAMPLING.read(
                 wire_options,
-                # In llama.cpp, a top_k of 0 or less takes all tokens into account.
+                # In llama.cpp, a top_k of 0 or less disables it.
                 top_k=None if top_k is None else max(top_k, 0),
-                # llama.cpp's value for a random seed.
+                # -1 is llama.cpp's value for a random seed.
                 seed=None if seed == -1 else seed,
             )
             num_predict = _read_integer(wire_options.num_predict, "num_predict")

@@ -1,6 +1,6 @@
-"""Renders answers of Ollama's /api/chat and /api/generate: lines of JSON, or one object.
+"""Serializes answers of Ollama's /api/chat and /api/generate, as a stream of JSON lines or as one object; also errors.
 
-    the stream:  chunk*  last        each a line; texts are pieces, calls are whole, `done` is true in the last
+    the stream:  chunk*  last        one line each; texts are pieces, calls are complete; `done` is true in the last
 
 The full object is the last line with all texts, calls and logprobs. An error is a line of its own.
 """
@@ -46,19 +46,19 @@ OLLAMA_NAMES = FieldNames(
     ("(reasoning_effort|enable_thinking|thinking_token_budget)", "think"),
     ("stop", "options.stop"),
     *OLLAMA_SAMPLING.list_paths("options"),
-    # Of the parts of a message only images can be unsupported.
+    # Images are the only message parts that can be unsupported.
     (r"(messages\[\d+\])\.content", r"\1.images"),
 )
 """This dialect's names of core fields, for errors and warnings that are raised after parsing."""
 OLLAMA_GENERATE_NAMES = FieldNames((r"messages\[\d+\]\.content", "images"), ("messages", "prompt"), *OLLAMA_NAMES.names)
-"""Those of /api/generate, whose body has no messages."""
+"""The names for /api/generate, whose body has no messages."""
 
 
 def render_ollama_error(error: DragomanError) -> bytes:
-    """The JSON body. It has no field for a parameter's name, so a message without the name starts with it."""
+    """Serialize an error as a response body or a line of a stream."""
     OLLAMA_NAMES.translate(error)
     message, param = error.message, (error.param or "")[:MAX_MESSAGE]
-    # Ollama's error is a single string, so the field can only be named in it.
+    # Ollama's error is a single string, so the invalid field can only be named in it.
     if param not in message:
         message = f"{param}: {message}"
     if len(message) > MAX_MESSAGE:
@@ -67,15 +67,15 @@ def render_ollama_error(error: DragomanError) -> bytes:
 
 
 KEEPALIVE = b" "
-"""Blank space before the next line: JSON allows it, whereas clients fail on an empty line."""
+"""Whitespace before the next line: JSON allows it, whereas clients fail on an empty line."""
 
 
 class OllamaTimings(Struct, frozen=True):
     """The durations of an answer in nanoseconds.
 
     total: from the request's arrival to the end of the answer.
-    load: loading the model; nearly 0 if it was loaded.
-    prompt_eval: from the start in the engine, after the queue, to the first token.
+    load: loading the model; nearly 0 if it was already loaded.
+    prompt_eval: from leaving the engine's queue to the first token.
     eval: from the first token to the last.
     """
 
@@ -86,14 +86,14 @@ class OllamaTimings(Struct, frozen=True):
 
 
 class OllamaRenderOptions(Struct, frozen=True):
-    """The response options.
+    """The response options of Ollama's chat and generate.
 
-    model: as the client named it, which Ollama repeats.
-    now: Unix seconds.
-    measure: the durations, once the answer is complete.
-    is_chat: in the format of /api/chat, else of /api/generate.
-    logprobs: maximum alternatives for each token; None for no logprobs.
-    returns_context: the ids of prompt and answer together, where the engine reports them.
+    model: the model's name as the client sent it, which Ollama repeats.
+    now: returns Unix seconds.
+    measure: returns the durations, once the answer is complete.
+    is_chat: use the format of /api/chat, otherwise that of /api/generate.
+    logprobs: maximum alternatives for each token; None omits logprobs.
+    returns_context: return the ids of prompt and answer, if the engine reports them.
     """
 
     model: str
@@ -112,7 +112,7 @@ class OllamaTokenLogprob(Struct, frozen=True, omit_defaults=True):
 
 
 class LineFraming:
-    """The parts of a stream of lines besides its content: the end, keepalives and errors."""
+    """The end, keepalives and errors of a stream of JSON lines."""
 
     @property
     def end(self) -> bytes:
@@ -127,7 +127,7 @@ class LineFraming:
 
 
 class OllamaWriter(LineFraming):
-    """Renders one answer, streamed or full. There is one choice."""
+    """Renders one answer, streamed or full. It has only one choice."""
 
     def __init__(self, options: OllamaRenderOptions) -> None:
         self._options = options
@@ -162,7 +162,7 @@ class OllamaWriter(LineFraming):
             case Started():
                 return b""
             case PromptTokens(tokens=tokens):
-                # The prompt's ids may come after the first token's: an engine of events reports them when it wants to.
+                # Prepended, since an engine of events may report the prompt's ids after the first token.
                 self._context_ids[:0] = [token.id for token in tokens]
                 self._has_prompt_ids = True
                 return b""
@@ -186,11 +186,11 @@ class OllamaWriter(LineFraming):
         finish = ChoiceFinished(0, choice.reason, choice.stop)
         self._tokens.extend(token for part in choice.parts for token in part.tokens)
         message = self._render_message(text, choice.join_reasoning(), calls)
-        # Without the newline, which ends the lines of a stream.
+        # The newline at the end belongs to streams only.
         return self._render_end(message, finish, reply.usage, context_ids)[:-1]
 
     def _finish_call(self, *, is_cut_off: bool) -> bytes:
-        """Render the call that ends here. A call that was cut off is not whole, so that it is left out."""
+        """Render the open call, if any. A call that was cut off within its arguments is omitted."""
         call, self._call = self._call, None
         if call is None:
             return b""
@@ -203,7 +203,7 @@ class OllamaWriter(LineFraming):
     def _render_delta(self, text: str, thinking: str, tokens: Sequence[Token]) -> bytes:
         self._tokens.extend(tokens)
         if not text and not thinking:
-            # Its tokens go out with the next text.
+            # The tokens are sent with the next text.
             return b""
         return self._render_chunk(self._render_message(text, thinking, ()))
 
@@ -224,7 +224,7 @@ class OllamaWriter(LineFraming):
         timings, context = self._options.measure(), b""
         # Ollama has no reason for an aborted answer: it is reported as `length`, like a truncated one.
         reason = b"length" if finish.reason in (FinishReason.LENGTH, FinishReason.ABORT) else b"stop"
-        # A context with a gap would continue another conversation than the one that the client saw.
+        # A context with unknown ids is omitted: it would continue another conversation than the client's.
         if self._options.returns_context and context_ids and UNKNOWN_TOKEN_ID not in context_ids:
             context = b',"context":[%s]' % b",".join([b"%d" % id for id in context_ids])
         return (
@@ -241,7 +241,7 @@ class OllamaWriter(LineFraming):
     def _take_logprobs(self) -> bytes:
         top, tokens = self._options.logprobs, self._tokens
         if top is None or not tokens:
-            # Cleared even if they are not requested, or they would pile up until the end of the answer.
+            # Cleared even if logprobs are not requested: the tokens would accumulate until the end of the answer.
             tokens.clear()
             return b""
         entries = [_build_logprob(token, token.top[:top]) for token in tokens]
@@ -250,21 +250,21 @@ class OllamaWriter(LineFraming):
 
 
 def format_time(seconds: float) -> str:
-    """A time as Go's encoder writes one: RFC 3339."""
+    """Format Unix seconds in RFC 3339, as Go's encoder does."""
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
 def _render_call(index: int, id: str, name: str, arguments: str, *, is_cut_off: bool) -> list[bytes]:
-    """The call, in a list; an empty one for a call that was cut off before its arguments were complete."""
-    # Ollama sends calls whole, with `arguments` as an object: there is no form for half of one.
+    """Render a call as a list of one item; empty if the call was cut off before its arguments were complete."""
+    # Ollama sends `arguments` as an object, which cannot express an incomplete call.
     if is_cut_off and not _is_object(arguments):
         return []
     streamer = ToolInputStreamer()
     streamer.feed(arguments)
     streamer.end(is_cut_off=False)
-    # Formatted, because a model may break lines between members, and a line is one JSON value here.
+    # Reformatted, because a model may write line breaks between members, and here each line is one JSON value.
     value = msgspec.json.format(replace_surrogates(streamer.value).encode(), indent=-1)
-    # LiteLLM reads the outer index, and without it merges calls that come in separate chunks.
+    # LiteLLM needs the outer index: without it, it merges calls of separate chunks.
     return [
         b'{"id":%s,"index":%d,"function":{"index":%d,"name":%s,"arguments":%s}}'
         % (encode_string(id), index, index, encode_string(name), escape_line_breaks(value))

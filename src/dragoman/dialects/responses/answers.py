@@ -1,6 +1,6 @@
-"""The shapes that the writers of Responses write, as structs: the response, its items, and the events of a stream.
+"""The schemas of Responses' responses, items and stream events, for the API description.
 
-For the description of the API; tests validate what the writers write against these structs.
+The writers build JSON without these structs; tests validate their output against them.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class InputAudio(Struct, frozen=True, tag_field="type", tag="input_audio"):
 
 
 class MessageItem(Struct, frozen=True, tag_field="type", tag="message"):
-    """A message: the assistant's, or one of the input that a compaction keeps."""
+    """A message of the assistant, or an input message that a compaction keeps."""
 
     id: str
     status: ItemStatus
@@ -72,9 +72,9 @@ class MessageItem(Struct, frozen=True, tag_field="type", tag="message"):
 
 
 class ReasoningItem(Struct, frozen=True, tag_field="type", tag="reasoning"):
-    """Reasoning, as a summary or as its own text.
+    """Reasoning, as a summary or as its full text.
 
-    encrypted_content: the reasoning for a server that stores nothing (`include`).
+    encrypted_content: the encrypted reasoning, to send back when responses are not stored (`include`).
     """
 
     id: str
@@ -87,8 +87,8 @@ class ReasoningItem(Struct, frozen=True, tag_field="type", tag="reasoning"):
 class FunctionCallItem(Struct, frozen=True, tag_field="type", tag="function_call"):
     """A function call.
 
-    arguments: a JSON text.
-    namespace: of a tool that was declared in one.
+    arguments: JSON text.
+    namespace: namespace in which the tool was declared, if any.
     """
 
     id: str
@@ -140,7 +140,11 @@ class ApplyPatchCallItem(Struct, frozen=True, tag_field="type", tag="apply_patch
 
 
 class ComputerCallItem(Struct, frozen=True, tag_field="type", tag="computer_call"):
-    """A call of OpenAI's computer tool. action: of its preview; otherwise `actions`."""
+    """A call of OpenAI's computer tool.
+
+    action: only for the tool's preview version.
+    actions: for its current version.
+    """
 
     id: str
     status: ItemStatus
@@ -204,14 +208,17 @@ class EchoedReasoning(Struct, frozen=True):
 
 
 class EchoedText(Struct, frozen=True):
-    """The format of the text. format: as in the request, all of its fields present."""
+    """The format of the text.
+
+    format: the request's format with all fields present.
+    """
 
     format: dict[str, Any]
     verbosity: str | UnsetType = UNSET
 
 
 class ResponseObject(Struct, frozen=True):
-    """A response. From `previous_response_id` on it repeats the request.
+    """A response. The fields from `previous_response_id` on repeat the request.
 
     created_at, completed_at: Unix seconds.
     usage: null until the response ends.
@@ -254,7 +261,7 @@ class ResponseObject(Struct, frozen=True):
 
 
 class Compaction(Struct, frozen=True):
-    """The answer of /v1/responses/compact: the user's messages and the compaction."""
+    """The response of /v1/responses/compact: the user's messages and the compaction."""
 
     id: str
     object: Literal["response.compaction"]
@@ -287,7 +294,7 @@ class DeletedConversation(Struct, frozen=True):
     deleted: bool
 
 
-# The events. `sequence_number` counts them from 0 without a gap.
+# Stream events. `sequence_number` counts them from 0 without gaps.
 
 
 class ResponseCreated(Struct, frozen=True, tag_field="type", tag="response.created"):
@@ -301,7 +308,7 @@ class ResponseQueued(Struct, frozen=True, tag_field="type", tag="response.queued
 
 
 class ResponseInProgress(Struct, frozen=True, tag_field="type", tag="response.in_progress"):
-    """Also repeated as a sign of life while no token comes."""
+    """The response is in progress. Sent again as a keepalive while no tokens are generated."""
 
     sequence_number: int
     response: ResponseObject
@@ -388,7 +395,7 @@ class ReasoningTextDone(_PartEvent, frozen=True, tag_field="type", tag="response
 
 
 class _SummaryEvent(Struct, frozen=True):
-    """The location of a part of a reasoning's summary."""
+    """The location of a part of a reasoning summary."""
 
     sequence_number: int
     item_id: str
@@ -468,4 +475,4 @@ RESPONSE_EVENTS = (
     SummaryTextDelta, SummaryTextDone, ArgumentsDelta, ArgumentsDone, CustomInputDelta, CustomInputDone,
     ShellCommandAdded, ShellCommandDelta, ShellCommandDone, Compacting,
 )  # fmt: skip
-"""All events of a stream, and of a WebSocket."""
+"""All events of streams and WebSockets."""

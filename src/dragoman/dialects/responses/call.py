@@ -1,7 +1,7 @@
-"""A parsed Responses body, and the interface to the code that has state: stores, conversations, keys.
+"""A parsed Responses body, and its interface for stateful code: stores, conversations and keys.
 
-A call that compacts answers with a compaction item. The summary in it is sealed: only this server can decrypt it, for
-the same caller.
+Also the writers of compactions. A compaction item has a sealed summary, which only this server can decrypt, and only
+for the same caller.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Seal = Callable[[str], str]
 
 
 class CompactionWriter(ResponsesWriter):
-    """A response whose only item is the compaction. Its summary is the text of the answer, without reasoning."""
+    """Renders a response whose only item is the compaction. The summary is the answer's text without reasoning."""
 
     def __init__(self, header: Header, options: ResponsesRenderOptions, echo: Echo, seal: Seal) -> None:
         super().__init__(header, options, echo)
@@ -67,7 +67,7 @@ class CompactionWriter(ResponsesWriter):
 
 
 class CompactResponseWriter(CompactionWriter):
-    """The response of /v1/responses/compact, which is never streamed: the user's messages and the compaction."""
+    """Renders the response of /v1/responses/compact: the user's messages and the compaction. It is never streamed."""
 
     def __init__(
         self, header: Header, options: ResponsesRenderOptions, echo: Echo, seal: Seal, user_items: Sequence[bytes]
@@ -94,10 +94,10 @@ def select_user_messages(items: Sequence[bytes]) -> list[bytes]:
 
 
 class BuiltRequest(Struct, frozen=True):
-    """The request that a body and its input items ask for, and the rendering of its response.
+    """The request built from a body and its input items, and the options for rendering its response.
 
-    echo: the fields that `Echo.rest` has.
-    items: the items, parsed.
+    echo: JSON of the fields in `Echo.rest`.
+    items: the parsed input items.
     """
 
     request: GenerateRequest
@@ -109,12 +109,12 @@ class BuiltRequest(Struct, frozen=True):
 class ResponsesCall(Struct, frozen=True, kw_only=True):
     """A parsed Responses body.
 
-    call: one request with one choice, built from the items of the body alone until `with_history`.
+    call: one request with one choice; it contains only the body's items until `with_history`.
     input: the items of the body.
     echo: the request fields that the response object repeats.
-    render_options, id: for `create_writer` and `with_echo`.
-    rebuild: what the body asks for with other items and sampled turns, for `with_history`.
-    previous_response_id, conversation: whose items precede these.
+    render_options, id: the rendering options and the requested id, for `create_writer` and `with_echo`.
+    rebuild: builds the request again with other items and sampled turns, for `with_history`.
+    previous_response_id, conversation: the response or conversation whose items precede these.
     store: whether to store the response; None is unset, which means yes.
     background: run in the background.
     """
@@ -136,9 +136,9 @@ class ResponsesCall(Struct, frozen=True, kw_only=True):
         input: tuple[InputItem, ...],
         sampled_turns: tuple[tuple[int, ...], ...] = (),
     ) -> ResponsesCall:
-        """The same call after earlier items.
+        """Return the same call with earlier items before its input.
 
-        history: stored items. The instructions stay before them; tools and settings that they contain apply.
+        history: stored items. The instructions stay before them; tools and settings in them apply.
         input: the call's own items, with references resolved.
         sampled_turns: token ids to which the conversation encodes earlier output.
 
@@ -153,12 +153,15 @@ class ResponsesCall(Struct, frozen=True, kw_only=True):
         return changed.with_echo(msgspec.structs.replace(self.echo, rest=built.echo))
 
     def with_echo(self, echo: Echo) -> ResponsesCall:
-        """The same call with another echo."""
+        """Return the same call with another echo."""
         writer = build_writer_factory(self.id, self.render_options, echo)
         return msgspec.structs.replace(self, echo=echo, call=msgspec.structs.replace(self.call, writer=writer))
 
     def create_compacted_writer(self, header: Header, items: Sequence[bytes]) -> CompactResponseWriter:
-        """Create the writer of a call that was read with `compact`. items: all items to compact, normalized."""
+        """Create the writer of a call that was parsed for compaction.
+
+        items: all items to compact, normalized.
+        """
         assert self.render_options.seal_compaction is not None
         return CompactResponseWriter(
             self.id.apply_to(header),
