@@ -28,7 +28,7 @@ class SampledRows(Protocol):
     def tokens(self) -> Sequence[int]: ...
 
     def compute_logprobs(self, tokens: Sequence[int]) -> list[TokenLogprob | None]:
-        """Compute the logprobs that each request asks for, None without any or for NO_TOKEN.
+        """Compute the logprobs that each request asks for; None for a request without logprobs and for NO_TOKEN.
 
         tokens: those sampled, or others that replace them.
         """
@@ -100,8 +100,8 @@ class Model(Protocol):
 
     vocab: number of token ids.
     max_positions: the longest context that it can compute, tokens.
-    rope_window: tokens up to which a sequence has keys of its own RoPE factors: a longer one is computed again, with
-        others (longrope). None if all lengths have the same.
+    rope_window: longest sequence with the short RoPE factors (longrope), tokens: when a sequence grows beyond it, its
+        keys are computed again with the long factors. None if all lengths have the same factors.
     has_state: whether a running sequence has state beside keys and values (recurrent or convolutional layers). It then
         owns the slot `Sequence.state_slot`, and each of its chunks follows the last one or begins at token 0.
     """
@@ -145,16 +145,16 @@ class Model(Protocol):
 def place_images(
     prompt: Sequence[int], token: int, images: Sequence[PreparedImage], counts: Sequence[int]
 ) -> tuple[PromptImage, ...]:
-    """Find the span of every image, as `core.images.ImageProcessor.locate`.
+    """Find the span of every image; implements `core.images.ImageProcessor.locate`.
 
-    token: the image placeholder id; it stands for nothing else.
+    token: the image placeholder id, which has no other use.
     counts: placeholder tokens of each image.
     """
     positions = np.flatnonzero(np.asarray(prompt) == token).tolist()
     if len(positions) != sum(counts):
         raise RequestError("The prompt does not contain every image exactly once.", param="messages")
     placements: list[PromptImage] = []
-    # Only the placeholders' count is known here, not which image each belongs to; they are in the order of the images.
+    # A placeholder does not tell which image it belongs to, but placeholders are in the order of the images.
     start = 0
     for image, count in zip(images, counts, strict=True):
         begin, end = positions[start], positions[start + count - 1] + 1
