@@ -297,7 +297,7 @@ def _build_request(
 
 
 def _read_logprob_start(body: SglangBody) -> int | None:
-    """Index of the first prompt token whose logprob is requested; None for none."""
+    """Return the index of the first prompt token whose logprob is requested; None if none is."""
     start = body.logprob_start_len
     return start if body.return_logprob and start is not None and start >= 0 else None
 
@@ -346,7 +346,7 @@ class SglangAbortReason(Struct, frozen=True, tag_field="type", tag="abort"):
 class SglangMeta(Struct, frozen=True):
     """The `meta_info` of an answer.
 
-    weight_version: that of the last token; null before the end, because it may still change.
+    weight_version: version of the weights that sampled the last token; null before the end, as it may still change.
     """
 
     id: str

@@ -96,7 +96,7 @@ class UsagePage(Struct):
 
 
 def read_usage_query(items: Sequence[tuple[str, str]], now: float) -> UsageQuery:
-    """Read the query string's items. now: Unix seconds. Raises RequestError, with the parameter's name."""
+    """Parse the query string's items. now: Unix seconds. Raises RequestError, with the parameter's name."""
     lists: dict[str, list[str]] = {name: [] for name in _LISTS}
     values: dict[str, str] = {}
     for raw_name, value in items:
@@ -151,7 +151,7 @@ def _read_number(name: str, value: str) -> int:
 def render_usage(query: UsageQuery, rows: Sequence[UsageRow], kind: str) -> bytes:
     """Render a page.
 
-    rows: those in the page's time.
+    rows: usage within the page's time.
     kind: `completions` or `embeddings`.
     """
     rows = [

@@ -67,7 +67,10 @@ class Tensors:
     """The tensors of safetensors files. Each is taken once; `check_all_used` reports unused ones."""
 
     def __init__(self, source: Path | Sequence[bytes]) -> None:
-        """source: a directory of *.safetensors, one such file, or the contents of some. Raises EngineError, OSError."""
+        """Read the headers. Raises EngineError, OSError.
+
+        source: a directory of *.safetensors, one such file, or the contents of several files.
+        """
         if not isinstance(source, Path):
             files: Sequence[_File] = [_InMemory(f"file {number}", data) for number, data in enumerate(source, start=1)]
             self._name = "what was sent"
@@ -189,7 +192,7 @@ class BlockSizes:
         self._sizes: dict[tuple[int, ...], int] = {}
 
     def find_block_size(self, matrix: Floats, unit: int) -> int:
-        """Find the block for matrices of this shape and layout, and row counts that are multiples of unit."""
+        """Find the block size for matrices of this shape and layout, and row counts that are multiples of unit."""
         key = (*matrix.shape, *matrix.strides, unit)
         if key not in self._sizes:
             self._sizes[key] = find_largest_block(lambda rows: rows @ matrix, matrix.shape[0], matrix.shape[1], unit)
@@ -296,7 +299,7 @@ class Batcher(Generic[T, R]):
             self._stopping = True
             self._changed.notify()
         await asyncio.to_thread(thread.join)
-        # The thread has ended, so no lock is needed any more.
+        # The thread has ended, so no lock is needed.
         for call in list(self._calls):
             _complete_call(call, EngineError("The engine is shutting down."))
         self._calls.clear()

@@ -37,7 +37,7 @@ class _FlatError(Struct, frozen=True):
 
 def render_error_fields(error: DragomanError) -> bytes:
     """Render the fields of an `error` event, flat for OpenAI's clients and nested for those of Open Responses."""
-    # Both forms come from one rendering, so that the bounds of a message and its translated names hold for both.
+    # Both forms come from one rendering, so both have the bounded message and the translated field names.
     nested = render_responses_error(error).removeprefix(b'{"error":')[:-1]
     flat = msgspec.json.decode(nested, type=_FlatError)
     return b'"code":%s,"message":%s,"param":%s,"error":%s' % (

@@ -51,7 +51,7 @@ class InputItem(Struct, frozen=True):
     id: None if the client sent none.
     wire: the item as it was sent.
     fields: all of its fields, if it is stored as it was sent; otherwise empty.
-    parsed: what it adds to the prompt; `wire` if it has not been parsed yet.
+    parsed: the parsed item; `wire` if it has not been parsed yet.
     """
 
     type: str
@@ -137,7 +137,7 @@ def read_stored_items(rows: Sequence[bytes]) -> list[WireItem]:
 
 
 def read_referenced_item(row: bytes) -> InputItem:
-    """Decode an item of the store that a reference stands for."""
+    """Decode the stored item that an `item_reference` refers to."""
     (item,) = read_stored_items((row,))
     fields = msgspec.json.decode(row, type=dict[str, Raw])
     return InputItem(find_item_type(item, "input"), item.id, item, fields, parsed=item)

@@ -148,7 +148,7 @@ class AssistantParts(Struct, frozen=True):
 class ItemCall(Struct, frozen=True):
     """A call of a tool.
 
-    kind: the item's type if the client runs the tool, whose `name` is then empty.
+    kind: the item's type if the client runs the tool; `name` is then empty.
     """
 
     id: str
@@ -262,7 +262,7 @@ class ItemReader:
         return None
 
     def _read_reasoning(self, item: WireItem, path: str) -> Reasoning:
-        """The decrypted reasoning if possible, else the content, else the summary."""
+        """Return the decrypted reasoning if possible, else the content, else the summary."""
         sealed, key = item.encrypted_content, self._sealing_key
         unsealed = None if sealed is None or key is None else key.unseal(Purpose.REASONING, sealed)
         # Sealed reasoning is complete, whereas the visible text may be a summary of it.
@@ -405,7 +405,7 @@ class TurnBuilder:
             case ToolResult():
                 self._add_result(item)
             case FreeOutput(name, namespace, content):
-                # Such as the goals of Codex 0.169 (openai-python 3.54: `call_id` is optional beside `name`). Chat
+                # Such as the goals of Codex 0.169 (openai-python 3.54: `call_id` is optional with a `name`). Chat
                 # templates have no such turn, so it becomes a user message.
                 self._close_turn()
                 text = Text(f"Output of {self._tools.qualify(name, namespace)}:\n")
@@ -510,7 +510,7 @@ def read_texts(content: WireContent | None) -> list[str]:
 
 
 def read_arguments(raw: Raw, param: str) -> str:
-    """A call's arguments as text. Invalid JSON is replayed unchanged; some local clients send an object."""
+    """Return a call's arguments as text. Invalid JSON is replayed unchanged; some local clients send an object."""
     text = bytes(raw).strip()
     if text in (b"", b"null"):
         return ""

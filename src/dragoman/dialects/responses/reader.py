@@ -224,7 +224,7 @@ def _build(
 ) -> BuiltRequest:
     """Build the request and the render options for a body and its items, which may load tools.
 
-    items: those that are still WireItems are parsed here.
+    items: the input items; WireItems among them are parsed here.
     tool_registry: the declared tools.
     """
     item_reader = ItemReader(options.sealing_key, warnings, keeps_seal=options.keeps_seal)

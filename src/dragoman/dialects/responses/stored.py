@@ -59,7 +59,7 @@ def encode_events(events: Sequence[StoredEvent]) -> bytes:
 
 def read_events(body: bytes) -> list[StoredEvent]:
     """Decode an entry's body."""
-    # Before 0.2 an entry contained server-sent events as text. 0.3 need not read them any more.
+    # Before 0.2 an entry contained server-sent events as text. Support for it can be removed in 0.3.
     if body.startswith(b"event:"):
         datas = [event.partition(b"\ndata: ")[2] for event in body.split(b"\n\n")[:-1]]
         heads = [msgspec.json.decode(data, type=_EventHead) for data in datas]
@@ -112,7 +112,7 @@ class StoredResponse(Struct, frozen=True, kw_only=True):
     conversation: str | None = None
     upto: int | None = None
     sampled_ids: tuple[int, ...] = ()
-    # The name of `sampled_ids` before 0.2. 0.3 need not read it any more.
+    # The name of `sampled_ids` before 0.2. Support for it can be removed in 0.3.
     former_sampled_ids: tuple[int, ...] | UnsetType = field(default=UNSET, name="said")
 
     def encode(self) -> bytes:
@@ -213,7 +213,7 @@ _CREATION, _ADDITION, _UPDATE = (
 class ConversationItems(Struct, frozen=True):
     """The items and metadata of a request body.
 
-    metadata: as JSON.
+    metadata: the metadata as JSON.
     unknown: names of unknown fields.
     """
 

@@ -301,7 +301,7 @@ class ResponsesWriter:
             cause = b"content_filter" if reason is FinishReason.CONTENT_FILTER else b"max_output_tokens"
             incomplete_details = b'{"reason":"%s"}' % cause if status == INCOMPLETE else b"null"
             response = self._render_response(status, items, usage, incomplete_details=incomplete_details)
-            # At the end, so that the object without it has exactly OpenAI's keys in their order.
+            # Added last, so that the object without it has exactly OpenAI's keys in OpenAI's order.
             self._final_object = response[:-1] + encode_field("kv_transfer_params", transfer) + b"}"
         return self._final_object
 

@@ -59,9 +59,9 @@ def hash_prefix(tokens: Sequence[int], cache_salt: str, *, is_long: bool = False
 
 
 class StateSlots:
-    """Slots for the state that a running sequence has beside its keys and values (recurrent and convolutional layers).
+    """Slots for the state that a running sequence has besides keys and values (recurrent and convolutional layers).
 
-    The lowest free slot is allocated first, so that running sequences have consecutive ones.
+    The lowest free slot is allocated first, so running sequences mostly have consecutive slots.
     """
 
     def __init__(self, size: int) -> None:

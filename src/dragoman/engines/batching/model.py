@@ -30,7 +30,7 @@ class SampledRows(Protocol):
     def compute_logprobs(self, tokens: Sequence[int]) -> list[TokenLogprob | None]:
         """Compute the logprobs that each request asks for; None for a request without logprobs and for NO_TOKEN.
 
-        tokens: those sampled, or others that replace them.
+        tokens: the sampled tokens, or replacements of them.
         """
         ...
 
@@ -51,8 +51,8 @@ class StepStates(Protocol):
     ) -> SampledRows:
         """Sample the token after the last token of each chunk, given by index in the step.
 
-        states: of the chunks' sequences.
-        masks: as `Matcher.mask` returns them.
+        states: sampling states of the chunks' sequences.
+        masks: allowed tokens of each sequence, as `Matcher.mask` returns them; None allows all.
 
         A row's result does not depend on the other rows.
         """
@@ -102,7 +102,7 @@ class Model(Protocol):
     max_positions: the longest context that it can compute, tokens.
     rope_window: longest sequence with the short RoPE factors (longrope), tokens: when a sequence grows beyond it, its
         keys are computed again with the long factors. None if all lengths have the same factors.
-    has_state: whether a running sequence has state beside keys and values (recurrent or convolutional layers). It then
+    has_state: whether a running sequence has state besides keys and values (recurrent or convolutional layers). It then
         owns the slot `Sequence.state_slot`, and each of its chunks follows the last one or begins at token 0.
     """
 
@@ -122,7 +122,7 @@ class Model(Protocol):
         """Build a runner over new pools.
 
         num_blocks: including block 0, which is never allocated and stays zeros.
-        num_state_slots: 0 if the model has no state beside keys and values.
+        num_state_slots: 0 if the model has no state besides keys and values.
 
         The runner computes with the model's weights at the time of each step.
         """

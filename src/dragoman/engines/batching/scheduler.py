@@ -22,10 +22,11 @@ from .sequence import Sequence
 class SchedulerConfig(Struct, frozen=True):
     """Limits of a step.
 
-    max_num_batched_tokens: at least max_num_seqs, so that every decoding sequence takes part in every step.
-    max_step_pairs: query-key pairs of prompt chunks, so that a chunk late in a long prompt takes no longer than an
-        early one and does not delay the decoding of other sequences.
-    enable_prefix_caching: has no effect on a model with state beside keys and values.
+    max_num_seqs: maximum running sequences.
+    max_num_batched_tokens: maximum tokens; at least max_num_seqs, so that every step includes all decoding sequences.
+    max_step_pairs: maximum query-key pairs of prompt chunks, so that a chunk late in a long prompt takes no longer than
+        an early one and does not delay the decoding of other sequences.
+    enable_prefix_caching: has no effect on a model with state besides keys and values.
     num_state_slots: maximum running sequences of such a model; None means max_num_seqs.
     """
 
@@ -200,7 +201,7 @@ class Scheduler:
         return chunks
 
     def take_loads(self) -> list[BlockLoad]:
-        """Return the loads of the last scheduled step, once."""
+        """Return the loads of the last scheduled step, and forget them."""
         loads, self._loads = self._loads, []
         return loads
 

@@ -130,7 +130,7 @@ class _Trial:
         return [np.concatenate(rows) for rows in spans]
 
     def compute_after_prefix(self, runner: Runner) -> Floats:
-        """Compute the end of the long prompt over its cached beginning, beside the short one. Returns its logits."""
+        """Compute the long prompt over its cached prefix, in a batch with the short one. Returns the new logits."""
         long = Chunk(self._next_long, self._num_cached_tokens, self._next_long.num_tokens)
         states = runner.forward([Chunk(self._next_short, 0, self._next_short.num_tokens), long])
         return states.compute_span_logits(1, 0, long.num_tokens)

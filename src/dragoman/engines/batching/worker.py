@@ -238,7 +238,7 @@ class Worker:
 
     post: called on the worker thread, once per step, with all of its outputs.
     name: name of the thread.
-    vision_runner: None for a text-only model.
+    vision_runner: prepares images; None for a text-only model.
     """
 
     def __init__(

@@ -55,7 +55,7 @@ _KV_TYPES: dict[str, Literal["F16", "BF16", "F32"]] = {
 }
 
 _POOLINGS = {1: Pooling.MEAN, 2: Pooling.CLS, 3: Pooling.LAST}
-"""By the numbers of llama.cpp's llama_pooling_type."""
+"""Poolings by llama.cpp's llama_pooling_type."""
 _RANK_POOLING = 4
 """llama.cpp's LLAMA_POOLING_TYPE_RANK, of rerankers."""
 

@@ -96,7 +96,7 @@ class LlamaCppProcess:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            # A new session, so that Ctrl-C reaches only the server, which then stops this process in order.
+            # A new session, so that Ctrl-C reaches only the server, which then stops this process itself.
             start_new_session=True,
             env={**os.environ, **CHILD_VARIABLES},
         )
