@@ -1,6 +1,6 @@
-"""Rerank and score, as in Cohere, Jina and vLLM: request parsing and response rendering.
+"""Rerank and score, as in Cohere, Jina, TEI and vLLM: request parsing and response rendering.
 
-A response has vLLM's fields, a superset of Cohere's and Jina's.
+A response has vLLM's fields, a superset of Cohere's and Jina's; a request in TEI's form gets TEI's.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ class ScoringFields(TextInputFields, frozen=True, kw_only=True):
 class RerankBody(ScoringFields, frozen=True, kw_only=True):
     """A rerank body.
 
-    top_n: maximum results; 0 is all.
-    texts: TEI's name of `documents`; the four fields after it are TEI's too, and its results have a form of their own.
+    top_n: maximum number of results; 0 and None return all.
+    texts: TEI's name of `documents`; the response then has TEI's form. The four fields after it are TEI's too.
     """
 
     query: str
@@ -65,7 +65,7 @@ class RerankBody(ScoringFields, frozen=True, kw_only=True):
         bool | None, Note("TEI's: true truncates to the model's limit; otherwise longer pairs are a 400")
     ] = None
     truncation_direction: Annotated[str | None, Note("TEI's: only right")] = None
-    """Left or right, in capitals or not."""
+    """`left` or `right`, case-insensitive."""
 
 
 class ScoreBody(ScoringFields, frozen=True, kw_only=True):
@@ -103,7 +103,7 @@ SCORE = ParameterTable("score", (ScoreBody,), _SHARED_ROWS)
 class RerankCall(Struct, frozen=True):
     """A parsed rerank request.
 
-    top_n: maximum results; None is all.
+    top_n: maximum number of results; None returns all.
     is_tei: the request and the response have TEI's form.
     warnings, unknown: as in `GenerationCall`.
     """
@@ -267,7 +267,7 @@ def render_rerank(
     """Render results, best first; of equal scores the earlier document first.
 
     documents: None omits the texts.
-    top_n: None is all.
+    top_n: None returns all.
     """
     # The sort is stable and the key negative, not reversed, so documents of equal scores keep their order.
     order = sorted(range(len(scores.scores)), key=lambda index: -scores.scores[index])[:top_n]

@@ -1,4 +1,4 @@
-"""SGLang's /generate: parses its body to a GenerationCall, and renders the answer."""
+"""SGLang's /generate: parses its body into a GenerationCall, and renders the answer."""
 
 from __future__ import annotations
 
@@ -235,12 +235,12 @@ def _read_prompts(body: SglangBody) -> tuple[RawPrompt, ...]:
         if not texts:
             raise invalid_value("text", "it must not be an empty array")
         return texts
-    # One prompt, or several.
-    lists = [tuple(ids) for ids in body.input_ids if isinstance(ids, list)]
-    numbers = tuple(id for id in body.input_ids if isinstance(id, int))
-    if lists and numbers:
+    # A flat array of ids is one prompt; an array of arrays is several.
+    id_lists = [tuple(ids) for ids in body.input_ids if isinstance(ids, list)]
+    flat_ids = tuple(id for id in body.input_ids if isinstance(id, int))
+    if id_lists and flat_ids:
         raise invalid_value("input_ids", "expected token ids or arrays of token ids, but not a mixture")
-    prompts = tuple(lists) if lists else (numbers,)
+    prompts = tuple(id_lists) if id_lists else (flat_ids,)
     if () in prompts:
         raise invalid_value("input_ids", "it must not be an empty array")
     return prompts
@@ -297,12 +297,12 @@ def _build_request(
 
 
 def _read_logprob_start(body: SglangBody) -> int | None:
-    """Index of the first prompt token whose logprob is requested; None for none."""
+    """Return the index of the first prompt token whose logprob is requested; None if none is."""
     start = body.logprob_start_len
     return start if body.return_logprob and start is not None and start >= 0 else None
 
 
-# The answer: each event of a stream contains all of it so far.
+# Rendering. Each event of a stream contains the whole answer so far.
 
 LogprobTriple = tuple[float | None, int, str | None]
 """SGLang's triple: logprob, token id, and the token's text if requested."""
@@ -344,9 +344,9 @@ class SglangAbortReason(Struct, frozen=True, tag_field="type", tag="abort"):
 
 
 class SglangMeta(Struct, frozen=True):
-    """`meta_info`.
+    """The `meta_info` of an answer.
 
-    weight_version: that of the last token; null before the end, because it may still change.
+    weight_version: version of the weights that sampled the last token; null before the end, as it may still change.
     """
 
     id: str
@@ -487,8 +487,8 @@ class SglangWriter:
 
     def _build_triple(self, token: Token | Alternative) -> LogprobTriple:
         """Build a triple. The first token of a prompt has no logprob, because nothing precedes it."""
-        value = None if token.logprob is None else clamp_logprob(token.logprob)
-        return value, token.id, replace_surrogates(token.text) if self._options.token_texts else None
+        logprob = None if token.logprob is None else clamp_logprob(token.logprob)
+        return logprob, token.id, replace_surrogates(token.text) if self._options.token_texts else None
 
     def _build_top(self, token: Token) -> list[LogprobTriple] | None:
         max_top = self._options.logprobs or 0

@@ -38,7 +38,7 @@ class TokenizeCall(Struct, frozen=True):
 class DetokenizeCall(Struct, frozen=True):
     """A parsed /detokenize request.
 
-    return_token_strs: also each token by itself.
+    return_token_strs: also return the text of each token.
     """
 
     model: str
@@ -128,8 +128,8 @@ class TokenizeAnswer(Struct, frozen=True):
 class DetokenizeAnswer(Struct, frozen=True, omit_defaults=True):
     """A decoded text.
 
-    token_strs, control_tokens: if requested; vLLM has neither.
-    control_tokens: the ids among them, ascending.
+    token_strs: each token's text, if requested; an extension to vLLM.
+    control_tokens: ids of the control tokens among them, ascending, if requested; an extension to vLLM.
     """
 
     prompt: str
@@ -138,7 +138,7 @@ class DetokenizeAnswer(Struct, frozen=True, omit_defaults=True):
 
 
 def render_tokenize(tokens: Sequence[int], max_model_len: int, strings: Sequence[str] | None = None) -> bytes:
-    """strings: each token's text, if `return_token_strs` requested it."""
+    """Render a response. strings: each token's text, if `return_token_strs` requested it."""
     texts = None if strings is None else [replace_surrogates(text) for text in strings]
     return msgspec.json.encode(TokenizeAnswer(len(tokens), max_model_len, tokens, texts))
 
@@ -146,7 +146,7 @@ def render_tokenize(tokens: Sequence[int], max_model_len: int, strings: Sequence
 def render_detokenize(
     prompt: str, strings: Sequence[str] | None = None, control_tokens: Sequence[int] | None = None
 ) -> bytes:
-    """strings, control_tokens: if `return_token_strs` requested them."""
+    """Render a response. strings, control_tokens: if `return_token_strs` requested them."""
     texts = None if strings is None else [replace_surrogates(text) for text in strings]
     return msgspec.json.encode(DetokenizeAnswer(replace_surrogates(prompt), texts, control_tokens))
 

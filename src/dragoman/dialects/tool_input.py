@@ -1,8 +1,8 @@
-"""Streams the arguments of a call as a JSON object, whatever the model wrote.
+"""Streams the arguments of a call as a JSON object, even if the model wrote invalid JSON.
 
 The official SDKs parse the partial input after every delta, and raise in the middle of the stream if it cannot become
-JSON. The output is therefore always a prefix of a JSON object, whatever the model wrote: an input that is not valid
-JSON ends as an object with INVALID_JSON_KEY.
+JSON. The output is therefore always a prefix of a JSON object: arguments that are invalid JSON end as an object with
+INVALID_JSON_KEY.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ MAX_DEPTH = 100
 MAX_SCALAR = 1_000
 """Maximum characters of a scalar. Some clients' parsers fail beyond this and MAX_DEPTH."""
 
+# The lexical grammar of JSON (RFC 8259). _SCALAR matches a candidate, whose validity _VALID_SCALAR checks when it is
+# complete; _PARTIAL_ESCAPE matches an escape that the next chunk may complete.
 _BLANKS = re.compile(r"[ \t\r\n]*")
 _PLAIN_STRING = re.compile(r'[^"\\\x00-\x1f]+')
 _SCALAR = re.compile(r'[^ \t\r\n,:"\[\]{}]+')

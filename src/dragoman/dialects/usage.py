@@ -1,4 +1,4 @@
-"""OpenAI's usage routes for administrators: the query, and pages of time buckets.
+"""OpenAI's usage routes for administrators: parses the query, and renders pages of time buckets.
 
 https://platform.openai.com/docs/api-reference/usage/completions
 """
@@ -46,7 +46,10 @@ class UsageQuery(Struct, frozen=True):
 class UsageRow(Struct, frozen=True):
     """Usage of one key with one model in a bucket.
 
-    name: of the key, which a query may use instead of its id.
+    start: Unix seconds.
+    name: the key's name, which a query may use instead of its id.
+    requests: number of requests.
+    input, cached, output: numbers of tokens; `cached` are part of `input`.
     """
 
     start: int
@@ -61,7 +64,7 @@ class UsageRow(Struct, frozen=True):
 
 
 class UsageResult(Struct):
-    """A group's sum. The fields of completions only are absent in the usage of embeddings."""
+    """The sums of one group. Fields that only completions have are absent for embeddings."""
 
     object: str
     input_tokens: int = 0
@@ -93,7 +96,7 @@ class UsagePage(Struct):
 
 
 def read_usage_query(items: Sequence[tuple[str, str]], now: float) -> UsageQuery:
-    """Read the query string's items. now: Unix seconds. Raises RequestError, with the parameter's name."""
+    """Parse the query string's items. now: Unix seconds. Raises RequestError, with the parameter's name."""
     lists: dict[str, list[str]] = {name: [] for name in _LISTS}
     values: dict[str, str] = {}
     for raw_name, value in items:
@@ -146,7 +149,11 @@ def _read_number(name: str, value: str) -> int:
 
 
 def render_usage(query: UsageQuery, rows: Sequence[UsageRow], kind: str) -> bytes:
-    """Render a page. rows: of its time. kind: `completions` or `embeddings`."""
+    """Render a page.
+
+    rows: usage within the page's time.
+    kind: `completions` or `embeddings`.
+    """
     rows = [
         row
         for row in rows

@@ -24,7 +24,7 @@ SHUTTING_DOWN = "The engine is shutting down."
 
 
 class ActiveSequence:
-    """A sequence that has not ended. Engines add what they need to know of it.
+    """A sequence that has not ended. Engines extend it with their own fields.
 
     has_started: whether Scheduled was delivered.
     """
@@ -46,14 +46,14 @@ class ActiveSequence:
             )
 
     def record(self, output: TokenOutput) -> None:
-        """Note an output that is delivered. Nothing is noted of tokens."""
+        """Update the state for an output that is delivered; tokens do not change it."""
         if isinstance(output, Scheduled):
             self.has_started = True
         elif isinstance(output, PromptLogprobs):
             self._awaits_prompt_logprobs = False
 
     def send_abort(self) -> None:
-        """Deliver the end of an aborted sequence, which is not a failure: prompt logprobs are missing."""
+        """Deliver the end of an aborted sequence, which is not a failure; prompt logprobs that are due are all None."""
         if not self.has_started:
             self.send(Scheduled(self.id, 0, 0))
         if self._awaits_prompt_logprobs:
@@ -67,8 +67,8 @@ T = TypeVar("T", bound=ActiveSequence)
 class ActiveSequences(Generic[T]):
     """The active sequences of an engine, by id.
 
-    The id of a sequence that has ended or was aborted may be in use again while its last outputs are on their way: they
-    are dropped, since the sequence itself is compared and not its id.
+    The id of a sequence that has ended or was aborted may be in use again while its last outputs are still in flight.
+    These are dropped, because sequences are compared by identity and not by id.
     """
 
     def __init__(self) -> None:
@@ -90,14 +90,14 @@ class ActiveSequences(Generic[T]):
         return sum(sequence.has_started for sequence in self._by_id.values())
 
     def check_admission(self, id: str, limit: int | None = None, count: int | None = None) -> None:
-        """As the function `check_admission`. count: None counts all active sequences."""
+        """See `check_admission`. count: None counts all active sequences."""
         check_admission(id, self._by_id, limit, len(self._by_id) if count is None else count)
 
     def add(self, sequence: T) -> None:
         self._by_id[sequence.id] = sequence
 
     def pop(self, id: str) -> T | None:
-        """Remove a sequence, to which nothing is delivered any more. None for an unknown id."""
+        """Remove a sequence, so that nothing more is delivered to it. None for an unknown id."""
         return self._by_id.pop(id, None)
 
     def deliver(self, sequence: T, output: TokenOutput) -> None:
@@ -117,7 +117,7 @@ class ActiveSequences(Generic[T]):
         return sequences
 
     def fail_all(self, message: str = SHUTTING_DOWN) -> list[T]:
-        """End every sequence with an error. Returns them."""
+        """End every sequence with an error, and return them."""
         sequences = self.pop_all()
         for sequence in sequences:
             sequence.send(Failed(sequence.id, message))
@@ -126,7 +126,7 @@ class ActiveSequences(Generic[T]):
     def abort_all(self, abort: Callable[[str], object]) -> int:
         """Abort every sequence: each ends with its output so far. Returns how many there were.
 
-        abort: the engine's own, which frees the sequence of an id and delivers nothing.
+        abort: the engine's own function, which frees the sequence with this id and delivers nothing.
         """
         sequences = list(self._by_id.values())
         for sequence in sequences:
@@ -139,7 +139,8 @@ def check_admission(id: str, active: Container[str], limit: int | None, count: i
     """Check that a sequence can be added.
 
     active: the ids of the active sequences.
-    limit: of the sequences that `count` counts; None is no limit.
+    limit: the exclusive maximum of `count`; None means no limit.
+    count: number of sequences that the limit applies to.
 
     Raises: ValueError for an id in use, QueueFull at the limit.
     """

@@ -1,7 +1,8 @@
-"""What the engines that compute with numpy share: safetensors files, matrix products, and the batching of embeddings.
+"""Shared by the engines that compute with numpy: safetensors files, matrix products, and the batching of embeddings.
 
-Safetensors are read as float32 without their library. Format: 8 bytes length of the header (little-endian), the header
-as JSON, the data (https://huggingface.co/docs/safetensors). Every offset is checked before it is used.
+Safetensors files are read as float32 without the safetensors library. Format: 8 bytes length of the header
+(little-endian), the header as JSON, the data (https://huggingface.co/docs/safetensors). Every offset is checked before
+it is used.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from ..core.engine import Health
 from ..core.errors import EngineError, Overloaded
 
 TensorLayout: TypeAlias = Mapping[str, tuple[str, tuple[int, ...]]]
-"""Dtype, in the words of safetensors, and shape of each tensor."""
+"""Dtype, as safetensors names it, and shape of each tensor."""
 
 _BYTES_PER_NUMBER = {"BF16": 2, "F16": 2, "F32": 4}
 
@@ -66,7 +67,10 @@ class Tensors:
     """The tensors of safetensors files. Each is taken once; `check_all_used` reports unused ones."""
 
     def __init__(self, source: Path | Sequence[bytes]) -> None:
-        """source: a directory of *.safetensors, one such file, or the contents of some. Raises EngineError, OSError."""
+        """Read the headers. Raises EngineError, OSError.
+
+        source: a directory of *.safetensors, one such file, or the contents of several files.
+        """
         if not isinstance(source, Path):
             files: Sequence[_File] = [_InMemory(f"file {number}", data) for number, data in enumerate(source, start=1)]
             self._name = "what was sent"
@@ -93,7 +97,7 @@ class Tensors:
         return {name: (entry.dtype, entry.shape) for name, (_, _, entry) in self._remaining.items()}
 
     def take(self, name: str, *shape: int) -> NDArray[np.float32]:
-        """The tensor of this name as float32; EngineError if it is missing or has another shape."""
+        """Return the tensor of this name as float32; EngineError if it is missing or has another shape."""
         if name not in self._remaining:
             raise EngineError(f"{self._name} contains no tensor {name}")
         file, start, entry = self._remaining.pop(name)
@@ -151,19 +155,20 @@ def _read_header(file: _File) -> tuple[int, dict[str, _Entry]]:
     return 8 + length, entries
 
 
-# Matrix products of which a row does not depend, to the last bit, on how many rows stand beside it.
+# Matrix products whose rows are bitwise independent of the number of rows in the batch.
 
 Floats = NDArray[np.float32]
 
 ROWS = 8
 """Batches are padded to a multiple of this."""
 CANDIDATES = (128, 32, 8, 4, 2, 1)
+"""Block sizes to try, in rows."""
 _MAX_TRIAL_WORK = 1 << 33
 """Limit of multiply-adds in a trial: large models settle for a smaller block."""
 
 
 def multiply(rows: Floats, matrix: Floats, block: int) -> Floats:
-    """`rows @ matrix` over the last two axes, in calls of at most `block` rows.
+    """Compute `rows @ matrix` over the last two axes, in calls of at most `block` rows.
 
     The number of rows is a multiple of the `unit` for which the block was found. Leading axes broadcast.
     """
@@ -187,7 +192,7 @@ class BlockSizes:
         self._sizes: dict[tuple[int, ...], int] = {}
 
     def find_block_size(self, matrix: Floats, unit: int) -> int:
-        """Find the block for matrices of this shape and layout, and row counts that are multiples of unit."""
+        """Find the block size for matrices of this shape and layout, and row counts that are multiples of unit."""
         key = (*matrix.shape, *matrix.strides, unit)
         if key not in self._sizes:
             self._sizes[key] = find_largest_block(lambda rows: rows @ matrix, matrix.shape[0], matrix.shape[1], unit)
@@ -195,11 +200,11 @@ class BlockSizes:
 
 
 class Linear:
-    """rows @ weight + bias; a row of the result does not depend on the number of rows, a multiple of ROWS."""
+    """rows @ weight + bias for multiples of ROWS rows; a result row does not depend on the number of rows."""
 
     def __init__(self, weight: Floats, block_sizes: BlockSizes, bias: Floats | None = None) -> None:
         """weight: [inner, outer]."""
-        # BLAS takes other kernels for a transposed layout, for which a block would have to be found separately.
+        # BLAS uses other kernels for a transposed layout, which would need a block size of their own.
         self._weight = np.ascontiguousarray(weight)
         self._bias = bias
         self._block = block_sizes.find_block_size(self._weight, ROWS)
@@ -230,12 +235,12 @@ def find_largest_block(product: Callable[[Floats], Floats], inner: int, outer: i
 
 
 def round_up(count: int, unit: int) -> int:
-    """The next multiple of unit."""
+    """Return the next multiple of unit."""
     return -(-count // unit) * unit
 
 
-# What the engines of embeddings share: batching of the inputs of concurrent calls on one thread, and the last step
-# of every vector (truncate, normalize, encode). Independent of the model.
+# Shared by the embedding engines: batching of the inputs of concurrent calls on one thread, and the last step of
+# every vector (truncate, normalize, encode). Independent of the model.
 
 log = logging.getLogger(__name__)
 
@@ -259,9 +264,9 @@ class Batcher(Generic[T, R]):
     """A worker thread that computes batches of inputs.
 
     compute: maps inputs to as many results, in order; called on the thread.
-    size: returns an input's tokens.
-    max_batch_tokens: of a batch, unless a single input has more.
-    max_waiting: calls that may wait before Overloaded is raised.
+    size: returns an input's number of tokens.
+    max_batch_tokens: maximum tokens of a batch; a larger input is computed alone.
+    max_waiting: maximum number of queued calls; another one raises Overloaded.
     """
 
     def __init__(
@@ -294,7 +299,7 @@ class Batcher(Generic[T, R]):
             self._stopping = True
             self._changed.notify()
         await asyncio.to_thread(thread.join)
-        # The thread has ended, so no lock is needed any more.
+        # The thread has ended, so no lock is needed.
         for call in list(self._calls):
             _complete_call(call, EngineError("The engine is shutting down."))
         self._calls.clear()
@@ -334,13 +339,13 @@ class Batcher(Generic[T, R]):
                 batch = self._next_batch()
             try:
                 results = self._compute([input for _, input in batch]) if batch else []
-            # The thread has to survive whatever a model raises, or all later calls would wait for ever.
+            # The thread has to survive whatever a model raises, or all later calls would wait forever.
             except BaseException:
                 log.exception("a batch failed")
                 for call in dict.fromkeys(call for call, _ in batch):
                     _complete_call(call, EngineError("The engine failed while computing a batch."))
                 continue
-            # A call's inputs are taken in order, so that its results come in order.
+            # A call's inputs are computed in order, so its results arrive in order.
             for (call, _), result in zip(batch, results, strict=True):
                 call.results.append(result)
                 if len(call.results) == len(call.inputs):
@@ -352,7 +357,7 @@ class Batcher(Generic[T, R]):
         size = 0
         while self._calls:
             call = self._calls.popleft()
-            # Cancelled, or an earlier input of it failed.
+            # The call was cancelled, or an earlier input of it failed.
             if call.is_finished:
                 continue
             input = call.inputs[call.next_index]
@@ -373,7 +378,7 @@ def _complete_call(call: _Call[T, R], error: EngineError | None) -> None:
     try:
         call.loop.call_soon_threadsafe(_set_result, call, error)
     except RuntimeError:
-        """Deliver to a closed loop: no caller is left."""
+        """The loop is closed: no caller is left."""
 
 
 def _set_result(call: _Call[T, R], error: EngineError | None) -> None:
@@ -387,7 +392,7 @@ def _set_result(call: _Call[T, R], error: EngineError | None) -> None:
 
 
 def build_embeddings(vectors: Sequence[NDArray[np.float32]], request: EmbedRequest, info: EmbeddingInfo) -> Embeddings:
-    """Build the embeddings. vectors: full pooled ones, one per input of the request."""
+    """Build the embeddings. vectors: the pooled vectors at full length, one per input of the request."""
     dimensions = request.dimensions or info.dimensions
     normalize = info.normalized if request.normalize is None else request.normalize
     packed: list[bytes] = []

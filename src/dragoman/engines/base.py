@@ -1,4 +1,4 @@
-"""Base classes for engines of third parties: what every engine needs besides its own `generate`."""
+"""Base classes for third-party engines: everything that an engine needs except its own `generate`."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 TOKEN_CAPABILITIES = Capabilities(
     frozenset({Feature.TOKEN_IDS, Feature.TOOLS}), frozenset({"stop_token_ids", "ignore_eos", "truncate_prompt"})
 )
-"""The capabilities of a token engine that samples freely. The pipeline does the rest."""
+"""The capabilities of a token engine that samples without constraints. The pipeline implements the rest."""
 
 CONSTRAINED_TOKEN_CAPABILITIES = Capabilities(
     TOKEN_CAPABILITIES.features | CONSTRAINT_FEATURES, TOKEN_CAPABILITIES.parameters
@@ -44,14 +44,14 @@ CONSTRAINED_TOKEN_CAPABILITIES = Capabilities(
 
 
 class BaseEngine(ABC):
-    """An Engine with defaults: a subclass defines `generate`, and says what it can do in `capabilities`."""
+    """An Engine with defaults: a subclass defines `generate`, and declares its features in `capabilities`."""
 
     capabilities: Capabilities = Capabilities()
     _is_started = False
 
     @abstractmethod
     def generate(self, request: GenerateRequest) -> AsyncGenerator[Event]:
-        """As `Engine.generate`."""
+        """See `Engine.generate`."""
 
     async def start(self) -> None:
         self._is_started = True
@@ -82,7 +82,7 @@ class BaseTokenEngine(ABC):
         """tokenizer: a directory with tokenizer.json, the chat template and generation_config.json.
 
         max_model_len: tokens of prompt and answer together.
-        max_sequences: at once; another gets QueueFull.
+        max_sequences: maximum number of concurrent sequences; another one gets QueueFull.
         """
         self.tokenizer, self.max_model_len, self.max_sequences = Path(tokenizer), max_model_len, max_sequences
         self._active: ActiveSequences[_TaskSequence] = ActiveSequences()
@@ -92,9 +92,9 @@ class BaseTokenEngine(ABC):
     def generate(self, request: TokenRequest) -> AsyncGenerator[int | Sampled]:
         """Yield the next token ids of this sequence: plain, or as Sampled where they have logprobs.
 
-        Called once a sequence; several run side by side. It may go on for ever: it is closed when the sequence ends.
-        The matcher, if there is one, has accepted each token by the time that the next is asked for. Work that takes
-        longer than a millisecond belongs in a thread (`asyncio.to_thread`). Raise RequestError before the first token
+        Called once per sequence; several run concurrently. It may yield forever: it is closed when the sequence ends.
+        The matcher, if there is one, has accepted each token before the next one is requested. Work that takes longer
+        than a millisecond belongs in a thread (`asyncio.to_thread`). Raise RequestError before the first token
         for a request that cannot be served, EngineError for a failure.
         """
 
@@ -113,7 +113,7 @@ class BaseTokenEngine(ABC):
         return Health(ready=self._is_started, reason=reason, running=len(self._active))
 
     def add(self, request: TokenRequest, deliver: OutputCallback) -> None:
-        """As TokenEngine.add. Raises Unsupported where a call is required and nothing can enforce it."""
+        """See `TokenEngine.add`. Raises Unsupported if a tool call is required but cannot be enforced."""
         if not self._is_started:
             raise EngineError("The engine is not running.")
         if len(request.prompt) >= self.max_model_len:
@@ -126,7 +126,7 @@ class BaseTokenEngine(ABC):
         sequence.task = asyncio.get_running_loop().create_task(self._run(sequence))
 
     def abort(self, id: str) -> None:
-        """As TokenEngine.abort."""
+        """See `TokenEngine.abort`."""
         sequence = self._active.pop(id)
         if sequence is not None:
             sequence.task.cancel()
@@ -137,7 +137,7 @@ class BaseTokenEngine(ABC):
         try:
             async with aclosing(self.generate(request)) as tokens:
                 async for item in tokens:
-                    # An id may be an integer of numpy or torch.
+                    # A token id may be an integer of numpy or torch.
                     sampled = item if isinstance(item, Sampled) else Sampled(request.id, index(item))
                     if sampled.token < 0:
                         raise EngineError(f"The engine sampled {sampled.token}, an invalid token id.")
@@ -147,7 +147,7 @@ class BaseTokenEngine(ABC):
                     if end is not None:
                         deliver(end)
                         return
-                    # Others get their turn also beside a generator that never waits.
+                    # Let other tasks run even if the generator never waits.
                     await asyncio.sleep(0)
             deliver(Ended(request.id, FinishReason.STOP))
         except RequestError as error:
@@ -155,7 +155,7 @@ class BaseTokenEngine(ABC):
         except EngineError as error:
             deliver(Failed(request.id, error.message))
         except BaseException:
-            # Only our own cancellation ends the task; whatever else `generate` raises is the engine's failure, also a
+            # Only our own cancellation ends the task; whatever else `generate` raises is the engine's failure, even a
             # CancelledError of an inner task or a SystemExit, which would end the server.
             task = asyncio.current_task()
             if task is None or task.cancelling():

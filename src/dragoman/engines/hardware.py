@@ -8,12 +8,12 @@ from math import ceil
 from pathlib import Path
 
 _CGROUP = Path("/sys/fs/cgroup")
-"""The process's own control group (version 2), as a container sees it."""
+"""The process's own cgroup (v2), as mounted in a container."""
 _MEMINFO = Path("/proc/meminfo")
 MAX_TORCH_KV_BYTES = 4 << 30
-"""Largest default size of a KV cache of torch in main memory, bytes."""
+"""Largest default size of a torch KV cache in main memory, bytes."""
 KV_MEMORY_FRACTION = 4
-"""A KV cache in main memory takes at most one part in so many of the memory that is available at load time."""
+"""A KV cache in main memory takes at most 1 / KV_MEMORY_FRACTION of the memory that is available at load time."""
 
 
 def count_usable_cores(cgroup: Path = _CGROUP) -> int:
@@ -27,7 +27,7 @@ def count_usable_cores(cgroup: Path = _CGROUP) -> int:
 
 
 def find_available_memory(cgroup: Path = _CGROUP, meminfo: Path = _MEMINFO) -> int | None:
-    """Find the bytes of memory that are available to this process; None if the system does not say."""
+    """Find the bytes of memory that are available to this process; None if the system does not report it."""
     limit, used = (_read(cgroup / name).strip() for name in ("memory.max", "memory.current"))
     left_in_cgroup = int(limit) - int(used) if limit.isdecimal() and used.isdecimal() else None
     entries = dict(line.split(":", 1) for line in _read(meminfo).splitlines() if ":" in line)
@@ -40,8 +40,8 @@ def compute_kv_budget(most: int, available: int | None = None) -> int:
 
     available: bytes; None asks the system.
     """
-    known = find_available_memory() if available is None else available
-    return most if known is None else min(most, known // KV_MEMORY_FRACTION)
+    memory = find_available_memory() if available is None else available
+    return most if memory is None else min(most, memory // KV_MEMORY_FRACTION)
 
 
 def _parse_kilobytes(entries: Mapping[str, str], name: str) -> int | None:

@@ -1,6 +1,6 @@
-"""Decoding of images by Pillow, for engines whose models' own processors take its images.
+"""Decodes images with Pillow, for engines whose models' image processors take Pillow images.
 
-Pillow is imported where it is used: the libraries that need images bring it along.
+Pillow is imported when it is used: the libraries of these engines install it.
 """
 
 from __future__ import annotations

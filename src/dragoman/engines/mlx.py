@@ -1,4 +1,4 @@
-"""Models of mlx-lm with Dragoman's continuous batching. Needs the extra `mlx`, and is imported when it is selected.
+"""The MLX engine: models of mlx-lm with Dragoman's continuous batching. Needs the extra `mlx`; imported when selected.
 
 A model of mlx-lm passes each layer's new keys and values to its cache and attends to what it returns: here
 `PagedCache` returns those of several sequences, gathered from one pool and padded. Its mask excludes padding and later
@@ -34,7 +34,7 @@ from .batching.verify import build_trial_prompts, check_paging, find_reason
 Floats = NDArray[np.float32]
 Array: TypeAlias = Any
 Network: TypeAlias = Any
-"""A model of mlx-lm: called with [rows, tokens] ids and a list of caches, it gives [rows, tokens, vocab] logits."""
+"""A model of mlx-lm: called with [rows, tokens] ids and a list of caches, it returns [rows, tokens, vocab] logits."""
 
 try:
     mx: Any = import_module("mlx.core")
@@ -48,10 +48,10 @@ except ImportError as error:
 class ChunkGroup:
     """Chunks of equal length, computed as one batch.
 
-    ids: [rows, tokens].
-    offset: [rows] positions of their first tokens.
-    write_slots: of the pool, for new keys and values.
-    read_slots: [rows, keys] of the pool; key k of a row has position k.
+    ids: [rows, tokens] token ids.
+    offset: [rows] positions of the first tokens.
+    write_slots: [rows * tokens] slots of the pool for new keys and values.
+    read_slots: [rows, keys] slots of the pool; key k of a row has position k.
     """
 
     def __init__(self, chunks: Sequence[Chunk]) -> None:
@@ -68,7 +68,7 @@ class ChunkGroup:
         self._positions = mx.array([list(span) for span in spans])
 
     def build_mask(self, window: int | None) -> Array:
-        """Build the mask [rows, 1, tokens, keys], True where a token sees a key."""
+        """Build the mask [rows, 1, tokens, keys], True where a token attends to a key."""
         keys = mx.arange(self.read_slots.shape[1])
         tokens = self._positions[:, :, None]
         visible = keys <= tokens
@@ -103,7 +103,7 @@ class PagedCache:
         yield "values", self.values[span]
 
     def restore(self, block: int, keys: Array, values: Array) -> None:
-        """keys, values: [BLOCK_SIZE, heads, width]."""
+        """Write a block. keys, values: [BLOCK_SIZE, heads, width]."""
         self._allocate(keys, values)
         span = slice(block * BLOCK_SIZE, (block + 1) * BLOCK_SIZE)
         self.keys[span] = keys
@@ -121,18 +121,21 @@ class PagedCache:
 
     @property
     def offset(self) -> Array:
-        """In the library's words: where rotary positions begin."""
+        """The positions at which rotary embeddings begin. The name is mlx-lm's."""
         assert self._group is not None
         return self._group.offset
 
     def make_mask(self, count: int, *, return_array: bool = False, window_size: int | None = None) -> Array:
-        """In the library's words."""
+        """Build the attention mask. The name is mlx-lm's."""
         del count, return_array
         assert self._group is not None
         return self._group.build_mask(window_size)
 
     def update_and_fetch(self, keys: Array, values: Array) -> tuple[Array, Array]:
-        """In the library's words. keys, values: [rows, heads, tokens, width]; returns the same with all of the past."""
+        """Write new keys and values, and return those of the whole sequences. The name is mlx-lm's.
+
+        keys, values: [rows, heads, tokens, width].
+        """
         assert self._group is not None
         group, keys, values = self._group, keys.transpose(0, 2, 1, 3), values.transpose(0, 2, 1, 3)
         self._allocate(keys, values)
@@ -146,7 +149,7 @@ TIED_WEIGHT = "lm_head.weight"
 
 
 class MlxModel:
-    """As `batching.Model`. Holds the weights; each runner has its own KV cache."""
+    """Implements `batching.Model`. Holds the weights; each runner has its own KV cache."""
 
     def __init__(self, network: Network, *, vocab: int, max_positions: int) -> None:
         self._network, self._vocab, self._max_positions = network, vocab, max_positions
@@ -192,7 +195,7 @@ class MlxModel:
 
 
 class MlxRunner:
-    """As `batching.Runner`. Prompt chunks are computed one by one, single tokens as a batch.
+    """Implements `batching.Runner`. Prompt chunks are computed one by one, single tokens as a batch.
 
     mlx is lazy: unused logits are not computed.
     """
@@ -218,7 +221,7 @@ class MlxRunner:
         states = MlxStates(chunks)
         for index, chunk in enumerate(chunks):
             if chunk.num_tokens > 1:
-                # Without the last token, which is computed with those of the other sequences in one batch.
+                # All but the last token, which is computed in one batch with those of the other sequences.
                 logits = self._compute([Chunk(chunk.sequence, chunk.begin, chunk.end - 1)])[0]
                 if chunk.sequence.prompt_logprobs is not None:
                     states.prefix_logits[index] = logits
@@ -255,10 +258,10 @@ class MlxRunner:
 
 
 class MlxStates:
-    """As `batching.StepStates`.
+    """Implements `batching.StepStates`.
 
     last_rows: [chunks, vocab] logits after each chunk's last token.
-    prefix_logits: logits of the tokens before it, by chunk.
+    prefix_logits: logits after the tokens before the last one, by index of the chunk; only for prompt_logprobs.
     """
 
     def __init__(self, chunks: Sequence[Chunk]) -> None:
@@ -292,7 +295,7 @@ def load_network(directory: Path, *, dtype: str = "auto", trust_remote_code: boo
         raise EngineError(f"{directory} contains no model*.safetensors; other formats are not supported")
     try:
         network, config = load_model(directory, trust_remote_code=trust_remote_code)
-    except Exception as error:  # whatever the library's own code may raise
+    except Exception as error:  # the library's code may raise anything
         raise EngineError(f"mlx-lm cannot load {directory}: {find_reason(error)}") from error
     if dtype != "auto":
         network.set_dtype(mx.__dict__[dtype])
@@ -317,11 +320,11 @@ def load(
     trust_remote_code: bool = False,
     files: BlockFiles | None = None,
 ) -> BatchingEngine:
-    """Load the engine for a directory that mlx-lm can load, not started yet.
+    """Load the engine, not started yet, for a directory that mlx-lm can load.
 
     The KV cache takes 4 GiB of a GPU, or 256 MiB of a CPU's memory.
 
-    dtype: of the computation, as in mlx; `auto` is the checkpoint's.
+    dtype: dtype of the computation, as in mlx; `auto` uses the checkpoint's.
     files: as in BatchingEngine.
 
     Raises: EngineError for an unsupported model.
@@ -345,8 +348,9 @@ def load(
 
 
 def build_paged_model(network: Network, *, vocab: int, max_positions: int) -> tuple[MlxModel, int]:
-    """Build the paged model. Returns it and its KV bytes per token. Raises EngineError if its logits differ from the
-    network's own.
+    """Build the paged model. Returns it and its KV bytes per token.
+
+    Raises: EngineError if its logits differ from the network's own.
     """
     model = MlxModel(network, vocab=vocab, max_positions=max_positions)
     expected = [

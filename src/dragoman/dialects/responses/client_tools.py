@@ -24,8 +24,9 @@ Schema = dict[str, Any]
 class CallFields(Struct, frozen=True):
     """The fields of a call's item as JSON without braces.
 
-    initial: those of the item as it begins, if they differ.
-    commands: what a shell call streams.
+    complete: the fields of the complete item.
+    initial: the fields in `output_item.added`; empty if they are the same.
+    commands: the commands of a shell call, which are streamed by events of their own.
     """
 
     complete: bytes
@@ -34,13 +35,13 @@ class CallFields(Struct, frozen=True):
 
 
 class ClientTool(Struct, frozen=True):
-    """A kind of tool.
+    """The translation of one tool type to a function and back.
 
     name: the function's name in the prompt, unless another tool has it.
-    call, output: types of its items.
-    render_call: fields of the item of a call with these arguments; raises msgspec.MsgspecError or ValueError if they do
-    not have the tool's shape.
-    read_call: the arguments of a call's item.
+    call, output: types of the items of its calls and outputs.
+    render_call: renders the fields of a call's item from the function's arguments; raises msgspec.MsgspecError or
+    ValueError if they do not have the tool's shape.
+    read_call: returns the function's arguments from a call's item; its second argument is the item's field, for errors.
     """
 
     name: str
@@ -160,7 +161,7 @@ class _Skill(Struct, frozen=True):
 
 
 class _Environment(Struct, frozen=True):
-    """The environment of a shell: `local`, or a container of the server."""
+    """The environment of a shell: `local`, or a container on the server."""
 
     type: str = "local"
     skills: list[_Skill] | None = None
@@ -262,32 +263,32 @@ CLIENT_TOOLS: Mapping[str, ClientTool] = {
     ),
     "tool_search": ClientTool("tool_search", "tool_search_call", "tool_search_output", _render_search, _read_search),
 }
-"""By the type of the tool."""
+"""Client tools by the type that a request declares."""
 CALL_TYPES = frozenset(tool.call for tool in CLIENT_TOOLS.values())
 OUTPUT_TYPES = frozenset(tool.output for tool in CLIENT_TOOLS.values())
 CHOICE_TYPES = {"computer_use": "computer"}
-"""Types of a tool choice that are not the type of a tool."""
+"""Tool types by the type of a tool choice, where the two differ."""
 
 
 def find_kinds(call: str) -> tuple[str, ...]:
-    """The kinds of tools with this type of call."""
+    """Return the kinds of tools with this type of call."""
     return tuple(kind for kind, tool in CLIENT_TOOLS.items() if tool.call == call)
 
 
 def is_client_tool(tool: ResponsesWireTool) -> bool:
-    """Whether the client runs it: a shell in a container and a search on the server are hosted."""
+    """Whether the client runs the tool; a shell in a container and a search on the server are hosted tools."""
     match tool.type:
         case "tool_search":
             return tool.execution == "client"
         case "shell":
-            kind = _decode_or_none(tool.environment, dict[str, Raw])
-            return kind is None or bytes(kind.get("type", Raw(b'"local"'))) == b'"local"'
+            environment = _decode_or_none(tool.environment, dict[str, Raw])
+            return environment is None or bytes(environment.get("type", Raw(b'"local"'))) == b'"local"'
         case kind:
             return kind in CLIENT_TOOLS
 
 
 def render_client_tool(tool: ResponsesWireTool, path: str) -> bytes:
-    """The tool as the response object repeats it."""
+    """Render the tool as the response object repeats it."""
     fields = [b'"type":' + encode_string(tool.type)]
     for name in ("display_width", "display_height", "execution", "description"):
         if (value := getattr(tool, name)) is not None:
@@ -300,7 +301,7 @@ def render_client_tool(tool: ResponsesWireTool, path: str) -> bytes:
 
 
 def render_shell_output(parts: Sequence[ResponsesContentPart | str]) -> str:
-    """The output of the commands of a shell call, as text."""
+    """Render the output of the commands of a shell call, as text."""
     texts: list[str] = []
     for part in parts:
         if isinstance(part, str):
@@ -317,21 +318,21 @@ def render_shell_output(parts: Sequence[ResponsesContentPart | str]) -> str:
 
 
 def read_screen(output: Mapping[str, Raw]) -> ResponsesContentPart:
-    """The screenshot of a computer call as an image part."""
+    """Return the screenshot of a computer call as an image part."""
     screen = _decode_or_none(Raw(msgspec.json.encode(output)), _Screen) or _Screen()
     return ResponsesContentPart("input_image", image_url=screen.image_url, file_id=screen.file_id)
 
 
 def _decode_or_none(raw: Raw, type: type[T]) -> T | None:
-    """A value of the client; None if it is absent or of another type."""
+    """Decode a JSON value that a client sent; None if it is absent or of another type."""
     try:
         return msgspec.json.decode(raw, type=type) if bytes(raw) else None
-    # msgspec raises the latter two, which are none of its own errors, for invalid UTF-8 and for deep nesting.
+    # msgspec raises the latter two, which do not derive from MsgspecError, for invalid UTF-8 and for deep nesting.
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return None
 
 
-# The functions.
+# Functions that the prompt declares.
 
 
 def _object(required: tuple[str, ...], **properties: Schema) -> Schema:

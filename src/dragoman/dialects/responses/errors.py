@@ -1,5 +1,5 @@
-"""Errors of Responses: OpenAI's envelope with this dialect's field names, error events, and the `error` of a failed
-response.
+"""Errors of the Responses dialect: OpenAI's envelope with this dialect's field names, error events, and the `error` of
+a failed response.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ RESPONSES_NAMES = FieldNames(
 
 
 def render_responses_error(error: DragomanError, profile: Profile = Profile.OPENAI) -> bytes:
-    """The JSON body of an error response with status `error.status`."""
+    """Render the JSON body of an error response with status `error.status`."""
     RESPONSES_NAMES.translate(error)
     return render_openai_error(error, profile)
 
@@ -36,8 +36,8 @@ class _FlatError(Struct, frozen=True):
 
 
 def render_error_fields(error: DragomanError) -> bytes:
-    """The fields of an `error` event, flat for OpenAI's clients and nested for those of Open Responses."""
-    # Both forms come from one rendering, so that the bounds of a message and its translated names hold for both.
+    """Render the fields of an `error` event, flat for OpenAI's clients and nested for those of Open Responses."""
+    # Both forms come from one rendering, so both have the bounded message and the translated field names.
     nested = render_responses_error(error).removeprefix(b'{"error":')[:-1]
     flat = msgspec.json.decode(nested, type=_FlatError)
     return b'"code":%s,"message":%s,"param":%s,"error":%s' % (
@@ -46,7 +46,7 @@ def render_error_fields(error: DragomanError) -> bytes:
 
 
 def render_failure(error: DragomanError) -> bytes:
-    """The `error` of a failed response."""
+    """Render the `error` of a failed response."""
     message = msgspec.json.decode(
         render_responses_error(error).removeprefix(b'{"error":')[:-1], type=_FlatError
     ).message

@@ -40,18 +40,18 @@ ID_PREFIXES = {
 }
 """Id prefixes of items, in input and output."""
 _GENERATED_ID = re.compile(r"[a-z]+_([A-Za-z0-9]+)_(?:in)?\d+", re.ASCII)
-"""An id that `assign_ids` or a writer generated."""
+"""An id that `assign_ids` or a writer generated, such as `msg_4f2a_in0` (input) or `msg_4f2a_0` (output)."""
 _WIRE_ITEM = BodySchema(WireItem)
 
 
 class InputItem(Struct, frozen=True):
     """One item of the input.
 
-    type: never absent, as it may be in `wire`.
+    type: the item's type, also where `wire` has none.
     id: None if the client sent none.
     wire: the item as it was sent.
     fields: all of its fields, if it is stored as it was sent; otherwise empty.
-    parsed: what it adds to the prompt; `wire` if it has not been parsed yet.
+    parsed: the parsed item; `wire` if it has not been parsed yet.
     """
 
     type: str
@@ -61,7 +61,7 @@ class InputItem(Struct, frozen=True):
     parsed: ParsedItem | WireItem = None
 
     def render(self, id: str) -> bytes:
-        """The complete JSON object, normalized."""
+        """Render the complete JSON object, normalized."""
         return b'{"id":%s,%s}' % (encode_string(id), self._render_fields())
 
     def _render_fields(self) -> bytes:
@@ -100,7 +100,7 @@ class InputItem(Struct, frozen=True):
 
 
 def assign_ids(items: Sequence[InputItem], response_id: str) -> tuple[tuple[str, bytes], ...]:
-    """(id, JSON object) of each item. An id that an earlier item already has is replaced."""
+    """Return (id, JSON object) of each item. An id that an earlier item already has is replaced."""
     # An id contains its response's, so that `find_response_id` needs no index from items to responses.
     tail = response_id.removeprefix("resp_")
     items_by_id: dict[str, bytes] = {}
@@ -118,7 +118,7 @@ class _Item(Struct, frozen=True):
 
 
 def read_item_id(row: bytes) -> str:
-    """The id of an item that has one."""
+    """Return the id of an item that has one."""
     return msgspec.json.decode(row, type=_Item).id
 
 
@@ -129,22 +129,22 @@ def read_stored_items(rows: Sequence[bytes]) -> list[WireItem]:
         try:
             items.append(_WIRE_ITEM.decoder.decode(row))
         except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
-            # Rows were validated when they were stored; another version may have stored this one. Decoded again for an
-            # error that names the field.
+            # Rows were validated when they were stored; another version may have stored this one. ParsedBody decodes it
+            # again for an error that names the field.
             with prefix_param(f"input[{i}]"):
                 items.append(ParsedBody(row).decode(_WIRE_ITEM))
     return items
 
 
 def read_referenced_item(row: bytes) -> InputItem:
-    """Decode an item of the store that a reference stands for."""
+    """Decode the stored item that an `item_reference` refers to."""
     (item,) = read_stored_items((row,))
     fields = msgspec.json.decode(row, type=dict[str, Raw])
     return InputItem(find_item_type(item, "input"), item.id, item, fields, parsed=item)
 
 
 def find_response_id(item: str) -> str | None:
-    """The id of the response that generated this item id; None if no response did."""
+    """Return the id of the response that generated this item id; None if no response did."""
     match = _GENERATED_ID.fullmatch(item)
     return None if match is None else f"resp_{match[1]}"
 
@@ -156,11 +156,17 @@ _REQUIRED_FIELDS: Mapping[str, dict[str, Raw]] = {
     "tool_search_call": {**_STATUS, **_EXECUTION},
     "tool_search_output": {**_STATUS, **_EXECUTION},
 }
-"""Fields that a listed item has and a client may leave out."""
+"""Fields that a listed item must have but a client may leave out, by item type."""
 
 
 def build_input_item(item: WireItem, fields: dict[str, Raw], parsed: ParsedItem, path: str) -> InputItem:
-    """fields: of an item whose type is one of RAW_TYPES. Raises RequestError: one of them is not valid JSON."""
+    """Build an InputItem.
+
+    fields: all fields of an item whose type is one of RAW_TYPES; otherwise empty.
+    path: the item's field, for errors.
+
+    Raises RequestError if one of the fields is not valid JSON.
+    """
     # These fields have not been decoded yet, and `minify` requires valid JSON.
     for name, value in fields.items():
         read_json_value(value, f"{path}.{name[:64]}")
@@ -168,7 +174,7 @@ def build_input_item(item: WireItem, fields: dict[str, Raw], parsed: ParsedItem,
 
 
 def _render_parts(content: WireContent | None, text_kind: str) -> bytes:
-    """An array of parts."""
+    """Render content as an array of parts. text_kind: the type of a part that was sent as a string."""
     parts: Sequence[ResponsesContentPart | str] = ()
     if isinstance(content, str):
         parts = (content,) if content else ()

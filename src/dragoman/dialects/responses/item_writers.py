@@ -23,7 +23,7 @@ from .tools import ToolName
 
 
 class Echo(Struct, frozen=True, kw_only=True):
-    """The repeated fields.
+    """The request fields that the response object repeats.
 
     store, background, previous_response_id, conversation: the effective values, which the server decides.
     rest: all other fields as JSON, without the braces.
@@ -52,16 +52,16 @@ def encode_bool(value: bool) -> bytes:
 
 
 class ResponsesRenderOptions(Struct, frozen=True, kw_only=True):
-    """The response options of Responses.
+    """Options of rendering a response.
 
     logprobs: maximum alternatives for each token, None for no logprobs.
     as_summary: render reasoning as a summary.
     hide_reasoning: omit reasoning.
-    tool_names: of the tools in namespaces, and of those that OpenAI defines and the client runs.
+    tool_names: names of tools in namespaces, and of the tools that OpenAI defines and the client runs.
     seal_reasoning: encrypts reasoning; None if not requested or if there is no key.
-    now: returns Unix seconds, for `completed_at`.
     wrap_seal: encrypts reasoning that has a seal: its text and seal. None if there is no key.
-    seal_compaction: encrypts the summary if the response is a compaction.
+    now: returns Unix seconds, for `completed_at`.
+    seal_compaction: encrypts the summary; None if the response is not a compaction.
     """
 
     logprobs: int | None = None
@@ -99,12 +99,17 @@ def render_summary_part(text: str) -> bytes:
 
 
 def render_message(id: bytes, status: bytes, content: bytes) -> bytes:
-    """id: as JSON. content: the parts."""
+    """Render a message item. id: as JSON. content: the parts, separated by commas."""
     return b'{"id":%s,"type":"message","status":"%s","role":"assistant","content":[%s]}' % (id, status, content)
 
 
 def render_reasoning(id: bytes, status: bytes, summary: bytes, content: bytes, sealed: bytes = b"") -> bytes:
-    """content: the parts, empty if the item has none. sealed: the encrypted content as JSON, or empty."""
+    """Render a reasoning item.
+
+    id: as JSON.
+    summary, content: the parts, separated by commas; an empty `content` is omitted.
+    sealed: the encrypted content as JSON, or empty.
+    """
     fields = b'{"id":%s,"type":"reasoning","status":"%s","summary":[%s]' % (id, status, summary)
     fields += content and b',"content":[%s]' % content
     fields += sealed and b',"encrypted_content":' + sealed
@@ -113,7 +118,7 @@ def render_reasoning(id: bytes, status: bytes, summary: bytes, content: bytes, s
 
 def render_call(id: bytes, status: bytes, call_id: str, name: ToolName, arguments: str, custom: bool) -> bytes:
     kind, field = (b"custom_tool_call", b"input") if custom else (b"function_call", b"arguments")
-    # Clients dispatch a call by name and namespace, and know nothing of the joined name in the prompt (vllm#46737).
+    # Clients dispatch a call by name and namespace, and do not know the joined name in the prompt (vllm#46737).
     namespace = name.namespace and b',"namespace":' + encode_string(name.namespace)
     return b'{"id":%s,"type":"%s","status":"%s","call_id":%s,"name":%s%s,"%s":%s}' % (
         id, kind, status, encode_string(call_id), encode_string(name.name), namespace or b"", field,
@@ -272,7 +277,7 @@ class ReasoningItemWriter(_BaseItemWriter):
             return render_reasoning(self.id, status, b"", b"")
         text, options = self.join_text(), self._options
         sealed: str | None = None
-        # Reasoning with a seal has encrypted content unasked: without it the next turn would fail.
+        # Reasoning with a seal has encrypted content even if it was not requested: without it the next turn would fail.
         if self.seal and options.wrap_seal is not None:
             sealed = options.wrap_seal(text, self.seal)
         elif self.seal:
@@ -315,9 +320,9 @@ class CallItemWriter(_BaseItemWriter):
 class ClientCallItemWriter(CallItemWriter):
     """A call of a tool that OpenAI defines and the client runs.
 
-    Its item has the arguments in a shape of its own, so it begins when the call is complete. Arguments that do not have
-    this shape, because the answer was cut or the engine enforces no schema, are a function call: a client has no
-    command to run that the model has not written.
+    The item's fields are built from the complete arguments, so it is added only when the call is complete. Arguments
+    that do not have the tool's shape, because the answer was truncated or the engine enforces no schema, are returned
+    as a function call: a client must not run a command that the model did not write.
     """
 
     def __init__(self, index: int, tail: str, call_id: str, name: ToolName) -> None:
@@ -326,7 +331,7 @@ class ClientCallItemWriter(CallItemWriter):
         self._fields: CallFields | None = None
 
     def resolve(self) -> None:
-        """Choose the type of the item for the arguments that were added."""
+        """Choose the item's type by whether the arguments have the tool's shape."""
         try:
             self._fields = self._tool.render_call(self.join_text().encode())
         # The model wrote the arguments: they may have any shape, and nest deeper than the decoder allows.
@@ -336,7 +341,7 @@ class ClientCallItemWriter(CallItemWriter):
         self.id = encode_string(f"{ID_PREFIXES[self._tool.call]}_{self._tail}_{self.index}")
 
     def render_added(self) -> bytes:
-        """The item as it begins: without what its events add."""
+        """Render the item as it begins: without what its events add."""
         if self._fields is None:
             return render_call(self.id, IN_PROGRESS, self._call_id, self._name, "", custom=False)
         return self._render(IN_PROGRESS, self._fields.initial or self._fields.complete)
@@ -374,14 +379,14 @@ class ClientCallItemWriter(CallItemWriter):
 
 
 class ItemWriterFactory:
-    """Creates the items of one response. Their ids derive from the response's id and never change."""
+    """Creates the item writers of one response. Item ids derive from the response's id and never change."""
 
     def __init__(self, response_id: str, options: ResponsesRenderOptions) -> None:
         self._tail, self._options = response_id.removeprefix("resp_"), options
         self._names = {name.qualified: name for name in options.tool_names}
 
     def create(self, index: int, kind: type[ReplyPart]) -> MessageItemWriter | RefusalItemWriter | ReasoningItemWriter:
-        """Create an item of any kind except a call."""
+        """Create the writer of any item except a call."""
         if kind is Reasoning:
             return ReasoningItemWriter(index, self._tail, self._options)
         return (
@@ -392,13 +397,13 @@ class ItemWriterFactory:
 
     def create_call(self, index: int, call_id: str, name: str, custom: bool) -> CallItemWriter:
         # The table has only the names that differ between the prompt and the wire.
-        known_name = self._names.get(name) or ToolName(name, name, "")
-        if known_name.kind and not custom:
-            return ClientCallItemWriter(index, self._tail, call_id, known_name)
-        return CallItemWriter(index, self._tail, call_id, known_name, custom)
+        tool_name = self._names.get(name) or ToolName(name, name, "")
+        if tool_name.kind and not custom:
+            return ClientCallItemWriter(index, self._tail, call_id, tool_name)
+        return CallItemWriter(index, self._tail, call_id, tool_name, custom)
 
     def create_complete(self, index: int, part: ReplyPart) -> ItemWriter:
-        """Create the item of a finished part."""
+        """Create the writer of a finished part, with the part added."""
         if isinstance(part, ToolCall):
             call = self.create_call(index, part.id, part.name, part.custom)
             call.add(part.arguments, ())

@@ -71,7 +71,7 @@ def build_summary_request(request: GenerateRequest) -> GenerateRequest:
     limits = request.limits
     return msgspec.structs.replace(
         request,
-        # Compaction is asked for when a conversation has become too long, so it must not fail by that.
+        # Compaction is requested when a conversation has become too long, so it must not fail for that reason.
         prompt=msgspec.structs.replace(prompt, tool_choice=ToolChoice("none"), drop_oldest=True),
         limits=msgspec.structs.replace(limits, max_tokens=limits.max_tokens or MAX_SUMMARY_TOKENS),
         constraint=None,
@@ -129,7 +129,7 @@ AUDIO_FORMATS = ("wav", "mp3", "flac", "opus", "ogg", "m4a", "aac", "webm", "pcm
 
 
 def find_item_type(item: WireItem, path: str) -> str:
-    """The type of an item; one without a type is a message, or a reference if it has no role."""
+    """Return the type of an item; one without a type is a message, or a reference if it has no role."""
     if item.type is not None:
         return check_one_of(item.type, (*READ_TYPES, *REFERENCE_TYPES, *HOSTED_TYPES), f"{path}.type")
     if item.role is not None:
@@ -148,7 +148,7 @@ class AssistantParts(Struct, frozen=True):
 class ItemCall(Struct, frozen=True):
     """A call of a tool.
 
-    kind: type of the item if the client runs the tool; it has no name then.
+    kind: the item's type if the client runs the tool; `name` is then empty.
     """
 
     id: str
@@ -160,7 +160,7 @@ class ItemCall(Struct, frozen=True):
 
 
 class FreeOutput(Struct, frozen=True):
-    """An output that no call precedes."""
+    """A tool output without a call."""
 
     name: str
     namespace: str | None
@@ -170,7 +170,7 @@ class FreeOutput(Struct, frozen=True):
 class LoadedTools(Struct, frozen=True):
     """Tools that can be called from here on.
 
-    call_id: of the search that found them, if the client made it.
+    call_id: id of the search call that found them, if the client ran the search.
     """
 
     tools: list[ResponsesWireTool]
@@ -203,7 +203,10 @@ ParsedItem = (
     | ConfigurationUpdate
     | None
 )
-"""A parsed item, independent of those before it. A Message is not the assistant's; None adds nothing to the prompt."""
+"""A parsed item, independent of those before it.
+
+A Message is never the assistant's; None adds nothing to the prompt.
+"""
 
 _UPDATE = BodySchema(ConfigurationUpdate)
 
@@ -233,7 +236,7 @@ class ItemReader:
         self._sealing_key, self._warnings, self._keeps_seal = sealing_key, warnings, keeps_seal
 
     def read(self, item: WireItem, path: str) -> ParsedItem:
-        """Raises RequestError, which names the offending field below `path`."""
+        """Parse an item. Raises RequestError, which names the offending field below `path`."""
         kind = find_item_type(item, path)
         if (read := _READERS.get(kind)) is not None:
             return read(item, path)
@@ -259,7 +262,7 @@ class ItemReader:
         return None
 
     def _read_reasoning(self, item: WireItem, path: str) -> Reasoning:
-        """The decrypted reasoning if possible, else the content, else the summary."""
+        """Return the decrypted reasoning if possible, else the content, else the summary."""
         sealed, key = item.encrypted_content, self._sealing_key
         unsealed = None if sealed is None or key is None else key.unseal(Purpose.REASONING, sealed)
         # Sealed reasoning is complete, whereas the visible text may be a summary of it.
@@ -323,7 +326,7 @@ def _read_result(item: WireItem, path: str) -> ToolResult | FreeOutput:
 
 
 def _read_client_result(item: WireItem, path: str) -> ToolResult | LoadedTools:
-    """The output of a tool that the client ran. The types of a local shell's output have no `call_id`."""
+    """Return the output of a tool that the client ran. The types of a local shell's output have no `call_id`."""
     kind, output, is_error = item.type, item.output, item.status == "failed"
     if kind == "tool_search_output":
         # Without a call id OpenAI's own search found the tools. It has no call to answer, but they can be called too.
@@ -359,11 +362,11 @@ _READERS: Mapping[str, Callable[[WireItem, str], ParsedItem]] = {
     CONFIGURATION_UPDATE: read_update,
     **dict.fromkeys(sorted(OUTPUT_TYPES), _read_client_result),
 }
-"""By the type of the item: those that are read without a key."""
+"""Functions that parse items which need no sealing key, by item type."""
 
 
 class TurnBuilder:
-    """Groups parsed items to the messages of turns.
+    """Groups parsed items into messages.
 
     tools: the declared tools; those that items load are added.
 
@@ -381,13 +384,13 @@ class TurnBuilder:
         return tuple(self._messages)
 
     def add(self, item: ParsedItem, path: str) -> None:
-        """path: field of the item. Raises RequestError: it loads invalid tools."""
+        """Add an item. path: the item's field, for errors. Raises RequestError if it loads invalid tools."""
         match item:
             case Message():
                 self._close_turn()
                 self._messages.append(item)
             case AssistantParts(parts):
-                # Reasoning, then text, then calls is one answer of a model; a second text can only be that of the next
+                # Reasoning, then text, then calls is one answer of a model; a second text belongs to the next
                 # answer.
                 if parts and self._open_parts and isinstance(self._open_parts[-1], Text | Refusal):
                     self._close_turn()
@@ -402,8 +405,8 @@ class TurnBuilder:
             case ToolResult():
                 self._add_result(item)
             case FreeOutput(name, namespace, content):
-                # Such as the goals of Codex 0.169 (openai-python 3.54: `call_id` is optional beside `name`). Chat
-                # templates know no such turn, so the model reads it as a user's.
+                # Such as the goals of Codex 0.169 (openai-python 3.54: `call_id` is optional with a `name`). Chat
+                # templates have no such turn, so it becomes a user message.
                 self._close_turn()
                 text = Text(f"Output of {self._tools.qualify(name, namespace)}:\n")
                 self._messages.append(Message(Role.USER, (text, *content)))
@@ -429,7 +432,7 @@ class TurnBuilder:
 
 
 def read_raw_items(items: Sequence[WireItem], fields: Mapping[str, Raw], name: str) -> list[dict[str, Raw]]:
-    """The original fields of the items that are stored as they were sent; none of others.
+    """Return the original fields of the items that are stored as they were sent; empty for others.
 
     name: the body's field that contains the items.
     """
@@ -444,7 +447,7 @@ def _foreign_content_error(path: str) -> RequestError:
 
 
 def _read_output(output: WireContent, path: str) -> tuple[ResultPart, ...]:
-    """The content of a tool's output, in which the model sees a refusal as the tool's text."""
+    """Return the content of a tool's output; a refusal becomes plain text."""
     parts = _read_content(output, path)
     return tuple(
         part if isinstance(part, ResultPart) else Text(part.text if isinstance(part, Refusal) else "") for part in parts
@@ -487,7 +490,7 @@ def _read_part(part: ResponsesContentPart, path: str) -> Part:
 
 
 def read_tools(item: WireItem, path: str) -> list[ResponsesWireTool]:
-    """The tools of an item."""
+    """Return the tools of an item."""
     if not bytes(item.tools):
         raise missing_parameter(f"{path}.tools")
     try:
@@ -497,7 +500,7 @@ def read_tools(item: WireItem, path: str) -> list[ResponsesWireTool]:
 
 
 def read_texts(content: WireContent | None) -> list[str]:
-    """The texts of a reasoning item's content or summary; other parts are ignored."""
+    """Return the texts of a reasoning item's content or summary; other parts are ignored."""
     if isinstance(content, str):
         return [content] if content else []
     if not isinstance(content, list):
@@ -507,7 +510,7 @@ def read_texts(content: WireContent | None) -> list[str]:
 
 
 def read_arguments(raw: Raw, param: str) -> str:
-    """A call's arguments as text. Invalid JSON is replayed unchanged; some local clients send an object."""
+    """Return a call's arguments as text. Invalid JSON is replayed unchanged; some local clients send an object."""
     text = bytes(raw).strip()
     if text in (b"", b"null"):
         return ""

@@ -1,4 +1,4 @@
-"""Parses a Responses body to a ResponsesCall."""
+"""Parses a Responses body into a ResponsesCall."""
 
 from __future__ import annotations
 
@@ -190,7 +190,7 @@ def _check_fields(body: ResponsesBody, warnings: list[str]) -> None:
 
 
 def _apply_updates(body: ResponsesBody, items: Sequence[ParsedItem | WireItem]) -> ResponsesBody:
-    """The body with the settings of `configuration_update` items, of which the last one holds.
+    """Return the body with the settings of `configuration_update` items; the last one wins.
 
     They come later in the conversation than the body's own settings, which clients keep so that the prompt's prefix
     stays cached (openai-python 3.54: "until a later update replaces that setting").
@@ -222,9 +222,9 @@ def _build(
     compact: bool,
     sampled_turns: tuple[tuple[int, ...], ...] = (),
 ) -> BuiltRequest:
-    """Build what a body asks for after these items, which may load tools.
+    """Build the request and the render options for a body and its items, which may load tools.
 
-    items: those that are still WireItems are parsed here.
+    items: the input items; WireItems among them are parsed here.
     tool_registry: the declared tools.
     """
     item_reader = ItemReader(options.sealing_key, warnings, keeps_seal=options.keeps_seal)
@@ -264,7 +264,7 @@ def _build(
 
 
 def _read_reasoning(body: ResponsesBody, warnings: list[str]) -> ReasoningOptions:
-    """The template's own switch, if set, takes precedence over the effort because it is more specific."""
+    """Read the options. The template's own switch, if set, takes precedence over the less specific effort."""
     reasoning = body.reasoning or ReasoningConfig()
     if reasoning.effort is not None:
         check_one_of(reasoning.effort, EFFORTS, "reasoning.effort")
@@ -357,7 +357,7 @@ def _build_request(
 
 
 def _render_echo(body: ResponsesBody, tools: bytes, tool_choice: bytes) -> bytes:
-    """The request fields that the response object repeats, as JSON without braces."""
+    """Render the request fields that the response object repeats, as JSON without braces."""
     text = body.text or TextOptions()
     format = text.format
     if format is None or format.type != "json_schema":

@@ -1,4 +1,4 @@
-"""The stored formats of responses and conversations, and how the server finalizes an interrupted response.
+"""Stored responses, the end of an interrupted response, and the bodies of the conversation routes.
 
 The events of a background response are stored with it: all that `ResponsesWriter` has rendered, numbered from 0,
 without the final `[DONE]`.
@@ -42,24 +42,24 @@ class StoredEvent(Struct, frozen=True, array_like=True):
         return self.type in _TERMINAL_TYPES
 
     def render(self) -> bytes:
-        """The server-sent event."""
+        """Render the server-sent event."""
         return b"event: %s\ndata: %s\n\n" % (self.type.encode(), self.data)
 
 
 def build_event(number: int, type: bytes, fields: bytes) -> StoredEvent:
-    """fields: those after `sequence_number`, as JSON without braces."""
+    """Build an event. fields: those after `sequence_number`, as JSON without braces."""
     data = Raw(b'{"type":"%s","sequence_number":%d,%s}' % (type, number, fields))
     return StoredEvent(number, type.decode(), data)
 
 
 def encode_events(events: Sequence[StoredEvent]) -> bytes:
-    """The body of one entry in the store: events that were stored together."""
+    """Return the body of one entry in the store: events that were stored together."""
     return msgspec.json.encode(events)
 
 
 def read_events(body: bytes) -> list[StoredEvent]:
     """Decode an entry's body."""
-    # Before 0.2 an entry contained server-sent events as text. 0.3 need not read them any more.
+    # Before 0.2 an entry contained server-sent events as text. Support for it can be removed in 0.3.
     if body.startswith(b"event:"):
         datas = [event.partition(b"\ndata: ")[2] for event in body.split(b"\n\n")[:-1]]
         heads = [msgspec.json.decode(data, type=_EventHead) for data in datas]
@@ -100,8 +100,9 @@ class StoredResponse(Struct, frozen=True, kw_only=True):
 
     object: the response object of its last event.
     input: its own items, as `/input_items` lists them.
-    before: items that precede those and are in no stored response.
-    conversation, upto: the same by reference: the conversation's items up to that position; None if it had none.
+    before: items that precede `input` and are in no stored response.
+    conversation, upto: the preceding items by reference, as a conversation's items up to a position; None without a
+    conversation.
     sampled_ids: the token ids of its output, see `prompts.token_replay`.
     """
 
@@ -111,7 +112,7 @@ class StoredResponse(Struct, frozen=True, kw_only=True):
     conversation: str | None = None
     upto: int | None = None
     sampled_ids: tuple[int, ...] = ()
-    # The name of `sampled_ids` before 0.2. 0.3 need not read it any more.
+    # The name of `sampled_ids` before 0.2. Support for it can be removed in 0.3.
     former_sampled_ids: tuple[int, ...] | UnsetType = field(default=UNSET, name="said")
 
     def encode(self) -> bytes:
@@ -121,7 +122,7 @@ class StoredResponse(Struct, frozen=True, kw_only=True):
         return msgspec.json.decode(self.object, type=ResponseSummary)
 
     def list_items(self) -> tuple[bytes, ...]:
-        """The items that it adds to a conversation: its input and its output."""
+        """Return the items that it adds to a conversation: its input and its output."""
         return (*map(bytes, self.input), *self.summarize().list_output())
 
     def with_object(self, response: bytes) -> StoredResponse:
@@ -158,7 +159,8 @@ def finalize(stored: StoredResponse, events: Sequence[StoredEvent], error: Drago
     events: all its events so far.
     error: why it ended; None if it was cancelled.
 
-    Its output is the items that were done. Clients know no event for cancellation, so it ends with `incomplete`.
+    The output is the items that were done. The API has no event for cancellation: a cancelled response ends with
+    `response.incomplete`.
     """
     status, end_type = ("cancelled", b"response.incomplete") if error is None else ("failed", b"response.failed")
     done_items = [
@@ -211,7 +213,7 @@ _CREATION, _ADDITION, _UPDATE = (
 class ConversationItems(Struct, frozen=True):
     """The items and metadata of a request body.
 
-    metadata: as JSON.
+    metadata: the metadata as JSON.
     unknown: names of unknown fields.
     """
 
@@ -237,7 +239,7 @@ def read_add_body(data: bytes) -> ConversationItems:
 
 
 def read_update_body(data: bytes) -> bytes:
-    """The new metadata as JSON; null clears it."""
+    """Parse an update, and return the new metadata as JSON; null clears it."""
     parsed = ParsedBody(data)
     body = parsed.decode(_UPDATE)
     if "metadata" not in parsed.fields:
@@ -251,7 +253,7 @@ def encode_metadata(metadata: dict[str, str] | None) -> bytes:
 
 
 def get_id_prefix(item: InputItem) -> str:
-    """The id prefix of an item that came without an id."""
+    """Return the prefix of the id to generate for an item that has none."""
     return ID_PREFIXES.get(item.type, "item") + "_"
 
 

@@ -1,4 +1,4 @@
-"""Translates tools, namespaces and tool choice to the core's, and back to the name and namespace of a call on the wire.
+"""Translates tools, namespaces and tool choices to the core's types, and the names of calls back to the wire.
 
 Chat templates have no namespaces: a tool in one has a joined name in the prompt, `crm__find`, which is unique in the
 request. Tools that OpenAI defines and the client runs are functions there. Hosted tools, which this server cannot run,
@@ -47,7 +47,10 @@ class ToolName(Struct, frozen=True):
 
 
 class ResponsesToolRegistry:
-    """The callable tools. echo: the tools as the response object repeats them, a JSON array."""
+    """The callable tools of a request.
+
+    echo: the tools as the response object repeats them, a JSON array.
+    """
 
     def __init__(self, tools: Sequence[ResponsesWireTool], warnings: list[str]) -> None:
         self._tools: dict[str, Tool] = {}
@@ -59,7 +62,7 @@ class ResponsesToolRegistry:
         self.echo = b"[%s]" % b",".join(echoed[i] for i in sorted(echoed) if echoed[i])
 
     def copy(self, warnings: list[str]) -> ResponsesToolRegistry:
-        """A registry of the same tools, to which others can be added. warnings: receives its warnings."""
+        """Return a registry of the same tools, to which others can be added. warnings: receives its warnings."""
         copied = copy(self)
         copied._tools, copied._qualified_names = self._tools.copy(), self._qualified_names.copy()
         copied._names_in_groups = {name: names.copy() for name, names in self._names_in_groups.items()}
@@ -111,7 +114,7 @@ class ResponsesToolRegistry:
                 raise _duplicate_error(name, tool_path)
             self._tools[name] = _read_tool(tool, name, tool_path)
             echoed[i] = _render_tool(tool, name)
-        # Joined names and those of OpenAI's tools last: they must not collide with any declared name.
+        # Joined names and those of OpenAI's tools come last: they must not collide with any declared name.
         for i, group in groups:
             echoed[i] = self._add_group(group, f"{path}[{i}]")
         for i, tool in run_by_client:
@@ -127,7 +130,7 @@ class ResponsesToolRegistry:
         return echoed
 
     def qualify(self, name: str, namespace: str | None) -> str:
-        """The name of a tool in the prompt, also if it is not declared any more.
+        """Return the name of a tool in the prompt, even if it is no longer declared.
 
         A bare name may refer to a tool in a namespace if it is unambiguous.
         """
@@ -140,7 +143,7 @@ class ResponsesToolRegistry:
         return candidates[0] if len(candidates) == 1 else name
 
     def qualify_client_tool(self, call: str) -> str:
-        """The name in the prompt of the tool that has this type of call, also if it is not declared any more."""
+        """Return the name in the prompt of the tool that has this type of call, even if it is no longer declared."""
         kinds = find_kinds(call)
         return next(
             (self._client_names[kind] for kind in kinds if kind in self._client_names), CLIENT_TOOLS[kinds[0]].name
@@ -162,7 +165,7 @@ class ResponsesToolRegistry:
             parsed = _read_tool(tool, qualified, tool_path)
             self._qualified_names[namespace, name] = qualified
             self._names_in_groups.setdefault(name, []).append(qualified)
-            # The group's description stands in the prompt once, with its first tool: there is no other place for it.
+            # The prompt has no place for a group's description, so it is put before that of the group's first tool.
             if group.description and not echoed:
                 description = f"[{group.name}: {group.description}]\n\n{parsed.description or ''}".strip()
                 parsed = msgspec.structs.replace(parsed, description=description)
@@ -194,7 +197,7 @@ class ResponsesToolRegistry:
         return False
 
     def read_choice(self, choice: str | ResponsesWireToolChoice | None) -> tuple[ToolChoice, bytes]:
-        """The tool choice and its echo."""
+        """Return the tool choice and its echo."""
         if choice is None:
             return ToolChoice(), b'"auto"'
         if isinstance(choice, str):
@@ -278,7 +281,7 @@ def _check_name(name: str | None, param: str) -> str:
 
 
 def _render_tool(tool: ResponsesWireTool, name: str) -> bytes:
-    """All keys are present, as Open Responses requires."""
+    """Render a tool for the echo, with all keys, as Open Responses requires."""
     if tool.type == "custom":
         format, rendered_format = tool.format, b'{"type":"text"}'
         if format is not None and format.syntax is not None and format.definition is not None:

@@ -1,4 +1,4 @@
-"""Responses on a WebSocket: parses the client's frames, and renders events and errors as frames.
+"""The Responses API over a WebSocket: parses the client's frames, and renders events and errors as frames.
 
 An event is the same JSON as in a stream; a frame needs neither an `event:` line nor a `[DONE]`.
 """
@@ -24,7 +24,7 @@ _DATA_PREFIX = b"data: "
 class ClientFrame(Struct, frozen=True):
     """A request in a frame.
 
-    generate: False only prefills the prompt and stores it under a response id.
+    generate: False only fills the prefix cache for the next turn.
     """
 
     call: ResponsesCall
@@ -51,7 +51,7 @@ def read_frame(data: bytes, options: ReaderOptions, *, now: Callable[[], int]) -
     responses_call = read_responses(msgspec.json.encode(fields), options, now=now)
     if generate is not False:
         return ClientFrame(responses_call)
-    # Without output; nothing of it is stored.
+    # A prefill has no output and is not added to the store.
     (request,) = responses_call.call.requests
     request = msgspec.structs.replace(request, limits=msgspec.structs.replace(request.limits, max_tokens=0))
     call = msgspec.structs.replace(responses_call.call, requests=(request,))

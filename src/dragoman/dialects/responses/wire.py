@@ -1,6 +1,6 @@
-"""The structs of a Responses body, and the support of every parameter of Responses.
+"""The structs of a Responses body, and the table of its parameters: which are supported and how.
 
-Shapes and bounds only; `items`, `tools` and `reader` interpret them.
+Only shapes and bounds are checked here; `items`, `tools` and `reader` interpret the values.
 """
 
 from __future__ import annotations
@@ -54,9 +54,9 @@ WireContent = str | list[ResponsesContentPart | str] | dict[str, Raw]
 class WireItem(Struct, frozen=True):
     """One item of the input. Without a type it is a message, or a reference if it has no role.
 
-    action, actions, operation: of calls of tools that the client runs, see `client_tools`.
-    tools: what a tool search found, or further tools.
-    reasoning, text: of an update of the configuration.
+    action, actions, operation: the arguments of calls of client tools, see `client_tools`.
+    tools: the tools that a tool search found, or additional tools.
+    reasoning, text: the settings of a `configuration_update`.
     """
 
     type: str | None = None
@@ -149,7 +149,7 @@ RESPONSES_NESTED = NestedRules(
         # What clients replay from an answer, and hints for caches.
         ResponsesContentPart: frozenset({"annotations", "logprobs", "prompt_cache_breakpoint"}),
         WireItem: frozenset({"created_by", "caller", "internal_chat_message_metadata_passthrough"})
-        # Of calls of tools that the client runs, and of their outputs.
+        # Fields of calls of client tools and of their outputs.
         | {"environment", "execution", "max_output_length", "pending_safety_checks", "acknowledged_safety_checks"},
         ResponsesWireTool: frozenset({"defer_loading", "output_schema"}),
     },
@@ -265,7 +265,7 @@ class ResponsesBody(DecodingFields, frozen=True, kw_only=True):
 
 
 def minify(raw: Raw) -> bytes:
-    """null if absent. `raw` must have been validated before, as by `read_json_object`."""
+    """Render JSON without whitespace; `null` if absent. `raw` must be valid JSON, as after `read_json_object`."""
     text = bytes(raw).strip()
     return escape_line_breaks(msgspec.json.format(text, indent=-1)) if text else b"null"
 

@@ -91,7 +91,7 @@ class ResponsesWriter:
     def keepalive(self) -> bytes:
         """Render a keepalive: a repeated `in_progress` event, or a comment after the last event.
 
-        Each read consumes a sequence number: read it once for each time that it is sent.
+        Each access consumes a sequence number, so access it once per keepalive that is sent.
         """
         if self._has_ended:
             return KEEPALIVE_COMMENT
@@ -109,21 +109,21 @@ class ResponsesWriter:
         self._recorded = []
 
     def take_events(self) -> list[StoredEvent]:
-        """The events that were recorded since the last call."""
+        """Return the events that were recorded since the last call."""
         events, self._recorded = self._recorded or [], []
         return events
 
     def render_queued_events(self) -> bytes:
-        """The first two events of a background response."""
+        """Render the first two events of a background response."""
         queued_object = self.render_queued()
         return self._render_lifecycle(b"created", queued_object) + self._render_lifecycle(QUEUED, queued_object)
 
     def render_queued(self) -> bytes:
-        """The object of a queued response."""
+        """Render the object of a queued response."""
         return self._render_response(QUEUED, [], None)
 
     def render_in_progress(self) -> bytes:
-        """The object of a running response."""
+        """Render the object of a running response."""
         return self._render_response(IN_PROGRESS, [], None)
 
     def render_error(self, error: DragomanError) -> bytes:
@@ -134,7 +134,7 @@ class ResponsesWriter:
         return start_events + error_event + self._render_lifecycle(b"failed", self.render_failure(error)) + DONE
 
     def render_failure(self, error: DragomanError) -> bytes:
-        """The final object of a stream that failed with `error`; the same bytes each time."""
+        """Render the final object of a stream that failed with `error`; the same bytes each time."""
         if self._failed_object is None:
             # The output of a failed response includes what was streamed: clients show it, and `retrieve` must return
             # the same.
@@ -171,7 +171,7 @@ class ResponsesWriter:
                 return self._render_part(event)
 
     def render_full(self, reply: Reply) -> bytes:
-        """The full object. For a streamed answer, byte-identical to that in its last event."""
+        """Render the full object. For a streamed answer, byte-identical to that in its last event."""
         choice = reply.choices[0]
         # The items that were streamed are not rendered again: encryption has a random nonce, so the bytes would differ.
         items = self._items if self.has_started else self._render_output(choice)
@@ -195,9 +195,9 @@ class ResponsesWriter:
                 return self._write_delta(text, ())
 
     def _write_text(self, kind: type[ReplyPart], text: str, tokens: Sequence[Token], seal: str = "") -> bytes:
-        """The first text of a part opens an item; the next part closes it, even one without text.
+        """Write text. The first text of a part opens an item; the next part closes it, even one without text.
 
-        seal: of reasoning, which it ends.
+        seal: the signature of reasoning, which ends the reasoning; otherwise empty.
         """
         close_events = b"" if kind is self._open_kind else self._close_item(COMPLETED)
         self._open_kind = kind
@@ -237,8 +237,7 @@ class ResponsesWriter:
             return b""
         added = b""
         if isinstance(item, ClientCallItemWriter):
-            # A call of a client tool is added only now: whether its arguments fit the item's fields is known at its
-            # end.
+            # A call of a client tool is added only now: its type depends on whether the complete arguments fit.
             item.resolve()
             added = self._render_item_event(b"added", item.render_added())
         end_events = added + b"".join(map(self._render_event_fields, item.end()))
@@ -248,12 +247,12 @@ class ResponsesWriter:
         return end_events + done
 
     def _render_output(self, choice: Choice) -> list[bytes]:
-        """The items of the full object. Only the last part can be incomplete."""
+        """Render the items of the full object. Only the last part can be incomplete."""
         items: list[bytes] = []
         for i, part in enumerate(choice.parts):
             is_hidden = isinstance(part, Reasoning) and self._options.hide_reasoning
             if not is_hidden and (isinstance(part, ToolCall) or part.text or _has_seal(part)):
-                # Reasoning with a seal is whole, whatever ended the answer.
+                # Reasoning with a seal is complete, whatever ended the answer.
                 is_cut = i == len(choice.parts) - 1 and not _has_seal(part)
                 status = _map_status(choice.reason) if is_cut else COMPLETED
                 items.append(self._item_writers.create_complete(len(items), part).render(status))
@@ -295,14 +294,14 @@ class ResponsesWriter:
     # The object.
 
     def _render_final(self, reason: FinishReason, items: list[bytes], usage: Usage, transfer: str | None) -> bytes:
-        """transfer: the `kv_transfer_params`, as JSON."""
+        """Render the final object once, and cache it. transfer: the `kv_transfer_params`, as JSON."""
         if self._final_object is None:
             status = _map_status(reason)
             # Responses has no reason for an aborted answer, which is reported as truncated: it is not complete.
             cause = b"content_filter" if reason is FinishReason.CONTENT_FILTER else b"max_output_tokens"
             incomplete_details = b'{"reason":"%s"}' % cause if status == INCOMPLETE else b"null"
             response = self._render_response(status, items, usage, incomplete_details=incomplete_details)
-            # At the end, so that the object without it has exactly OpenAI's keys in their order.
+            # Added last, so that the object without it has exactly OpenAI's keys in OpenAI's order.
             self._final_object = response[:-1] + encode_field("kv_transfer_params", transfer) + b"}"
         return self._final_object
 
@@ -315,7 +314,7 @@ class ResponsesWriter:
         error: bytes = b"null",
         incomplete_details: bytes = b"null",
     ) -> bytes:
-        """All keys are always present. error, incomplete_details: as JSON."""
+        """Render a response object; all keys are always present. error, incomplete_details: as JSON."""
         completed = (
             encode_int(self._options.now()) if status == COMPLETED and self._options.now is not None else b"null"
         )

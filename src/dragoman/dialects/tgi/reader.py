@@ -1,4 +1,4 @@
-"""Parses a body of TGI's or LightLLM's /generate to a GenerationCall."""
+"""Parses a body of TGI's or LightLLM's /generate into a GenerationCall."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def read_tgi(
         params, param_warnings, unknown_params = read_part(
             bytes(body.parameters), _PARAMETERS, TGI_PARAMS, "parameters"
         )
-    # An adapter is a model of its own name here, as in vLLM.
+    # An adapter is selected by the model name here, as in vLLM.
     model = params.adapter_id or resolve_model(body.model, options)
     with prefix_param("parameters"):
         _check_combinations(params, options, stream=stream)
@@ -123,7 +123,7 @@ def _build_request(model: str, body: TgiBody, params: TgiParameters, options: Re
     if params.return_details is not None:
         # LightLLM's best_of equals its n: all candidates are returned.
         choices = max(choices, params.best_of or 1)
-    # TGI samples as soon as a parameter of sampling is set, whatever `do_sample` is.
+    # TGI samples if any sampling parameter is set, whatever `do_sample` is.
     sampling_values = (params.temperature, params.top_k, params.top_p)
     do_sample = params.do_sample or any(value is not None for value in sampling_values)
     max_tokens, min_tokens = params.max_new_tokens, params.min_new_tokens or 0

@@ -1,6 +1,6 @@
-"""TGI's and LightLLM's bodies: their structs, with their names, the support of every parameter, and TGI's /info.
+"""The wire formats of TGI and LightLLM: request structs, the table of parameters, errors, and TGI's /info.
 
-Shapes and bounds only; the reader interprets them.
+Only shapes and bounds are checked here; the reader interprets the values.
 """
 
 from __future__ import annotations
@@ -172,9 +172,9 @@ class TgiError(Struct, frozen=True):
 
 
 def render_tgi_error(error: DragomanError) -> bytes:
-    """The JSON body of a response with status `map_tgi_status`, or the payload of a stream's last event.
+    """Render the JSON body of a response with status `map_tgi_status`, or the payload of a stream's last event.
 
-    It has no field for a parameter's name: a message that does not contain the name starts with it.
+    The body has no field for a parameter's name, so a message that does not contain the name is prefixed with it.
     """
     TGI_NAMES.translate(error)
     message = replace_surrogates(error.message)

@@ -3,7 +3,7 @@
 the stream:  one event for each token; the last one has the full text and the finish reason; only an error may follow
 
 Events contain the fields of both: TGI's `index`, `top_tokens` and `details`, LightLLM's counts, `finished` and
-`finish_reason`. In full responses the type of `generated_text` differs, so that one format must be chosen.
+`finish_reason`. In full responses the type of `generated_text` differs, so one format must be chosen.
 """
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ class _PendingEvent(Struct):
     """An event that has not been sent yet.
 
     token: None for text without a token.
-    token_count: tokens up to here.
+    token_count: number of tokens up to and including this event.
     """
 
     token: Token | None
@@ -147,11 +147,9 @@ class _PendingEvent(Struct):
 
 
 class _TokenPieces:
-    """The tokens of an answer with their parts of the text, equal in streams and full responses.
+    """Pairs each token with its part of the text, in the same way for streams and full responses.
 
-    Joined, the parts are the text.
-
-    A control token is represented by its name, as in TGI, and is not part of the text.
+    The parts add up to the text, except those of control tokens: each has its name, as in TGI.
     """
 
     def __init__(self) -> None:
@@ -194,7 +192,7 @@ class TgiWriter:
         self._prompt_tokens = self._count = self._index = 0
         self._texts: list[str] = []
         self._pieces = _TokenPieces()
-        # Only the end of the text decides whether a stop string was reached, so no more of it is looked at per token.
+        # Only the end of the text decides whether a stop string was reached, so only the end is kept.
         self._text_tail, self._longest_stop = "", max(map(len, options.stops), default=1)
         self._pending: list[_PendingEvent] = []
         self._choice_finished: ChoiceFinished | None = None
@@ -224,7 +222,7 @@ class TgiWriter:
                 return self._add("", self._pieces.skip(event.tokens) + self._pieces.close())
             case Finished(usage):
                 assert self._choice_finished is not None, "Finished comes after every choice's end"
-                # Every stream needs an event that finishes it, also one without any token.
+                # Every stream needs an event that finishes it, even one without any token.
                 pending = self._pending.pop() if self._pending else _PendingEvent(None, "", self._count)
                 # Some engines report only the number of tokens, not the tokens.
                 finish, generated_tokens = self._choice_finished, self._count or usage.completion
@@ -250,9 +248,9 @@ class TgiWriter:
 
     def _add(self, text: str, pieces: Sequence[tuple[Token, str]]) -> bytes:
         self._texts.append(text)
-        for token, own_text in pieces:
+        for token, token_text in pieces:
             self._count += 1
-            self._pending.append(_PendingEvent(token, own_text, self._count))
+            self._pending.append(_PendingEvent(token, token_text, self._count))
         if self._choice_finished is not None or not self._pieces.has_tokens:
             unmatched_text = self._pieces.rest()
             # The text of a control token is its name, which is not part of the answer: what is left gets an event of
@@ -378,7 +376,7 @@ def _join_text(choice: Choice) -> str:
 
 
 def _map_reason(finish: ChoiceFinished | Choice) -> str:
-    """TGI has no reason for an aborted answer: it is reported as `length`, like a truncated one."""
+    """Map a finish reason. TGI has none for an aborted answer: it is reported as `length`, like a truncated one."""
     if finish.reason is not FinishReason.STOP:
         return "length"
     return "eos_token" if finish.stop is None else "stop_sequence"

@@ -1,4 +1,4 @@
-"""Continuous batching over any model that turns token ids into logits. The local engines build on this package.
+"""Continuous batching for any model that computes logits from token ids; the base of the local engines.
 
 A model implements one forward step (`Model`, `Runner`); queueing, the block pool, prefix caching, sampling,
 constraints and logprobs are shared by all of them.

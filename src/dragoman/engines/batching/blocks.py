@@ -1,4 +1,4 @@
-"""The pool of KV cache blocks and the prefix cache over it, by vLLM's rules. Pure: it handles block numbers only.
+"""The pool of KV cache blocks and its prefix cache, by vLLM's rules. It handles block numbers only and does no I/O.
 
 A full block is identified by the hash of its tokens and of all tokens before them. A free block keeps its contents
 and its hash until it is reallocated; the least recently used block is evicted first.
@@ -59,9 +59,9 @@ def hash_prefix(tokens: Sequence[int], cache_salt: str, *, is_long: bool = False
 
 
 class StateSlots:
-    """Slots for the state that a running sequence has beside its keys and values (recurrent and convolutional layers).
+    """Slots for the state that a running sequence has besides keys and values (recurrent and convolutional layers).
 
-    The lowest free slot is allocated first, so that running sequences have consecutive ones.
+    The lowest free slot is allocated first, so running sequences mostly have consecutive slots.
     """
 
     def __init__(self, size: int) -> None:
@@ -73,7 +73,7 @@ class StateSlots:
         return len(self._free)
 
     def allocate(self) -> int:
-        """Allocate a slot. At least one must be free. It keeps what its last owner left in it."""
+        """Allocate a slot. At least one must be free. Its contents are those of its last owner."""
         return heappop(self._free)
 
     def release(self, slot: int) -> None:

@@ -1,6 +1,6 @@
 """Administrative control of a batching engine: pause, sleep and weight updates.
 
-All of it happens between two steps, on the worker thread.
+Changes take effect between two steps, on the worker thread.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 
 
 class Rejection(Struct, frozen=True):
-    """Why new requests are rejected at present."""
+    """The reason why new requests are currently rejected."""
 
     message: str
     code: str | None
@@ -59,12 +59,12 @@ class ControlledEngine(Protocol):
 
 
 class BatchingControl:
-    """As `core.control.EngineControl` and `core.control.SucceedingTrainable`."""
+    """Implements `core.control.EngineControl` and `core.control.SucceedingTrainable`."""
 
     def __init__(self, engine: ControlledEngine, model: Model) -> None:
         self._engine, self._model = engine, model
         self._pause_token: object | None = None
-        """Identifies the current pause: a waiting pause compares it to learn whether it was ended meanwhile."""
+        """Identifies the current pause: a pause that waits compares it to detect that it was ended or replaced."""
         self._sleep_level = 0
         self._lacks_weights = False
         """Whether the weights were discarded."""
@@ -94,7 +94,7 @@ class BatchingControl:
         return WeightHistory(self._version, self._num_updates, version)
 
     async def succeed(self, history: WeightHistory) -> None:
-        # Names are counted on, so that none names two sets of weights.
+        # The count of updates continues, so that no version name is given to two sets of weights.
         self._num_updates, self._lost_version = history.updates, history.run_time_version
         if history.run_time_version is None:
             await self.set_weight_version(history.version)
@@ -116,7 +116,7 @@ class BatchingControl:
         self._resume_steps()
 
     async def sleep(self, level: int = 1, mode: PauseMode = "abort") -> None:
-        # Before anything is paused, so that an engine that cannot do it goes on undisturbed.
+        # Checked before anything is paused, so that an engine that cannot discard its weights keeps running.
         discard = self._model.prepare_discard() if level == 2 else _keep_weights
         if discard is None:
             raise Unsupported("This engine cannot release its weights: use sleep level 1.", param="level")
@@ -125,7 +125,7 @@ class BatchingControl:
             stepper.close()
             discard()
 
-        # A `resume` came while this waited for the requests: it is the later wish, so the engine stays awake.
+        # `resume` was called while this waited for the requests. The later command wins: the engine stays awake.
         if not await self._pause_steps(mode):
             return
         await self._engine.run_between_steps(_clear_and_restart if level == 0 else free_memory)
@@ -138,13 +138,13 @@ class BatchingControl:
 
     async def abort_all(self) -> int:
         count = self._engine.abort_all()
-        # The aborts are commands to the worker: behind them in its queue, this waits until they have been handled.
+        # The aborts are commands in the worker's queue; this task is queued behind them, so it runs after them.
         await self._engine.run_between_steps(_do_nothing)
         return count
 
     async def update_weights(self, weights: Weights, version: str | None = None) -> str:
         async with self._update_lock:
-            # Reading and checking takes seconds to minutes and goes on beside the steps; only the swap interrupts them.
+            # Reading and checking takes seconds to minutes and runs concurrently with steps; only the swap pauses them.
             apply = await asyncio.to_thread(self._prepare_weights, weights)
             self._num_updates += 1
             new_version = f"{self._version.partition('+')[0]}+{self._num_updates}" if version is None else version
@@ -170,13 +170,13 @@ class BatchingControl:
             self._accept_weights()
 
     def _accept_weights(self) -> None:
-        """Serve the present weights: they were sent or named after those of the predecessor were lost."""
+        """Serve the current weights: they were sent or named after those of the predecessor were lost."""
         self._lost_version = None
         if self._engine.rejection is not PAUSED:
             self._engine.rejection = self._find_rejection()
 
     async def _pause_steps(self, mode: PauseMode) -> bool:
-        """Pause steps; they are paused when this returns. Returns False if the pause was ended meanwhile."""
+        """Pause steps before returning True. Returns False if this pause was ended or replaced meanwhile."""
         token = self._pause_token = object()
         if mode != "keep":
             self._engine.rejection = PAUSED
@@ -222,8 +222,8 @@ def _clear_and_restart(stepper: Stepper) -> None:
 
 
 def _keep_weights() -> None:
-    """Restore nothing: the weights are still in memory."""
+    """Discard nothing: only sleep level 2 frees the weights."""
 
 
 def _do_nothing(_: Stepper) -> None:
-    """A barrier: tasks run in order, so when it has run, all earlier tasks have run."""
+    """Serve as a barrier: tasks run in order, so when this has run, all earlier tasks have run."""

@@ -1,4 +1,4 @@
-"""The event loop's side of batching: a TokenEngine over a Worker, and the limits of its size."""
+"""The batching engine: a TokenEngine on the event loop, over a Worker on a thread; and the limits of its size."""
 
 from __future__ import annotations
 
@@ -97,12 +97,12 @@ class _KeyedSequence(ActiveSequence):
 
 
 class BatchingEngine:
-    """Continuous batching on one thread of its own. A `core.engine.TokenEngine`.
+    """A `core.engine.TokenEngine` with continuous batching on its own thread.
 
     A step that raises fails the sequences in it; the engine goes on. A request with prompt_logprobs does not read the
     prefix cache.
 
-    name: of the worker thread.
+    name: name of the worker thread.
     adapters: the registry of LoRA adapters; None if the model does not support them.
     files: offloads blocks to files beyond the pool and beyond this process; None disables offloading.
     vision_runner: prepares images; None for a text-only model.
@@ -144,7 +144,7 @@ class BatchingEngine:
         self.control = BatchingControl(self, model)
         """Pause, sleep and weight updates."""
         self.rejection: Rejection | None = None
-        """Why new requests are rejected at present; None while they are accepted."""
+        """The reason why new requests are currently rejected; None while they are accepted."""
         self._capabilities = build_capabilities(
             model.vocab, lora=adapters is not None, images=vision_runner is not None
         )
@@ -200,7 +200,7 @@ class BatchingEngine:
         worker, num_active = self._worker, len(self._active)
         if worker is None:
             return Health(ready=False, reason="the engine is not running", waiting=num_active)
-        # The loop catches everything, so this is a bug or the interpreter's end; only a restart helps.
+        # The worker's loop catches everything, so this is a bug or the interpreter is exiting; only a restart helps.
         if not worker.is_alive:
             return Health(ready=False, reason="the engine's thread has died", waiting=num_active, failed=True)
         # The worker's count is that of its last step; requests may have ended since.
@@ -218,15 +218,15 @@ class BatchingEngine:
         return self._clock() - max(worker.last_step_at, self._busy_since)
 
     def count_cached_tokens(self, prompt: Tokens[int], cache_salt: str) -> int:
-        """As PrefixCache.count_cached_tokens."""
+        """See `PrefixCache.count_cached_tokens`."""
         return 0 if self._worker is None else self._worker.count_cached_tokens(prompt, cache_salt)
 
     async def reset_prefix_cache(self) -> None:
-        """As PrefixCache.reset_prefix_cache; before the next step."""
+        """See `PrefixCache.reset_prefix_cache`; before the next step."""
         await self.run_between_steps(lambda stepper: stepper.scheduler.clear_cache())
 
     def add(self, request: TokenRequest, deliver: OutputCallback) -> None:
-        """As TokenEngine.add.
+        """See `TokenEngine.add`.
 
         Raises: RequestError for a token id outside the vocabulary, ContextTooLong if the prompt leaves no room for
         output tokens.
@@ -252,7 +252,7 @@ class BatchingEngine:
             self._busy_since = self._clock()
         self._num_arrived += 1
         # Outputs are matched by key, not by id: the client may use an id again while outputs of the aborted request are
-        # still on their way.
+        # still in flight.
         key = self._num_arrived
         sequence = Sequence(
             key,
@@ -277,7 +277,7 @@ class BatchingEngine:
         return self._active.abort_all(self.abort)
 
     async def wait_until_idle(self) -> None:
-        """Wait until no sequence waits or runs. Raises EngineError if the engine stops first."""
+        """Wait until no sequence is waiting or running. Raises EngineError if the engine stops first."""
         while self._active:
             idle: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._idle_waiters.append(idle)
@@ -295,8 +295,7 @@ class BatchingEngine:
             raise EngineError("The engine is not running.")
         loop = asyncio.get_running_loop()
         done: asyncio.Future[None] = loop.create_future()
-        # Stopping the engine fails the tasks that the worker did not reach; without this set their callers would wait
-        # forever.
+        # `stop` fails the tasks in this set that the worker did not reach, or their callers would wait forever.
         self._pending_tasks.add(done)
         self._worker.submit(StepTask(work, partial(_complete_future, loop, done)))
         try:
@@ -322,11 +321,11 @@ class BatchingEngine:
                 self._worker.stop()
 
     def _dispatch(self, outputs: list[SequenceOutput]) -> None:
-        for sent in outputs:
-            output = sent.output
+        for sequence_output in outputs:
+            output = sequence_output.output
             sequence = self._active.get(output.id)
-            # Aborted while its output was on the way from the worker's thread.
-            if sequence is None or sequence.key != sent.key:
+            # The sequence was aborted while its output was in flight from the worker thread.
+            if sequence is None or sequence.key != sequence_output.key:
                 continue
             if type(output) is Sampled:
                 sequence.send(output)
@@ -336,7 +335,7 @@ class BatchingEngine:
 
 
 def _complete_future(loop: asyncio.AbstractEventLoop, done: asyncio.Future[None], error: Exception | None) -> None:
-    """Called on the worker's thread."""
+    """Complete the future of a StepTask on its event loop. Called on the worker thread."""
 
     def complete() -> None:
         if done.done():
@@ -357,7 +356,7 @@ def build_rng(seed: int | None) -> Callable[[], float]:
 
 
 def check_request(request: TokenRequest, vocab: int, max_model_len: int) -> None:
-    """Validate a request. Raises RequestError for ids outside the vocabulary, ContextTooLong as `check_prompt`."""
+    """Validate a request. Raises RequestError for ids outside the vocabulary, ContextTooLong like `check_prompt`."""
     check_prompt(request.prompt, vocab, max_model_len)
     if request.max_tokens < 1:
         raise RequestError("max_tokens must be at least 1", param="max_tokens")
@@ -366,7 +365,7 @@ def check_request(request: TokenRequest, vocab: int, max_model_len: int) -> None
     check_ids(sampling.allowed_token_ids or (), vocab, "allowed_token_ids")
 
 
-# Operator limits of an engine's size, resolved over the engine's defaults.
+# Operator limits, which override the engine's defaults.
 
 DEFAULT_MAX_NUM_SEQS = 64
 

@@ -28,9 +28,9 @@ class SampledRows(Protocol):
     def tokens(self) -> Sequence[int]: ...
 
     def compute_logprobs(self, tokens: Sequence[int]) -> list[TokenLogprob | None]:
-        """Compute the logprobs that each request asks for, None without any or for NO_TOKEN.
+        """Compute the logprobs that each request asks for; None for a request without logprobs and for NO_TOKEN.
 
-        tokens: those sampled, or others that replace them.
+        tokens: the sampled tokens, or replacements of them.
         """
         ...
 
@@ -51,8 +51,8 @@ class StepStates(Protocol):
     ) -> SampledRows:
         """Sample the token after the last token of each chunk, given by index in the step.
 
-        states: of the chunks' sequences.
-        masks: as `Matcher.mask` returns them.
+        states: sampling states of the chunks' sequences.
+        masks: allowed tokens of each sequence, as `Matcher.mask` returns them; None allows all.
 
         A row's result does not depend on the other rows.
         """
@@ -100,9 +100,9 @@ class Model(Protocol):
 
     vocab: number of token ids.
     max_positions: the longest context that it can compute, tokens.
-    rope_window: tokens up to which a sequence has keys of its own RoPE factors: a longer one is computed again, with
-        others (longrope). None if all lengths have the same.
-    has_state: whether a running sequence has state beside keys and values (recurrent or convolutional layers). It then
+    rope_window: longest sequence with the short RoPE factors (longrope), tokens: when a sequence grows beyond it, its
+        keys are computed again with the long factors. None if all lengths have the same factors.
+    has_state: whether a running sequence has state besides keys and values (recurrent or convolutional layers). It then
         owns the slot `Sequence.state_slot`, and each of its chunks follows the last one or begins at token 0.
     """
 
@@ -122,7 +122,7 @@ class Model(Protocol):
         """Build a runner over new pools.
 
         num_blocks: including block 0, which is never allocated and stays zeros.
-        num_state_slots: 0 if the model has no state beside keys and values.
+        num_state_slots: 0 if the model has no state besides keys and values.
 
         The runner computes with the model's weights at the time of each step.
         """
@@ -145,16 +145,16 @@ class Model(Protocol):
 def place_images(
     prompt: Sequence[int], token: int, images: Sequence[PreparedImage], counts: Sequence[int]
 ) -> tuple[PromptImage, ...]:
-    """Find the span of every image, as `core.images.ImageProcessor.locate`.
+    """Find the span of every image; implements `core.images.ImageProcessor.locate`.
 
-    token: the image placeholder id; it stands for nothing else.
+    token: the image placeholder id, which has no other use.
     counts: placeholder tokens of each image.
     """
     positions = np.flatnonzero(np.asarray(prompt) == token).tolist()
     if len(positions) != sum(counts):
         raise RequestError("The prompt does not contain every image exactly once.", param="messages")
     placements: list[PromptImage] = []
-    # Only the placeholders' count is known here, not which image each belongs to; they are in the order of the images.
+    # A placeholder does not tell which image it belongs to, but placeholders are in the order of the images.
     start = 0
     for image, count in zip(images, counts, strict=True):
         begin, end = positions[start], positions[start + count - 1] + 1

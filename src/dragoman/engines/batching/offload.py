@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 _SUFFIX = ".kv"
 _DIGEST_SIZE = 16
 _MAX_IN_FLIGHT = 256 << 20
-"""Limit of bytes in flight to the writer. Further blocks wait in the pool and are lost if they are evicted there."""
+"""Limit of bytes in flight to the writer. Further blocks stay in the pool, and are lost if they are evicted first."""
 
 
 def compute_fingerprint(files: Iterable[Path], *settings: str) -> str:
@@ -65,7 +65,7 @@ class BlockFiles:
         self._pending.clear()
         # The oldest first: the order of the dict is that of eviction.
         for info, entry in sorted(entries, key=lambda pair: pair[0].st_mtime_ns):
-            # A file whose name is not a hash is not one of these.
+            # A file whose name is not a hash is not a cached block.
             with suppress(ValueError):
                 self._sizes[bytes.fromhex(entry.name.removesuffix(_SUFFIX))] = info.st_size
         self._total = sum(self._sizes.values())
@@ -114,12 +114,12 @@ class BlockFiles:
     def offload(self, find: Callable[[bytes], int | None], save: Callable[[int], bytes], max_blocks: int) -> bool:
         """Write at most `max_blocks` queued blocks. Returns whether more could be written now.
 
-        find: the block that still has this hash.
-        save: serializes its contents.
+        find: returns the block that is cached under a hash, or None.
+        save: serializes a block's contents.
         """
         while self._pending and max_blocks and self._in_flight < _MAX_IN_FLIGHT:
             block_hash, block = self._pending.popitem(last=False)
-            # Evicted meanwhile, the block may hold other tokens.
+            # If it was evicted meanwhile, the block may hold other tokens.
             if find(block_hash) == block:
                 contents = save(block)
                 if self._writer:

@@ -1,9 +1,11 @@
-"""Samples the next token of every sequence of a step, in vLLM's order. Pure: each sequence has its own generator.
+"""Samples the next token of every sequence of a step, applying the parameters in vLLM's order.
+
+Without global state: each sequence has its own random generator.
 
 Masks (allowed ids, grammar, bad words, min_tokens), logit_bias, penalties; then argmax for greedy sequences, and for
 the others temperature, min_p, top_k, top_p and one uniform draw through the inverse cumulative distribution in order
 of token ids. Rows are processed one by one: a choice does not depend on the rest of the batch, and a row of a large
-vocabulary stays in the processor's cache. `SamplingState` is what one sequence needs for that.
+vocabulary stays in the processor's cache. `SamplingState` holds one sequence's parameters and history.
 
 Log-probabilities are those of the raw logits, before penalties, masks and temperature (vLLM's `raw_logprobs`).
 """
@@ -52,8 +54,11 @@ def log_softmax(logits: Floats) -> Doubles:
 def build_logprob(row: Doubles, token: int, alternatives: int, ids: tuple[int, ...] = ()) -> TokenLogprob:
     """Build the logprob of a token with its alternatives.
 
-    row: [vocab] log-probabilities. A token has the same number in `logprob` and in `top`.
-    ids: the alternatives beside the token itself; without any, they are the most likely ones.
+    row: [vocab] log-probabilities.
+    alternatives: number of most likely tokens to list; ignored if `ids` is not empty.
+    ids: tokens to list besides the token itself.
+
+    The token has the same value in `logprob` and in `top`.
     """
     logprob = row.item(token)
     rank = int(np.count_nonzero(row > logprob)) + 1
@@ -65,7 +70,7 @@ def build_logprob(row: Doubles, token: int, alternatives: int, ids: tuple[int, .
     candidates = np.arange(len(row))
     if alternatives < len(row):
         threshold = np.partition(row, len(row) - alternatives)[len(row) - alternatives]
-        # With all ties of the last one: the stable sort below then prefers lower ids among them.
+        # Includes all ties of the last one: the stable sort below prefers lower ids among them.
         candidates = np.flatnonzero(row >= threshold)
     best = candidates[np.argsort(-row[candidates], kind="stable")][:alternatives]
     return TokenLogprob(logprob, rank, tuple(zip(best.tolist(), row[best].tolist(), strict=True)))
@@ -83,7 +88,7 @@ class SamplingState:
 
     is_plain: greedy with unmodified logits.
     appeared_ids: the tokens of `appeared`, each once.
-    bias_ids, biases: of logit_bias, in order; an id may occur several times.
+    bias_ids, biases: ids and values of logit_bias, in order; an id may occur several times.
     """
 
     def __init__(self, request: TokenRequest, vocab: int, rng_factory: RngFactory) -> None:
@@ -108,7 +113,7 @@ class SamplingState:
             self._disallowed_mask = np.ones(vocab, np.bool_)
             self._disallowed_mask[list(sampling.allowed_token_ids)] = False
         self.bias_ids = np.array([id for id, _ in sampling.logit_bias], np.int64)
-        # Clipped to what float32 holds: an infinite bias on a masked token would be NaN.
+        # Clipped to finite float32 values: an infinite bias on a masked token would give NaN.
         biases = np.array([bias for _, bias in sampling.logit_bias], np.float64).clip(-1e30, 1e30)
         self.biases: Floats = biases.astype(np.float32)
         self._has_edits = bool(sampling.logit_bias or sampling.bad_words) or self._disallowed_mask is not None
@@ -145,8 +150,7 @@ class SamplingState:
             np.add.at(row, self.bias_ids, self.biases)
 
     def pack_masks(self, mask: bytes | None, vocab: int) -> NDArray[np.uint8] | None:
-        """Pack the masks that `apply_masks` applies, with eight ids a byte, little-endian in each; None if there are
-        none."""
+        """Pack the masks that `apply_masks` applies, eight ids per byte, lowest bit first; None if there are none."""
         forbidden = self._find_forbidden_ids(vocab)
         if mask is None and self._disallowed_mask is None and not len(forbidden):
             return None
@@ -177,15 +181,15 @@ NO_TOKEN = -1
 """No token is allowed, or all logits are NaN."""
 
 _BLOCK = 256
-"""Tokens whose maximum bounds the k-th best token from below."""
+"""Tokens in a block of the vocabulary; the k-th best maximum of blocks is a lower bound of the k-th best token."""
 _SMALL = 2048
-"""Candidates that are sorted at once."""
+"""Maximum number of candidates that are sorted rather than partitioned."""
 _WORTHWHILE = 0.9
-"""A set of candidates is reduced again as long as this leaves a smaller share of it."""
+"""Candidates are filtered again while a pass leaves a smaller share of them than this."""
 
 
 class NumpySampledRows:
-    """As `model.SampledRows`: sampled here from [n, vocab] logits, which are not modified."""
+    """Implements `model.SampledRows`: samples from [n, vocab] logits, which are not modified."""
 
     def __init__(self, logits: Floats, states: Sequence[SamplingState], masks: Sequence[bytes | None]) -> None:
         self._logits, self._states = logits, states
@@ -207,10 +211,10 @@ class NumpySampledRows:
 
 def sample(logits: Floats, states: Sequence[SamplingState], masks: Sequence[bytes | None]) -> list[int]:
     """Sample a token for each row of [n, vocab] logits, which are not modified; NO_TOKEN if no token is possible."""
-    chosen: list[int] = logits.argmax(axis=1).tolist()
+    tokens: list[int] = logits.argmax(axis=1).tolist()
     for row, (state, mask) in enumerate(zip(states, masks, strict=True)):
-        if not np.isfinite(logits[row, chosen[row]]):
-            chosen[row] = NO_TOKEN
+        if not np.isfinite(logits[row, tokens[row]]):
+            tokens[row] = NO_TOKEN
             continue
         if mask is None and state.is_plain:
             continue
@@ -220,10 +224,10 @@ def sample(logits: Floats, states: Sequence[SamplingState], masks: Sequence[byte
             scores = _apply_penalties(scores, state)
         best = _replace_non_finite(scores)
         if not np.isfinite(best):
-            chosen[row] = NO_TOKEN
+            tokens[row] = NO_TOKEN
         else:
-            chosen[row] = int(scores.argmax()) if state.is_greedy else _draw(scores, best, state)
-    return chosen
+            tokens[row] = int(scores.argmax()) if state.is_greedy else _draw(scores, best, state)
+    return tokens
 
 
 def _apply_penalties(logits: Floats, state: SamplingState) -> Floats:
@@ -241,7 +245,7 @@ def _apply_penalties(logits: Floats, state: SamplingState) -> Floats:
 
 
 def _replace_non_finite(logits: Floats) -> float:
-    """Replace non-finite logits in place: NaN is impossible, +inf is certain. Returns the best."""
+    """Replace non-finite logits in place: a NaN is impossible, +inf is certain. Returns the largest logit."""
     best = float(logits.max())
     if np.isfinite(best):
         return best
@@ -264,7 +268,7 @@ def _draw(logits: Floats, best: float, state: SamplingState) -> int:
         logits[logits < np.float32(np.log(min(sampling.min_p, 1.0)))] = -np.inf
     ids = None
     if 0 < sampling.top_k < len(logits):
-        # The k best tokens and ties with the last of them. The k best maxima of blocks bound them from below.
+        # The k best tokens and ties with the last of them. The k-th best maximum of blocks bounds them from below.
         k, ids, values = sampling.top_k, np.arange(len(logits)), logits
         if k * _BLOCK <= len(logits):
             maxima = np.maximum.reduceat(logits, np.arange(0, len(logits), _BLOCK))
@@ -280,15 +284,17 @@ def _draw(logits: Floats, best: float, state: SamplingState) -> int:
 
 
 def _find_top_p(logits: Floats, share: float) -> Ints:
-    """Find the indices of the fewest tokens that sum to `share`, the best first, and of ties those of lowest id.
+    """Find the indices of the fewest most likely tokens that sum to `share`; of tied tokens, those of lowest id.
 
-    logits: relative to the best. All tokens outside of a set of candidates together weigh less than what the candidates
-    have beyond `share`, so the tokens that are looked for are among them.
+    logits: relative to the largest.
+
+    The candidates are narrowed down so that the tokens outside together weigh less than the candidates' excess over
+    `share`; the result is therefore always among them.
     """
     masses = np.exp(logits)
     needed = share * float(masses.sum(dtype=np.float64))
-    # Sorting the vocabulary costs milliseconds. A token of less than the average excess cannot be among the best, so
-    # most of them are ruled out without a sort, again and again while that pays.
+    # Sorting the vocabulary costs milliseconds. A token that weighs less than the excess over `share`, divided by the
+    # number of tokens, is not in the result, so most are ruled out without a sort, as long as a pass removes enough.
     excess = float(masses.sum(dtype=np.float64)) - needed
     ids = np.flatnonzero(masses >= excess / len(masses))
     masses, size = masses[ids], len(masses)
@@ -303,7 +309,7 @@ def _find_top_p(logits: Floats, share: float) -> Ints:
 
 
 def _find_last(masses: Floats, needed: float) -> tuple[np.float32, int]:
-    """Find the last of the best masses that sum to `needed`, and how many they are."""
+    """Find the smallest of the largest masses that sum to `needed`, and their number."""
     num_better = 0
     while len(masses) > _SMALL:
         # A partition is linear; halving until few are left makes the whole search linear too.

@@ -1,8 +1,9 @@
-"""The scheduler: how many tokens of which sequence the next step computes, by the rules of vLLM's V1 scheduler. Pure.
+"""The scheduler: chooses the tokens that the next step computes, by the rules of vLLM's V1 scheduler.
 
 Running sequences come first; the rest of the token budget goes to waiting ones. Prompts are computed in chunks
 alongside decoding (chunked prefill). When the pool is exhausted, the sequence of lowest priority loses its blocks and
-is computed again later (preemption by recompute). `engines/simulator/scheduler.py` says why that is another scheduler.
+is computed again later (preemption by recompute). `engines/simulator/scheduler.py` explains
+why the simulator has another scheduler.
 """
 
 from __future__ import annotations
@@ -21,11 +22,12 @@ from .sequence import Sequence
 class SchedulerConfig(Struct, frozen=True):
     """Limits of a step.
 
-    max_num_batched_tokens: at least max_num_seqs, so that every decoding sequence takes part in every step.
-    max_step_pairs: query-key pairs of prompt chunks, so that a chunk late in a long prompt takes no longer than an
-        early one and does not delay the decoding of other sequences.
-    enable_prefix_caching: has no effect on a model with state beside keys and values.
-    num_state_slots: sequences of such a model that may run at a time; None is max_num_seqs.
+    max_num_seqs: maximum running sequences.
+    max_num_batched_tokens: maximum tokens; at least max_num_seqs, so that every step includes all decoding sequences.
+    max_step_pairs: maximum query-key pairs of prompt chunks, so that a chunk late in a long prompt takes no longer than
+        an early one and does not delay the decoding of other sequences.
+    enable_prefix_caching: has no effect on a model with state besides keys and values.
+    num_state_slots: maximum running sequences of such a model; None means max_num_seqs.
     """
 
     max_num_seqs: int = 64
@@ -78,9 +80,9 @@ class _Budget:
         self._pairs = config.max_step_pairs
 
     def grant(self, sequence: Sequence, computed: int) -> int:
-        """Compute how many tokens the sequence may compute: all that it needs, if the budget allows."""
+        """Return the number of tokens that the sequence may compute: all that it needs, if the budget allows."""
         count = min(sequence.num_tokens - computed, self._tokens)
-        # A decoding sequence always gets its token: the limit of pairs is for the chunks of prompts.
+        # A decoding sequence always gets its token: the limit of pairs applies to chunks of prompts only.
         if count <= 1:
             return count
         if self._pairs <= 0:
@@ -95,11 +97,11 @@ class _Budget:
 
 
 class Scheduler:
-    """The waiting queue and the running set, over a pool that holds at least one longest sequence.
+    """The waiting queue and the running set, over a pool that fits at least one sequence of maximum length.
 
     rope_window: see `Model.rope_window`.
-    slots: for the state that each running sequence has beside its blocks; None if it has none. Blocks alone then do not
-        hold all of a prefix, so that the prefix cache is not used.
+    slots: slots for the state that each running sequence has besides its blocks; None if the model has no such state.
+        With slots the prefix cache is not used, because blocks alone do not hold the state of a prefix.
     """
 
     def __init__(
@@ -193,13 +195,13 @@ class Scheduler:
         chunks = self._schedule_running(budget)
         for chunk in chunks:
             self._cache_full_blocks(chunk)
-        # Where blocks were just taken from a sequence, a new one would only take them from the next.
+        # After a preemption in this step, admitting a new sequence would soon cause another one.
         if preempted == self.num_preemptions:
             chunks += self._admit(budget)
         return chunks
 
     def take_loads(self) -> list[BlockLoad]:
-        """Return the loads of the last scheduled step, once."""
+        """Return the loads of the last scheduled step, and forget them."""
         loads, self._loads = self._loads, []
         return loads
 
@@ -224,7 +226,7 @@ class Scheduler:
                 preempted.add(victim.key)
                 if victim is sequence:
                     count = 0
-                # It had its place in this step already.
+                # The victim was already scheduled in this step.
                 elif victim.key in chunks:
                     budget.spend(chunks.pop(victim.key), sign=-1)
             if count:
@@ -251,7 +253,7 @@ class Scheduler:
                 break
             self._running.append(self._waiting.pop(0))
             self._start(sequence, hits)
-            # Granted again: blocks of the store can have moved the first token to compute.
+            # Granted again: blocks loaded from the store may have reduced the tokens to compute.
             count = budget.grant(sequence, sequence.num_computed_tokens)
             self._allocate(sequence, count)
             chunks.append(_build_chunk(sequence, count))
@@ -267,7 +269,7 @@ class Scheduler:
         self._pool.acquire(hits)
         sequence.blocks = list(hits)
         if self._store and sequence.can_offload and self._caches_prefixes and sequence.can_read_cache:
-            # The stored prefix that follows the cached blocks; the step loads it.
+            # The store may have the blocks that follow the cached ones; the step loads them.
             hashes = sequence.compute_block_hashes((sequence.num_tokens - 1) // BLOCK_SIZE)[len(hits) :]
             contents = self._store.load(hashes)
             blocks = self._pool.allocate(len(contents))
@@ -276,7 +278,7 @@ class Scheduler:
                 self._loads.append(BlockLoad(block, data))
             sequence.blocks += blocks
         sequence.num_computed_tokens = len(sequence.blocks) * BLOCK_SIZE
-        # Only the first time: after a preemption the hits are mostly its own blocks, which saved the client nothing.
+        # Only the first time: after a preemption the hits are mostly its own blocks, which are no savings to report.
         if not sequence.was_admitted:
             sequence.was_admitted, sequence.cached_tokens = True, sequence.num_computed_tokens
 

@@ -1,7 +1,7 @@
-"""The state of one sequence: its tokens, how many are computed, its stop conditions and its reasoning budget. Pure.
+"""The state of one sequence: its tokens, how many are computed, its stop conditions and its reasoning budget.
 
-What it gets from elsewhere is here too: the registry of the LoRA adapters that are loaded, and a wrapper around a
-request's grammar matcher that isolates its failures from other sequences.
+Also the registry of loaded LoRA adapters, and a wrapper around a request's grammar matcher that isolates its failures
+from other sequences.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class AdapterRegistry:
         self._adapters: dict[str, LoadedAdapter] = {}
 
     async def load_adapter(self, name: str, path: str) -> None:
-        """As `core.engine.AdapterLoader`."""
+        """See `core.engine.AdapterLoader`."""
         await asyncio.to_thread(self.load, name, path)
 
     def load(self, name: str, path: str) -> None:
@@ -53,7 +53,7 @@ class AdapterRegistry:
         self._adapters[name] = LoadedAdapter(next(self._numbers), self._read(Path(path)))
 
     async def unload_adapter(self, name: str) -> None:
-        """As `core.engine.AdapterLoader`."""
+        """See `core.engine.AdapterLoader`."""
         self._adapters.pop(name, None)
 
     def find(self, name: str) -> LoadedAdapter | None:
@@ -63,8 +63,8 @@ class AdapterRegistry:
 class ReasoningBudgetState:
     """The state of one sequence under a ReasoningBudget, which covers all reasoning of the output together.
 
-    A grammar may not allow `forced_token`: then `reject_forced` leaves the sequence unchanged and abandons an end that
-    was already begun.
+    If a grammar does not allow `forced_token`, `reject_forced` is called: the sequence goes on, and forced tokens that
+    were already begun are abandoned.
     """
 
     def __init__(self, limit: ReasoningBudget) -> None:
@@ -118,10 +118,10 @@ log = logging.getLogger(__name__)
 
 
 class SafeMatcher:
-    """The matcher of one sequence.
+    """The matcher of one sequence, whose exceptions are caught and recorded.
 
     is_broken: the matcher raised, or rejected a token that its own mask allows.
-    is_finished: only the end may follow.
+    is_finished: the output is complete, and only its end may follow.
     error: why it is broken, if that is the request's fault.
     """
 
@@ -133,7 +133,7 @@ class SafeMatcher:
         self.error: RequestError | None = None
 
     def mask(self) -> bytes:
-        """As `Matcher.mask`; a broken matcher allows nothing."""
+        """See `Matcher.mask`; a broken matcher allows nothing."""
         try:
             return self._matcher.mask()
         except RequestError as error:
@@ -145,7 +145,7 @@ class SafeMatcher:
             return b""
 
     def replace(self, token: int) -> int:
-        """As `Matcher.replace`."""
+        """See `Matcher.replace`."""
         try:
             return self._matcher.replace(token)
         except Exception:
@@ -172,14 +172,14 @@ def is_allowed(mask: bytes | None, token: int) -> bool:
 class Sequence:
     """A prompt and its output tokens in the engine.
 
-    key: never reused, in order of arrival.
+    key: number of the sequence, in order of arrival; never reused.
     tokens: the prompt, then the sampled tokens.
-    blocks: of the pool, held for the first tokens.
-    state_slot: its own while it runs, if the model has state beside keys and values.
+    blocks: blocks of the pool that hold its first tokens.
+    state_slot: its slot while it runs, if the model has state besides keys and values; otherwise None.
     cached_tokens: prompt tokens found in the cache when the sequence was first admitted.
     prompt_logprobs: computed so far; None once delivered or if not requested.
     adapter: the LoRA adapter; None for the base model.
-    version: of the weights that sampled the last token.
+    version: version of the weights that sampled the last token.
     is_long: its keys have the model's long RoPE factors, see `Model.rope_window`.
     """
 
@@ -227,7 +227,7 @@ class Sequence:
 
     @property
     def can_read_cache(self) -> bool:
-        """Whether the prefix cache is read. As in vLLM not with prompt_logprobs, which need the prompt computed."""
+        """Whether the prefix cache may be read: as in vLLM, not for prompt_logprobs, which need the whole prompt."""
         return self.prompt_logprobs is None
 
     @property
@@ -260,7 +260,7 @@ class Sequence:
             self.prompt_logprobs = [None]
 
     def append(self, token: int) -> Ended | Failed | Rejected | None:
-        """Append the next token. Returns how the sequence ends, if it does."""
+        """Append the next token. Returns the end of the sequence, or None if it goes on."""
         self.tokens.append(token)
         self.sampling.observe(token)
         if self.reasoning_budget:

@@ -1,4 +1,4 @@
-"""A trial at startup: the paged KV cache and the state slots must reproduce the model's own logits.
+"""A self-check at startup: the paged KV cache and the state slots must reproduce the model's own logits.
 
 It rejects models with state that is in neither of them, with attention that cannot be paged, and with results that
 depend on the other sequences of a batch.
@@ -29,6 +29,7 @@ _SHORT_CUTS = (BLOCK_SIZE + 1, _SHORT - 1)
 _LONG_CUTS = (2 * BLOCK_SIZE - 1, 2 * BLOCK_SIZE + 1, _LONG - 1)
 """Ends of chunks: across the end of a block, within a block, and before a single last token."""
 _NUM_CACHED_BLOCKS = 2
+"""Blocks of the long prompt that are reused as a cached prefix."""
 _NUM_DECODED = 3
 """Last tokens of both prompts that are computed one by one in the same steps, in slots of other sequences."""
 _SLOTS = (0, 2)
@@ -59,9 +60,9 @@ def check_paging(
         actual = trial.compute_in_chunks(runner)
         cached = None if model.has_state else trial.compute_after_prefix(runner)
         reused = trial.compute_in_reused_slots(runner) if model.has_state else ()
-    except Exception as error:  # whatever the library's own code may raise
-        text = error.message if isinstance(error, EngineError) else f"{type(error).__name__}: {error}"
-        first_line = text.strip().partition("\n")[0]
+    except Exception as error:  # the library's code may raise anything
+        message = error.message if isinstance(error, EngineError) else f"{type(error).__name__}: {error}"
+        first_line = message.strip().partition("\n")[0]
         raise EngineError(f"{kind} cannot be batched: {first_line}") from error
     for logits, reference, name in zip(actual, expected, ("a short", "a long"), strict=True):
         if not _is_near(logits, reference, tolerance):
@@ -81,7 +82,7 @@ def _is_near(actual: Floats, expected: Floats, tolerance: float) -> bool:
 
 
 class _Trial:
-    """The sequences of the trial and their blocks."""
+    """The sequences of the self-check and their blocks."""
 
     def __init__(self, model: Model) -> None:
         self._model = model
@@ -106,7 +107,7 @@ class _Trial:
         return sequence
 
     def compute_in_chunks(self, runner: Runner) -> list[Floats]:
-        """Compute both prompts, chunk by chunk in the same steps. Returns the logits of each."""
+        """Compute both prompts in chunks, in the same steps. Returns the logits of each."""
         return self._compute(runner, _cut(self._short, _SHORT_CUTS), _cut(self._long, _LONG_CUTS))
 
     def compute_in_reused_slots(self, runner: Runner) -> list[Floats]:
@@ -129,7 +130,7 @@ class _Trial:
         return [np.concatenate(rows) for rows in spans]
 
     def compute_after_prefix(self, runner: Runner) -> Floats:
-        """Compute the end of the long prompt over its cached beginning, beside the short one. Returns its logits."""
+        """Compute the long prompt over its cached prefix, in a batch with the short one. Returns the new logits."""
         long = Chunk(self._next_long, self._num_cached_tokens, self._next_long.num_tokens)
         states = runner.forward([Chunk(self._next_short, 0, self._next_short.num_tokens), long])
         return states.compute_span_logits(1, 0, long.num_tokens)
@@ -141,12 +142,12 @@ def _cut(sequence: Sequence, cuts: tuple[int, ...]) -> list[Chunk]:
 
 
 def find_reason(error: Exception) -> str:
-    """The first sentence of an exception that a library raised while it loaded a model."""
-    first, *rest = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
+    """Return the first line of the message of an exception that a library raised while it loaded a model."""
+    first, *other_lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
     if first.startswith("Unrecognized configuration class"):
         return "it is not a causal language model; transformers generates text only with those"
-    if first.endswith(":") and rest:
-        # A list of names has one in each line.
-        first = f"{first} {rest[0].removesuffix(',')}" + (", ..." if rest[0].endswith(",") else "")
-    # Its text is a key alone.
+    if first.endswith(":") and other_lines:
+        # A list of names follows, one per line.
+        first = f"{first} {other_lines[0].removesuffix(',')}" + (", ..." if other_lines[0].endswith(",") else "")
+    # The message of a KeyError is only the key.
     return f"{type(error).__name__}: {first}" if isinstance(error, KeyError) else first

@@ -1,4 +1,4 @@
-"""The engine's steps, and the thread that runs them: it gets commands through a queue and reports to one callable.
+"""The engine's steps, and the thread that runs them: it takes commands from a queue and passes outputs to a callback.
 
 No lock is held during a step, so submitting a command never blocks.
 """
@@ -33,7 +33,7 @@ from .sampler import NO_TOKEN, build_logprob, log_softmax
 from .scheduler import Chunk, Scheduler, SchedulerConfig
 from .sequence import Sequence, is_allowed
 
-# The engine without its thread: every call of `step` computes one step for all running sequences.
+# Steps, without the thread: every call of `step` computes one step for all running sequences.
 
 _PROMPT_LOGPROBS_PER_BATCH = 128
 """Prompt tokens per batch of logprobs: limits the memory of [tokens, vocab] doubles."""
@@ -79,13 +79,13 @@ class Stepper:
         if not chunks:
             return []
         if self._runner is None:
-            # With the first step, and again after a sleep has freed its memory.
+            # Built in the first step, and again after a sleep has freed its memory.
             self._runner = self._model.build_runner(self._pool.size + 1, self._slots.size if self._slots else 0)
-        # Before the pass, which reads these blocks as cached.
+        # Restored before the forward pass, which reads these blocks as cached.
         for load in self.scheduler.take_loads():
             self._runner.restore(load.block, load.contents)
         states = self._runner.forward(chunks)
-        # Only now, so that an exception above leaves no sequence counting tokens that were not computed.
+        # Only now, so that after an exception above no sequence counts tokens that were not computed.
         self.scheduler.commit(chunks)
         outputs: list[SequenceOutput] = []
         for sequence in [chunk.sequence for chunk in chunks if not chunk.sequence.is_announced]:
@@ -112,7 +112,7 @@ class Stepper:
         return self._files.offload(self._pool.find_block, self._runner.save, max_blocks)
 
     def replace_weights(self, version: str) -> None:
-        """Note that the model has new weights. Offload ends: its files belong to the startup weights."""
+        """Recompute running sequences with new weights. Offload ends: its files belong to the startup weights."""
         self.version, self._files = version, None
         self.scheduler.restart_all()
         self.scheduler.disable_offload()
@@ -150,7 +150,7 @@ class Stepper:
         return [SequenceOutput(sequence.key, PromptLogprobs(sequence.request.id, tuple(scores)))]
 
     def _sample(self, sequences: list[Sequence], states: StepStates, indices: list[int]) -> list[SequenceOutput]:
-        """Sample a token for each sequence. indices: of their chunks in the step."""
+        """Sample a token for each sequence. indices: indices of their chunks in the step."""
         masks = [sequence.matcher.mask() if sequence.matcher else None for sequence in sequences]
         rows = states.sample(indices, [sequence.sampling for sequence in sequences], masks)
         tokens = list(rows.tokens)
@@ -174,7 +174,7 @@ class Stepper:
             elif not rows.is_finite(row):
                 end = Failed(sequence.request.id, "The model returned invalid probabilities.")
             else:
-                # The masks allow no token.
+                # The logits are finite, so the masks allow no token.
                 end = Ended(sequence.request.id, FinishReason.STOP)
             if end:
                 outputs.append(SequenceOutput(sequence.key, end))
@@ -232,13 +232,13 @@ Command = AddSequence | AbortSequence | Pause | StepTask
 
 
 class Worker:
-    """A thread that steps until it is stopped.
+    """A thread that computes steps until it is stopped.
 
     A step that raises fails only the sequences that ran in it: the next step begins with an empty cache.
 
-    post: called on the worker thread, once a step, with all of its outputs.
-    name: of the thread.
-    vision_runner: None for a text-only model.
+    post: called on the worker thread, once per step, with all of its outputs.
+    name: name of the thread.
+    vision_runner: prepares images; None for a text-only model.
     """
 
     def __init__(
@@ -263,8 +263,9 @@ class Worker:
         self.last_step_at = clock()
         """Monotonic time of the last step's end."""
         self.num_running = 0
+        """Number of sequences running at that time."""
         self.kv_cache_usage = 0.0
-        """Sequences running at that time."""
+        """Share of the pool's blocks in use at that time, 0 to 1."""
 
     def start(self) -> None:
         self._thread.start()
@@ -279,7 +280,7 @@ class Worker:
         self._wake.set()
 
     def count_cached_tokens(self, prompt: Tokens[int], cache_salt: str) -> int:
-        """As `core.engine.PrefixCache`. May be called on any thread."""
+        """See `core.engine.PrefixCache`. May be called on any thread."""
         return self._stepper.scheduler.count_cached_tokens(prompt, cache_salt)
 
     def stop(self) -> None:
@@ -301,7 +302,7 @@ class Worker:
                 outputs = self._handle_commands()
                 if not outputs and self._can_step:
                     outputs = self._run_step()
-            except BaseException:  # a panic of a library in Rust is not an Exception
+            except BaseException:  # a panic in a Rust library is not an Exception
                 log.exception("a step failed")
                 outputs = self._stepper.recover()
             if self._abandoned:
@@ -317,7 +318,7 @@ class Worker:
             has_more_blocks = self._offload(1)
             if not (has_more_blocks or self._can_step):
                 self._wake.wait()
-            # Cleared before the commands are read: one that arrives in between sets it again, so that none is missed.
+            # Cleared before the commands are read: a command that arrives in between sets it again, so none is missed.
             self._wake.clear()
         # Blocks are written between steps only; what is left is written at the end.
         self._offload(_UNLIMITED)
@@ -335,7 +336,7 @@ class Worker:
         while self._commands:
             match self._commands.popleft():
                 case AddSequence(sequence):
-                    # Before it is scheduled, so that a fault of its images fails no other sequence.
+                    # Before it is scheduled, so that a faulty image fails no other sequence.
                     try:
                         if self._vision_runner is not None and sequence.request.images:
                             self._vision_runner.prepare_images(sequence.request.images)
@@ -352,7 +353,7 @@ class Worker:
                 case Pause(paused):
                     self._paused = paused
                 case StepTask(run, on_done):
-                    # Its exception goes to its caller and is not a failed step.
+                    # An exception goes to the caller; it is not a failed step.
                     try:
                         run(self._stepper)
                     except Exception as error:

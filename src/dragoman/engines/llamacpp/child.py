@@ -1,7 +1,7 @@
 """The llama.cpp process: `python -m dragoman.engines.llamacpp.child`, with its settings as JSON on standard input.
 
-A separate process, since llama.cpp aborts its process on internal errors. It runs while its standard input is open,
-and prints one line when the model is loaded. Requests arrive at a Unix socket.
+It is a separate process because llama.cpp aborts its process on internal errors. It runs while its standard input is
+open, and prints one line when the model is loaded. Requests arrive at a Unix socket.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from numpy.typing import NDArray
 
 from .process import READY, LaunchSettings
 
-# Returns memory that a process has only cleared: llama.cpp clears its whole KV cache at load time, which makes it
-# resident. Linux only.
+# Returning zeroed memory to the system, on Linux only: llama.cpp clears its whole KV cache at load time, which makes it
+# resident.
 #
-# A private anonymous page that is all zeros reads as zeros again after it was returned to the system, so the process
-# notices nothing. The KV cache then takes as much memory as sequences have filled.
+# A private anonymous page that is all zeros reads as zeros again after it was returned to the system, so the process is
+# not affected. The KV cache then takes only as much memory as sequences have filled.
 
 _MIN_MAPPING_BYTES = 16 << 20
 """Smaller mappings are heaps and stacks, which other threads write at any time."""
@@ -37,7 +37,9 @@ _MAPS, _MEMORY = Path("/proc/self/maps"), Path("/proc/self/mem")
 
 
 def return_untouched_memory() -> int:
-    """Return the zero pages of large mappings. Returns how many bytes; 0 where the system does not support it.
+    """Return the zero pages of large mappings to the system, and the number of bytes as the result.
+
+    The result is 0 where the system does not support it.
 
     No other thread may write to a large mapping meanwhile: call it before the first request. Nor may Python's own
     objects be in one: `CHILD_VARIABLES` keep them on the heap.
@@ -55,7 +57,7 @@ def return_untouched_memory() -> int:
             for address in range(begin, end, _CHUNK_BYTES):
                 size = min(_CHUNK_BYTES, end - address)
                 try:
-                    # From the file, since the end of a mapping is an error here and not the end of the process.
+                    # Read from the file: a mapping that has ended is an OSError here, not a crash of the process.
                     content = os.pread(memory.fileno(), size, address)
                 except OSError:
                     continue
@@ -66,7 +68,7 @@ def return_untouched_memory() -> int:
 
 
 def main() -> int:
-    # Over stdin: paths and settings stay out of the process list.
+    # Settings arrive on stdin, so that they stay out of the process list.
     launch = msgspec.json.decode(sys.stdin.buffer.readline(), type=LaunchSettings)
     if launch.marker:
         os.environ["LLAMA_MEDIA_MARKER"] = launch.marker  # llama.cpp reads the marker only from the environment
@@ -82,8 +84,8 @@ def main() -> int:
         return 1
     # Before READY, because no request may write to the memory meanwhile.
     return_untouched_memory()
-    print(READY, flush=True)  # noqa: T201 - this is what is waited for
-    # Returns when the parent closes the pipe or dies, so that no server outlives it.
+    print(READY, flush=True)  # noqa: T201 - the parent waits for this line
+    # Returns when the parent closes the pipe or dies, so that the server does not outlive it.
     sys.stdin.buffer.read()
     del server
     return 0
@@ -101,7 +103,7 @@ def build_parameters(xllamacpp: Any, launch: LaunchSettings) -> Any:  # noqa: AN
     params.n_batch, params.n_ubatch = launch.batch, launch.ubatch
     # The engine assigns slots, so that cached prompts are never shared between cache salts.
     params.cache_ram_mib, params.cache_idle_slots, params.ctx_shift = 0, False, False
-    # Every open completion occupies a thread; the four others are for short requests, such as those to tokenize.
+    # Every open completion occupies a thread; four more serve short requests, such as `/tokenize`.
     params.n_threads_http = launch.sequences + 4
     params.n_gpu_layers = launch.gpu_layers
     has_gpu = any("GPU" in device["type"].name for device in xllamacpp.get_device_info())

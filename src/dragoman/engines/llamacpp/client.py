@@ -1,4 +1,4 @@
-"""An HTTP client of llama.cpp's server over its Unix socket."""
+"""An HTTP client of llama.cpp's server over its Unix socket, and the connection that engines share."""
 
 from __future__ import annotations
 
@@ -31,7 +31,12 @@ class ScoredToken(Struct, frozen=True):
 
 
 class PromptProgress(Struct, frozen=True):
-    """Progress of prompt processing. total: tokens of the prompt. cache: tokens reused from the cache."""
+    """Progress of prompt processing, in tokens.
+
+    total: tokens of the prompt.
+    cache: tokens reused from the cache.
+    processed: tokens processed so far.
+    """
 
     total: int = 0
     cache: int = 0
@@ -46,7 +51,7 @@ class LlamaCppErrorBody(Struct, frozen=True):
 class CompletionChunk(Struct, frozen=True):
     """One event of a completion, or a non-streamed one.
 
-    tokens_predicted: so far, including unreported ones (see `token_text`).
+    tokens_predicted: number of tokens so far, including unreported ones (see `tokens.TokenText`).
     stop: whether it is the last event.
     """
 
@@ -64,18 +69,21 @@ decode_chunk = msgspec.json.Decoder(CompletionChunk).decode
 
 
 class MultimodalPrompt(Struct, frozen=True):
-    """A prompt with images: a text with a marker for each, and base64."""
+    """A prompt with images: a text with a marker for each image, and the images in base64."""
 
     prompt_string: str
     multimodal_data: tuple[str, ...]
 
 
 SAMPLERS = ("penalties", "top_k", "temperature", "min_p", "top_p")
-"""vLLM's; llama.cpp's defaults differ. top_k comes first: the same tokens are left, and the others see fewer."""
+"""vLLM's samplers; llama.cpp's defaults differ.
+
+top_k comes before temperature, which leaves the same tokens and gives the later samplers fewer of them.
+"""
 
 
 class CompletionBody(Struct, frozen=True):
-    """A request to `/completion`. samplers: in order."""
+    """The body of a request to `/completion`. samplers: in the order of their application."""
 
     prompt: tuple[int, ...] | MultimodalPrompt
     n_predict: int
@@ -111,8 +119,10 @@ class InputTokensResponse(Struct, frozen=True):
 
 
 class EmbeddingItem(Struct, frozen=True):
-    """An embedding. embedding: one vector, since the model pools; null is a non-finite number. After a reranker's score
-    llama.cpp leaves uninitialized values.
+    """An embedding.
+
+    embedding: a list with one vector, since the model pools; null is a non-finite number. For a reranker only the first
+    value, the score, is valid: llama.cpp leaves the others uninitialized.
     """
 
     index: int
@@ -120,18 +130,18 @@ class EmbeddingItem(Struct, frozen=True):
 
 
 ChunkReceiver = Callable[[CompletionChunk], bool]
-"""Takes an event of a completion. Returns whether more are wanted."""
+"""Receives an event of a completion, and returns whether it wants more."""
 
 _encode = msgspec.json.Encoder().encode
 _CONNECTION_LOST = "The connection to llama.cpp was lost."
 _MAX_BODY_BYTES = 1 << 30
 _DATA = b"data: "
 _NO_TIMEOUT = 7 * 86_400.0
-"""Seconds: slow models are waited for. A process that dies closes the socket."""
+"""Seconds. A slow model may take any time; a process that dies closes the socket."""
 
 
 class LlamaCppClient:
-    """Every request has its own connection: closing it cancels the request."""
+    """An HTTP client in which every request has its own connection: closing it cancels the request."""
 
     def __init__(self, socket: str, key: str) -> None:
         self._client = HttpClient(ClientTimeouts(read=_NO_TIMEOUT), proxies=ProxyRules(), uds=socket)
@@ -178,7 +188,7 @@ class LlamaCppClient:
             failure = decode_chunk(content).error
             raise EngineError("llama.cpp rejected the request." if failure is None else f"llama.cpp: {failure.message}")
         embedded = sorted(msgspec.json.decode(content, type=list[EmbeddingItem]), key=lambda item: item.index)
-        # Pooling leaves one vector of each input, in a list of its own.
+        # Pooling yields one vector per input, in a list.
         return [
             np.array([nan if value is None else value for value in item.embedding[0]], np.float32) for item in embedded
         ]
@@ -209,7 +219,8 @@ class LlamaCppClient:
 class _EventStream:
     """Splits the body of a streamed completion into events.
 
-    is_finished: no more events are wanted. failure: what decoding or the receiver raised.
+    is_finished: the receiver wants no more events.
+    failure: the exception that decoding or the receiver raised.
     """
 
     def __init__(self, response: HttpResponse, receive: ChunkReceiver) -> None:
@@ -219,7 +230,7 @@ class _EventStream:
         self.failure: Exception | None = None
 
     def feed(self, piece: bytes) -> bool:
-        """As http_client's PieceReceiver."""
+        """Process a piece of the body; a PieceReceiver of the HTTP client."""
         lines = (self._rest + piece if self._rest else piece).split(b"\n")
         self._rest = lines.pop()
         try:
@@ -235,7 +246,7 @@ class _EventStream:
 
 
 def complete(socket: str, key: str, body: CompletionBody) -> tuple[int, ...]:
-    """Return the tokens of a non-streamed completion; none if llama.cpp refuses it. Blocking."""
+    """Return the tokens of a non-streamed completion; none if llama.cpp rejects it. Blocking."""
     return decode_chunk(_post(socket, key, "/completion", _encode(body)).content).tokens
 
 
@@ -276,11 +287,11 @@ def _post(socket: str, key: str, path: str, body: bytes) -> httpx2.Response:
         return client.post(f"http://llama.cpp{path}", headers=headers, content=body)
 
 
-# A llama.cpp process with a client: shared lifecycle and health of all engines over it.
+# Connection.
 
 
 class LlamaCppConnection:
-    """Initially closed, even if the process already runs."""
+    """A llama.cpp process and its client: the lifecycle and health that all engines over it share. Initially closed."""
 
     def __init__(self, process: LlamaCppProcess) -> None:
         self._process = process

@@ -1,5 +1,7 @@
-"""State of one sequence over llama.cpp completions: request bodies, parsing of events, recovery of unreported tokens.
-Pure."""
+"""The state of one sequence over llama.cpp completions: builds requests, and processes events.
+
+Also the grammars for llama.cpp, and the computation of prompt logprobs. Does no I/O.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,7 @@ from ..batching import GREEDY_BELOW, ReasoningBudgetState
 from .client import SAMPLERS, CompletionBody, CompletionChunk, ScoredToken
 from .tokens import FORCING_BIAS, Bias, PromptPenaltyBias, TokenFilter, TokenText, ends_mid_character
 
-# Logprobs of a prompt: llama.cpp reports logprobs of generated tokens only, so it generates the prompt's own. Pure.
+# Prompt logprobs. llama.cpp reports logprobs of generated tokens only, so it is made to generate the prompt's tokens.
 #
 # A grammar of token ids allows only the prompt's next tokens; the logprobs that llama.cpp reports are the model's own,
 # before any grammar. One completion computes many tokens. It reports no logprob for a token that ends within a
@@ -27,10 +29,11 @@ _TOKENS_PER_COMPLETION = 256
 class PromptCompletion(Struct, frozen=True):
     """A completion that computes logprobs of a prompt.
 
-    prompt: the tokens before.
-    count: tokens to generate.
-    n_probs: alternatives to list.
-    grammar: forces the tokens; empty if the bias does.
+    prompt: the tokens before those to generate.
+    count: number of tokens to generate.
+    n_probs: number of alternatives to list.
+    grammar: forces the tokens; empty if `bias` is used.
+    bias: forces a single token, so that llama.cpp lists the logprobs at its position.
     """
 
     prompt: tuple[int, ...]
@@ -41,9 +44,9 @@ class PromptCompletion(Struct, frozen=True):
 
 
 class PromptScorer:
-    """Collects the logprobs of a prompt, in order. Until it `is_finished`, another completion is needed.
+    """Collects the logprobs of a prompt, in order. Until `is_finished`, another completion is needed.
 
-    alternatives: to list for each token.
+    alternatives: number of alternatives to list for each token.
     eog: ids at which llama.cpp ends a completion.
     """
 
@@ -68,7 +71,7 @@ class PromptScorer:
         begin = self._missing[0] if self._missing else len(self._logprobs)
         prompt = self._prompt[:begin]
         if self._missing:
-            # A token with a whole text, so that llama.cpp reports the logprobs beside it.
+            # Forces a letter, because llama.cpp reports no logprobs at a token that ends within a character.
             bias = ((self._token_text.find_letter(), FORCING_BIAS),)
             self._completion = PromptCompletion(prompt, 1, len(self._token_text), bias=bias)
         else:
@@ -80,7 +83,7 @@ class PromptScorer:
         return self._completion
 
     def feed(self, chunk: CompletionChunk) -> None:
-        """Process the response. Raises EngineError if it does not have what was requested."""
+        """Process the response. Raises EngineError if it does not contain the requested tokens."""
         completion, self._completion = self._completion, None
         if completion is None or not chunk.tokens:
             raise EngineError("llama.cpp computed no logprobs for the prompt.")
@@ -99,7 +102,7 @@ class PromptScorer:
         scores = iter(chunk.completion_probabilities)
         for position, token in enumerate(chunk.tokens[: completion.count], begin):
             if token != self._prompt[position]:
-                # It did not follow the grammar.
+                # llama.cpp did not follow the grammar.
                 break
             text += self._token_text.get_bytes(token)
             scored = None if ends_mid_character(text) else next(scores, None)
@@ -108,8 +111,8 @@ class PromptScorer:
                 self._logprobs.append(None)
             else:
                 self._logprobs.append(build_logprob(scored, token, self._alternatives))
-        # Not even the first token followed the grammar: without this, the same completion would be requested without
-        # end.
+        # Not even the first token followed the grammar: without this, the same completion would be requested
+        # forever.
         if len(self._logprobs) == begin:
             self._missing.append(begin)
             self._logprobs.append(None)
@@ -128,14 +131,17 @@ def build_logprob(scored: ScoredToken, token: int, alternatives: int) -> TokenLo
 
 # Grammars for llama.cpp: every end token of the vocabulary may follow a complete answer.
 #
-# llguidance within llama.cpp knows a single end token, which llama.cpp guesses from names where the file declares no
-# end of turn. A model that ends its turns with another one could never end. So the grammar itself allows all of them.
+# llguidance in llama.cpp has a single end token, which llama.cpp guesses from names if the file declares none. A model
+# that ends its turns with another token could never stop, so the grammar itself allows all end tokens.
 
 _HEADER = "%llguidance"
 _LEXEME = re.compile(
     r'//[^\n]*|#[^\n]*|"(?:[^"\\\n]|\\.)*"|/(?:[^/\\\n]|\\.)+/|<[^<>\s]*>|[{}]|(?<![\w%@-])start(?![\w-])'
 )
-"""Comments, strings, regular expressions, special tokens, braces and the name `start`, so that none hides another."""
+"""Matches comments, strings, regular expressions, special tokens, braces, and the name of the first rule, `start`.
+
+Comments, strings, expressions and tokens are matched so that braces and `start` within them are skipped.
+"""
 _TRIAL_GRAMMAR = 'start: "x"?'
 _FORCING_BIAS = 200.0
 
@@ -152,7 +158,7 @@ def build_native_grammar(grammar: str, end_tokens: Iterable[int]) -> str:
     body = "answer_body"
     while body in grammar:
         body += "_"
-    # Within braces are schemas, and grammars with a first rule of their own.
+    # Schemas, and grammars with their own `start`, are nested in braces.
     depth = 0
 
     def rename_start(match: re.Match[str]) -> str:
@@ -170,7 +176,7 @@ def find_impossible_end(
 ) -> str | None:
     """Find an end token, by name, that llama.cpp does not sample at the end of a grammar. None if it samples all.
 
-    complete: returns the tokens of a completion; none if llama.cpp refuses it.
+    complete: returns the tokens of a completion; none if llama.cpp rejects it.
     """
     grammar = build_native_grammar(_TRIAL_GRAMMAR, end_tokens)
     for id, name in end_tokens.items():
@@ -197,27 +203,26 @@ def find_impossible_end(
 
 
 _MAX_SEED = 2**32 - 1
-"""llama.cpp's LLAMA_DEFAULT_SEED (2**32 - 1): a random seed."""
+"""Exclusive maximum: llama.cpp's LLAMA_DEFAULT_SEED, 2**32 - 1, stands for a random seed."""
 
 _RESPONSE_FIELDS = ("tokens", "tokens_predicted", "stop", "stop_type", "completion_probabilities")
 """Fields of the last event; the others repeat the whole prompt."""
 
 
 _GREEDY_SAMPLERS = ("penalties", "temperature", "top_k")
-"""With `top_k` 1. The temperature resolves ties: the lowest id wins."""
+"""Used with `top_k` 1. The temperature comes first because it resolves ties: the lowest id wins."""
 
 _CONTEXT_EXCEEDED = "Context size has been exceeded"
 
 
 class ContextExceeded(EngineError):
-    """llama.cpp exceeded its context: it generates ahead of what it reports, and all sequences together were too
-    long."""
+    """The sequences together exceeded llama.cpp's context, because it generates ahead of what it reports."""
 
 
 class _NextCompletion(Struct, frozen=True):
     """The next completion request.
 
-    count: number of tokens, non-streamed, since such a response lists all of its tokens; 0 streams all that are left.
+    count: number of tokens of a non-streamed completion, which lists all of its tokens; 0 streams all that remain.
     mask: a bias that excludes all but the tokens allowed by the filter.
     forced: the token that ends reasoning; nothing else is possible.
     """
@@ -231,11 +236,11 @@ class CompletionState:
     """State of one sequence. Until it has finished, a new completion is requested when one ends or is stale.
 
     is_finished: Ended or Failed was returned.
-    is_stale: further events of the completion follow a token that was rejected or could not be recovered, or after
-        which tokens are sampled otherwise.
+    is_stale: further events of the current completion are useless: they follow a token that was rejected, that could
+        not be recovered, or that changes how the next tokens are sampled.
     eog: ids at which llama.cpp ends generation.
     context: maximum tokens of prompt and output.
-    seed: of the first completion.
+    seed: seed of the first completion.
     has_native_grammars: llama.cpp applies grammars too; otherwise only the filter here does, at one request per
         rejected token.
     """
@@ -281,13 +286,12 @@ class CompletionState:
         if completion.forced is not None:
             bias = ((completion.forced, FORCING_BIAS),)
         is_greedy = is_forced or sampling.temperature < GREEDY_BELOW
-        # A bias holds for a whole completion, so one ends at `min_tokens`: from there on, end tokens are allowed.
+        # A bias applies to a whole completion, so it ends at `min_tokens`: from there on, end tokens are allowed.
         until_min_tokens = request.min_tokens - len(self.output)
         remaining = request.max_tokens - len(self.output)
         self._next, self._current, self.is_stale, self._num_predicted = _NextCompletion(), completion, False, 0
         self._num_completions += 1
-        # llama.cpp starts the random numbers of a seed anew for each completion, so each one of a sequence has another
-        # seed.
+        # llama.cpp restarts the random numbers of a seed with each completion, so each completion gets another seed.
         return CompletionBody(
             prompt=self.tokens,
             n_predict=completion.count or (min(until_min_tokens, remaining) if until_min_tokens > 0 else remaining),
@@ -358,7 +362,7 @@ class CompletionState:
             tokens, missing = chunk.tokens, chunk.tokens_predicted - self._num_predicted - len(chunk.tokens)
             self._num_predicted = chunk.tokens_predicted
             if missing:
-                # Tokens that the event does not report. If they are ambiguous, they are computed again.
+                # Tokens that the event does not report. If they cannot be recovered, they are computed again.
                 recovered = self._token_text.recover_tokens(chunk.content, missing, tokens[-1]) if tokens else None
                 if recovered is None:
                     self._schedule_completion(_NextCompletion(missing + len(tokens)))
@@ -387,8 +391,7 @@ class CompletionState:
 
     def _accept_token(self, token: int, scored: ScoredToken | None) -> list[TokenOutput]:
         request, token_filter = self.request, self._filter
-        # The grammar in llama.cpp does not cover everything that a request may exclude, so each token is checked here
-        # too.
+        # The grammar in llama.cpp does not cover all restrictions of a request, so each token is checked here too.
         if token != self._current.forced and not token_filter.is_allowed(token, self.output):
             # Under the mask only allowed tokens had a probability, so another attempt would end the same way.
             if self._current.mask is not None:
@@ -418,8 +421,10 @@ class CompletionState:
         return outputs
 
     def _force_reasoning_end(self) -> bool:
-        """Request the token that a spent reasoning budget forces, unless the grammar rejects it. Returns whether it
-        does."""
+        """Request the token that a spent reasoning budget forces, unless the grammar rejects it.
+
+        Returns whether it was requested.
+        """
         forced = None if self._budget is None else self._budget.forced_token
         if self._budget is None or forced is None:
             return False

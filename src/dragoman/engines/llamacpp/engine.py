@@ -1,4 +1,4 @@
-"""The engine over llama.cpp's server: queueing, slots and delivery. A `core.engine.TokenEngine`."""
+"""The TokenEngine over llama.cpp's server: capabilities, queueing, slots and delivery of outputs."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from .completion_state import CompletionState, ContextExceeded
 from .tokens import TokenText
 from .vision import PromptWriter
 
-# Slot assignment: a prompt gets the llama.cpp slot with the longest common prefix. Pure.
+# Slot assignment: a prompt gets the llama.cpp slot with the longest common prefix.
 #
 # A slot caches its last sequence. Only requests with the same salt may reuse it.
 
@@ -66,20 +66,20 @@ class SlotPool:
         can_reuse = self._count_shared(best, prompt, salt) > 0
         slot = best
         if not can_reuse:
-            # The one that was used the longest time ago, beside a slot in use if there is one: llama.cpp computes a
-            # step in as many passes as there are runs of adjacent slots in use.
+            # The least recently used one, preferably adjacent to a slot in use: llama.cpp computes a step in as many
+            # passes as there are runs of adjacent slots in use.
             used = set(range(len(self._contents))) - set(self._free)
             slot = next((free for free in self._free if used & {free - 1, free + 1}), self._free[0])
         self._free.remove(slot)
         return slot, can_reuse
 
     def release(self, slot: int, tokens: tuple[int, ...], salt: str) -> None:
-        """Release a slot. tokens: the sequence whose computed prefix it holds."""
+        """Release a slot. tokens: the cache keys of the sequence whose computed prefix it holds."""
         self._contents[slot] = (salt, tokens)
         self._free.append(slot)
 
     def count_cached_tokens(self, prompt: Sequence[int], salt: str) -> int:
-        """As PrefixCache.count_cached_tokens, over free slots. The last token is always computed."""
+        """See `PrefixCache.count_cached_tokens`, over free slots. The last token is always computed."""
         longest = max((self._count_shared(slot, prompt, salt) for slot in self._free), default=0)
         return min(longest, len(prompt) - 1)
 
@@ -95,7 +95,7 @@ class SlotPool:
         )
 
 
-# Capabilities of llama.cpp, independent of the model. Pure: does not need llama.cpp.
+# Capabilities. They are independent of the model, and known without llama.cpp.
 
 _FEATURES = frozenset(
     {
@@ -144,6 +144,7 @@ MARGIN_TOKENS = 8
 """Extra tokens per slot: llama.cpp generates somewhat ahead of what it has reported."""
 
 MAX_REJECTIONS = 100
+"""Times that a sequence is queued again after llama.cpp ran out of context, before it fails."""
 
 _CANNOT_RESUME_IMAGES = (
     "This answer to images cannot resume after preemption: llama.cpp accepts it only as text and "
@@ -177,10 +178,13 @@ class _QueuedSequence(ActiveSequence):
 
 
 class LlamaCppEngine:
-    """An engine over a llama.cpp process. Not started yet; the process may run already.
+    """A `core.engine.TokenEngine` over a llama.cpp process, which may be running before the engine is started.
 
     Sequences queue here and get a slot each. When their tokens exceed the context, the one of lowest priority is
-    preempted and resumed later, as in vLLM. prompt_writer: of a vision model. has_native_grammars: see CompletionState.
+    preempted and resumed later, as in vLLM.
+
+    prompt_writer: encodes prompts with images; None for a text-only model.
+    has_native_grammars: see CompletionState.
     """
 
     def __init__(
@@ -198,7 +202,7 @@ class LlamaCppEngine:
         self._connection, self._token_text, self._eog, self._config = connection, token_text, eog, config
         self._clock, self._last_event_at = clock, 0.0
         scheduler = config.scheduler
-        # The tokens of all sequences are counted after each event only if they can exceed the cache at all.
+        # Tokens are counted after each event only if all sequences together can exceed the cache.
         self._can_fill = config.num_kv_tokens < scheduler.max_num_seqs * config.max_model_len
         self._active: ActiveSequences[_QueuedSequence] = ActiveSequences()
         self._waiting: list[_QueuedSequence] = []
@@ -213,7 +217,7 @@ class LlamaCppEngine:
 
     @property
     def num_kv_tokens(self) -> int:
-        """Capacity of the KV cache, in tokens; it is no larger than what all sequences together can use."""
+        """Capacity of the KV cache, in tokens; at most what all sequences together can use."""
         return min(self._config.num_kv_tokens, self._config.scheduler.max_num_seqs * self._config.max_model_len)
 
     @property
@@ -249,16 +253,16 @@ class LlamaCppEngine:
         return Health(problem is None, problem, len(self._waiting), len(self._running), failed, usage)
 
     def count_cached_tokens(self, prompt: Tokens[int], cache_salt: str) -> int:
-        """As PrefixCache.count_cached_tokens."""
+        """See `PrefixCache.count_cached_tokens`."""
         return self._slots.count_cached_tokens(prompt, cache_salt)
 
     async def reset_prefix_cache(self) -> bool | None:
-        """As PrefixCache.reset_prefix_cache."""
+        """See `PrefixCache.reset_prefix_cache`."""
         self._slots.clear_cache()
         return True
 
     def add(self, request: TokenRequest, deliver: OutputCallback) -> None:
-        """As TokenEngine.add."""
+        """See `TokenEngine.add`."""
         if not self._connection.is_open:
             raise EngineError("The engine is not running.")
         if request.images and self._prompt_writer is None:
@@ -306,8 +310,7 @@ class LlamaCppEngine:
             if self._running and needed > self._config.num_kv_tokens:
                 return
             sequence = self._waiting.pop(0)
-            # The silence that `health` measures begins with the first sequence, not with the last event before an idle
-            # time.
+            # `health` measures the time without events from the first sequence on; idle time does not count.
             if not self._running:
                 self._last_event_at = self._clock()
             self._running.append(sequence)
@@ -325,7 +328,7 @@ class LlamaCppEngine:
         try:
             while not state.is_finished:
                 num_before = len(state.output)
-                # After the first completion the slot has this sequence's own tokens, whatever it had before.
+                # After the first completion the slot holds this sequence's own tokens, so they may be reused.
                 body, cached = state.build_body(slot, cached=cached), True
                 if request.images and self._prompt_writer is not None:
                     prompt = await self._prompt_writer.write(self._connection.client, state.tokens, request.images)
@@ -344,7 +347,7 @@ class LlamaCppEngine:
         except DragomanError as error:
             self._active.deliver(sequence, Failed(request.id, error.message))
         except BaseException:
-            # For example a matcher that raises: only this sequence fails. Our own cancellation ends the task.
+            # For example a matcher raised: only this sequence fails. Our own cancellation ends the task.
             task = asyncio.current_task()
             if task is None or task.cancelling():
                 raise

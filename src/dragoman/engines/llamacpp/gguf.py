@@ -1,4 +1,4 @@
-"""Reads the metadata of GGUF files, without tensors, and the settings of an engine that follow from them.
+"""Reads the metadata of GGUF files, without tensors, and derives engine settings from it.
 
 Format: magic, version, counts, then key, type and value of each entry
 (https://github.com/ggml-org/ggml/blob/master/docs/gguf.md). Every length is checked before it is used.
@@ -21,14 +21,20 @@ from ...core.errors import EngineError
 Scalar = int | float | bool | str
 Value = Scalar | tuple[Scalar, ...]
 
+# Value types of GGUF, with the format of each in Python's `struct`.
 _SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 _STRING, _ARRAY = 8, 9
 _VERSIONS = (2, 3)
+# A file of a split model, such as `name-00001-of-00003.gguf`.
 _PART = re.compile(r"(.*)-(\d{5})-of-(\d{5})\.gguf")
 
 
 class GgufMetadata(Struct, frozen=True):
-    """Metadata of a GGUF model. path: of its file, the first of a split model. values: by key."""
+    """The metadata of a GGUF model.
+
+    path: the file; of a split model, the first one.
+    values: metadata values by key.
+    """
 
     path: Path
     values: Mapping[str, Value]
@@ -88,7 +94,7 @@ def read_metadata(path: Path) -> GgufMetadata:
 
 
 def count_parameters(path: Path) -> int:
-    """Count the weights in a GGUF file and the other parts of its model. Raises EngineError."""
+    """Count the weights in a GGUF file, or in all files of a split model. Raises EngineError."""
     total = 0
     for part in find_parts(path):
         try:
@@ -134,12 +140,12 @@ class _Reader:
         return values
 
     def count_parameters(self) -> int:
-        """The numbers in all tensors, from the list of tensors that follows the metadata. Call `read` first."""
+        """Count the numbers in all tensors, from the list that follows the metadata. Call `read` first."""
         total = 0
         for _ in range(self._n_tensors):
             self._read_string()
             dimensions = [int(self._unpack("Q")) for _ in range(int(self._unpack("I")))]
-            # The type and the offset.
+            # Skip the type and the offset.
             self._unpack("I")
             self._unpack("Q")
             total += prod(dimensions)
@@ -180,7 +186,7 @@ class _Reader:
             raise EngineError(f"{self._path} is truncated or damaged: it ends within its metadata")
 
 
-# Engine settings from GGUF metadata: sizes and end tokens. Pure.
+# Engine settings from GGUF metadata: sizes and end tokens.
 
 _EOG = frozenset(
     [

@@ -1,6 +1,6 @@
 """Loads a GGUF file: starts llama.cpp, checks that both tokenizers agree, and builds the engine.
 
-For a pooling model that is an engine of embeddings or of scores, which is here too.
+The engines of pooling models, for embeddings and scores, are defined here too.
 """
 
 from __future__ import annotations
@@ -55,12 +55,14 @@ _KV_TYPES: dict[str, Literal["F16", "BF16", "F32"]] = {
 }
 
 _POOLINGS = {1: Pooling.MEAN, 2: Pooling.CLS, 3: Pooling.LAST}
+"""Poolings by llama.cpp's llama_pooling_type."""
 _RANK_POOLING = 4
-"""By llama.cpp's llama_pooling_type."""
+"""llama.cpp's LLAMA_POOLING_TYPE_RANK, of rerankers."""
 
 _DEFAULT_MAX_INPUT_TOKENS = 8192
 """Default maximum input of a pooling model, tokens: an input is computed in one step, which takes memory."""
 
+# Texts on which tokenizers typically differ: contractions, white space, Unicode, digits, mixed case.
 _TEST_TEXTS = (
     "Hello, world! It's 12345 o'clock, don't you think?",
     "  two  spaces\n\n\tand a tab \r\n \n",
@@ -73,10 +75,10 @@ _TEST_TEXTS = (
 class LlamaCppOptions(Struct, frozen=True):
     """Options of llama.cpp.
 
-    dtype: of the KV cache; weights stay as in the file.
+    dtype: type of the KV cache; weights stay as in the file.
     gpu_layers, threads: as in LaunchSettings.
-    deterministic: no flash attention on a CPU, where it makes a sequence's logits depend much more on the rest of the
-    batch.
+    deterministic: disables flash attention on a CPU, where it makes a sequence's logits depend much more on the rest
+        of the batch.
     """
 
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
@@ -107,7 +109,7 @@ def load(
     clock: Callable[[], float] = time.monotonic,
     projector: Projector | None = None,
 ) -> LoadedGguf:
-    """Load the engine for a GGUF file. Blocking; llama.cpp runs afterwards, the engine is not started yet.
+    """Load the engine for a GGUF file. Blocking. Afterwards llama.cpp runs, but the engine is not started yet.
 
     tokenizer: built from the file's vocabulary.
 
@@ -157,8 +159,10 @@ def load(
 
 
 def _ends_grammars(process: LlamaCppProcess, metadata: GgufMetadata, eog: frozenset[int]) -> bool:
-    """Whether llama.cpp samples each end token at the end of a grammar. If not, warn: grammars are then applied here
-    only."""
+    """Whether llama.cpp samples each end token at the end of a grammar.
+
+    If not, a warning is logged, and only Dragoman applies grammars.
+    """
     names = metadata.get_texts("tokenizer.ggml.tokens")
     end_tokens = {id: names[id] for id in sorted(eog)}
     impossible = find_impossible_end(end_tokens, lambda body: complete(process.socket, process.key, body))
@@ -227,7 +231,7 @@ def _build_launch(metadata: GgufMetadata, config: EngineConfig, options: LlamaCp
 
 
 def _choose_threads(threads: int | None) -> int | None:
-    """Choose the number of threads. llama.cpp's own choice, one for each physical core, ignores affinity and quota."""
+    """Choose the number of threads. llama.cpp's default, one per physical core, ignores affinity and CPU quota."""
     cores = count_usable_cores()
     return cores if threads is None and cores < (os.cpu_count() or 1) else threads
 
@@ -236,7 +240,7 @@ def _choose_threads(threads: int | None) -> int | None:
 
 
 class _PoolingEngine:
-    """Sends one input at a time, so that results do not depend on the rest of a batch."""
+    """The base of pooling engines. Inputs are computed one at a time, so that results do not depend on a batch."""
 
     def __init__(self, connection: LlamaCppConnection, vocab: int, max_tokens: int, max_waiting: int) -> None:
         self._connection, self._vocab, self._max_waiting = connection, vocab, max_waiting
@@ -283,7 +287,7 @@ class _PoolingEngine:
 
 
 class LlamaCppEmbedder(_PoolingEngine):
-    """A `core.engine.Embedder`."""
+    """Implements `core.engine.Embedder`."""
 
     def __init__(
         self, connection: LlamaCppConnection, vocab: int, embedding_info: EmbeddingInfo, max_waiting: int
@@ -302,7 +306,7 @@ class LlamaCppEmbedder(_PoolingEngine):
 
 
 class LlamaCppScorer(_PoolingEngine):
-    """A `core.engine.Scorer`: the first output of a reranker's head."""
+    """Implements `core.engine.Scorer`: a score is the first output of a reranker's head."""
 
     async def score(self, request: ScoreRequest) -> RelevanceScores:
         vectors = await self._compute([pair.ids for pair in request.pairs])

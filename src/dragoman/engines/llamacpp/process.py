@@ -23,7 +23,8 @@ log = logging.getLogger(__name__)
 
 READY = "dragoman: ready"
 CHILD_VARIABLES = {"PYTHONMALLOC": "malloc"}
-"""Of the process: on the heap, Python's objects are not in the mappings whose untouched pages it returns."""
+"""Environment variables of the process. With `malloc`, Python's objects are on the heap, and not in the mappings whose
+zero pages `child.return_untouched_memory` returns."""
 
 _MAX_LOG_LINES = 20
 
@@ -32,15 +33,17 @@ class LaunchSettings(Struct, frozen=True):
     """Settings of the llama.cpp process.
 
     context: tokens of all sequences together.
-    batch, ubatch: of one step, as in llama.cpp.
+    batch, ubatch: maximum tokens of one logical and one physical batch, as in llama.cpp.
     unified: all sequences share one KV cache; otherwise each has an equal part.
     kv_type: type of the cache's numbers, as in ggml.
-    gpu_layers: -1 is llama.cpp's choice.
-    threads: None is llama.cpp's choice.
+    gpu_layers: number of layers on the GPU; -1 is llama.cpp's choice.
+    threads: number of CPU threads; None is llama.cpp's choice.
     flash_attention: llama.cpp uses it where it can.
     pooling: llama.cpp's llama_pooling_type for an embedding model; None for a generative one.
     mmproj: path of the multimodal projector.
     marker: image placeholder in texts.
+    socket: path of the Unix socket to listen on.
+    key: API key that requests must send.
     """
 
     path: str
@@ -61,7 +64,7 @@ class LaunchSettings(Struct, frozen=True):
 
 
 class LlamaCppProcess:
-    """A process that may be restarted after it has ended. `start` and `stop` block."""
+    """The llama.cpp process, which can be restarted after it has ended. `start` and `stop` block."""
 
     def __init__(self, launch: LaunchSettings) -> None:
         self._launch = launch
@@ -93,7 +96,7 @@ class LlamaCppProcess:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            # A new session, so that Ctrl-C reaches only the server, which then stops this process in order.
+            # A new session, so that Ctrl-C reaches only the server, which then stops this process itself.
             start_new_session=True,
             env={**os.environ, **CHILD_VARIABLES},
         )
@@ -101,7 +104,7 @@ class LlamaCppProcess:
         assert child.stdout is not None
         assert child.stderr is not None
         self._log_lines.clear()
-        # Reads all the time, because llama.cpp would block on a pipe that is full.
+        # Reads continuously, because llama.cpp would block on a full pipe.
         log_reader = threading.Thread(target=self._read_log, args=(child.stderr,), name="llamacpp-log", daemon=True)
         log_reader.start()
         try:
@@ -136,6 +139,6 @@ class LlamaCppProcess:
     def _read_log(self, stream: IO[bytes]) -> None:
         with stream:
             for line in stream:
-                text = line.decode(errors="replace").rstrip()
-                self._log_lines.append(text)
-                log.info("llama.cpp: %s", text)
+                log_line = line.decode(errors="replace").rstrip()
+                self._log_lines.append(log_line)
+                log.info("llama.cpp: %s", log_line)

@@ -1,7 +1,7 @@
-"""Token restrictions of a sequence, and the tokens that llama.cpp does not report. Pure.
+"""Token restrictions of a sequence, and the recovery of tokens that llama.cpp does not report. Does no I/O.
 
-llama.cpp samples freely or by its own grammar; every sampled token is checked here. A rejected token is not delivered:
-the next completion samples it again under a bias that excludes all other tokens.
+llama.cpp samples without constraints or by its own grammar; every sampled token is checked here. A rejected token is
+not delivered: the next completion samples again, under a bias that excludes all tokens that are not allowed.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from ...core.errors import EngineError
 Bias = tuple[int, float | bool]
 
 FORCING_BIAS = 200.0
-"""Bias that dominates all others: a factor of e^200, with logits still exact to 2^-16."""
+"""Bias that dominates all others, by a factor of e^200. It is small enough for logits to stay exact to 2^-16."""
 
 
 class PromptPenaltyBias:
-    """Offsets the penalties of the prompt's tokens, which llama.cpp counts: only sampled tokens count, as in vLLM.
+    """Offsets the penalties of the prompt's tokens: llama.cpp counts them, whereas in vLLM only sampled tokens count.
 
     A frequency penalty grows with each occurrence, so the offset is constant. A presence penalty is the same for any
     number of occurrences, so its offset ends when the token is sampled. Exact only without a repetition penalty,
@@ -114,7 +114,7 @@ class TokenFilter:
         blocked_ids, words = self._find_blocked_stop_ids(output), self._request.sampling.bad_words
         if not words:
             return blocked_ids
-        # The last token of each word after whose other tokens the output ends.
+        # The last token of each bad word whose other tokens end the output so far.
         size = len(output)
         starts = [(word[:-1], word[-1]) for word in words if word]
         return blocked_ids | {
@@ -125,10 +125,10 @@ class TokenFilter:
         return self._early_stop_ids if len(output) < self._request.min_tokens else self._forbidden_stop_ids
 
 
-# Recovers tokens that llama.cpp's stream does not report: those that end within a UTF-8 character. Pure.
+# Recovery of tokens that llama.cpp's stream does not report: those that end within a UTF-8 character.
 
 _MAX_CHARACTER_BYTES = 4
-"""Bytes of a character."""
+"""Maximum bytes of a UTF-8 character."""
 
 
 class TokenText:
@@ -142,11 +142,11 @@ class TokenText:
                 self._ids.setdefault(raw, []).append(id)
 
     def __len__(self) -> int:
-        """Tokens of the vocabulary."""
+        """Number of tokens in the vocabulary."""
         return len(self._bytes)
 
     def get_bytes(self, id: int) -> bytes:
-        """Get the bytes of a token; none of an id that the vocabulary does not have."""
+        """Get the bytes of a token; empty for an id outside the vocabulary."""
         return self._bytes[id] if id < len(self._bytes) else b""
 
     def find_letter(self) -> int:
@@ -181,12 +181,12 @@ class TokenText:
             if not ends_mid_character(prefix + text[:cut]):
                 continue
             for id in self._ids.get(text[:cut], ()):
-                for rest in self._find_splits(text[cut:], prefix + text[:cut], count - 1):
-                    yield (id, *rest)
+                for other_ids in self._find_splits(text[cut:], prefix + text[:cut], count - 1):
+                    yield (id, *other_ids)
 
 
 def ends_mid_character(text: bytes) -> bool:
-    """As llama.cpp's validate_utf8: whether the last bytes are an incomplete character."""
+    """Whether the last bytes are an incomplete UTF-8 character, as in llama.cpp's validate_utf8."""
     for back in range(1, min(_MAX_CHARACTER_BYTES, len(text) + 1)):
         byte = text[-back]
         if byte & 0xC0 != 0x80:

@@ -1,7 +1,7 @@
-"""Images for GGUF models: token counts and prompt encoding. Decodes no images.
+"""Images for GGUF models: token counts and prompt encoding. llama.cpp decodes the images.
 
-llama.cpp accepts a prompt with images only as text with markers. Token ids are converted to such text, and only if
-llama.cpp tokenizes it to the same ids.
+llama.cpp accepts a prompt with images only as text with markers. Token ids are converted to such text; a text that
+llama.cpp tokenizes to other ids is rejected.
 """
 
 from __future__ import annotations
@@ -18,7 +18,9 @@ from ..batching import place_images
 from .client import LlamaCppClient, MultimodalPrompt, count_tokens, tokenize
 from .process import LlamaCppProcess
 
+# File signatures of PNG, JPEG and GIF.
 _SIGNATURES = (b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff", b"GIF8")
+# A PNG of one pixel, to try whether the projector accepts images.
 _PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAIAAACQd1PeAAAADElEQVR4nGP4z8AAAAMBAQDJ/pLvAAAAAElFTkSuQmCC"
 
 
@@ -30,20 +32,26 @@ class ImageToken(Struct, frozen=True):
 
 
 class EncodedImage(Struct, frozen=True):
-    """One image in base64, stored in `PreparedImage.model_inputs`. count: tokens that llama.cpp uses for it."""
+    """One image, stored in `PreparedImage.model_inputs`.
+
+    data: the file, in base64.
+    count: number of tokens that llama.cpp uses for it.
+    """
 
     data: str
     count: int
 
 
 class LlamaCppVision:
-    """As `core.images.ImageProcessor`. The constructor blocks and needs a running process. Raises EngineError without
-    image support."""
+    """Implements `core.images.ImageProcessor`.
+
+    The constructor blocks, needs a running process, and raises EngineError if the projector does not support images.
+    """
 
     def __init__(self, process: LlamaCppProcess, marker: str, token: ImageToken) -> None:
         self._process, self._marker, self._token = process, marker, token
         try:
-            # A control token is one token and separates its neighbours, as an image does.
+            # A control token is one token and separates its neighbors, as an image does.
             self._overhead_tokens = self._count_tokens({"type": "text", "text": token.name}) - 1
             self._encode_image(_PIXEL)
         except RequestError as error:
@@ -86,7 +94,10 @@ class LlamaCppVision:
 
 
 class PromptWriter:
-    """Converts token ids with images to text. prefix_ids: ids that llama.cpp prepends to any text."""
+    """Converts token ids with images to text.
+
+    prefix_ids: ids that llama.cpp prepends to any text.
+    """
 
     def __init__(self, token_bytes: Sequence[bytes], marker: str, prefix_ids: tuple[int, ...]) -> None:
         self._token_bytes, self._marker, self._prefix_ids = token_bytes, marker, prefix_ids
@@ -135,7 +146,7 @@ def build_prompt_writer(process: LlamaCppProcess, token_bytes: Sequence[bytes], 
 
 
 def get_encoded_image(image: PreparedImage | PromptImage) -> EncodedImage:
-    """Return the encoding by `LlamaCppVision`."""
+    """Return the image as `LlamaCppVision` encoded it. Raises EngineError for an image of another engine."""
     if not isinstance(image.model_inputs, EncodedImage):
         raise EngineError("the image was preprocessed for another engine")
     return image.model_inputs

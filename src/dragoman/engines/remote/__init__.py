@@ -1,7 +1,7 @@
-"""An engine in a process of its own, which several front ends share: its server, and a client for each front end.
+"""An engine in its own process, shared by several front ends: the server, and the client in each front end.
 
-They talk over a Unix socket. Only processes of one server on one machine use it, so it has no versions and no keys: the
-socket is in a directory of the user.
+They communicate over a Unix socket. Only the processes of one server on one machine use it, so the protocol has neither
+versions nor authentication: the socket is in a directory that only this user can access.
 """
 
 from .client import EngineClient

@@ -1,8 +1,8 @@
-"""A front end's side: a TokenEngine whose work another process does, and its parts.
+"""The front end's side: a TokenEngine that forwards requests to the engine process, with its control and embedder.
 
 A front end connects when it starts, and again whenever the connection is lost: the supervisor keeps the socket open, so
-the connection waits there until the next engine process accepts it. What a front end asked for before is gone with the
-process: its streams end with an error, and requests that had not started are rejected as retryable.
+the connection waits in its backlog until the next engine process accepts it. Requests of the lost process fail: streams
+end with an error, and requests that had not started are rejected as retryable.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 RECONNECT_INTERVAL = 0.5
-"""Seconds between two attempts to connect, where no process listens at all."""
+"""Seconds between attempts to connect while no process listens on the socket."""
 RESTART_TIME = 5.0
 """`Retry-After` while the engine process is being restarted, seconds."""
 
@@ -67,7 +67,7 @@ _LOST = "The engine process has ended unexpectedly and is being restarted; retry
 
 
 class _EngineConnection(asyncio.Protocol):
-    """The connection for sequences."""
+    """The front end's long-lived connection, which carries its sequences."""
 
     def __init__(self, client: EngineClient) -> None:
         self._client, self._buffer = client, FrameBuffer()
@@ -78,7 +78,7 @@ class _EngineConnection(asyncio.Protocol):
         self.transport.write(encode_frame(AttachFrontEnd()))
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - a protocol's
-        # Here, and not in a task that is resumed later: no request may be sent meanwhile.
+        # Called here rather than in a task that runs later, so that no request is sent in between.
         self._client.lose_connection(self)
         if not self.lost.done():
             self.lost.set_result(None)
@@ -91,13 +91,13 @@ class _EngineConnection(asyncio.Protocol):
                 case EngineState() as state:
                     self._client.receive_state(self, state)
                 case _:
-                    pass  # Calls have connections of their own.
+                    pass  # The results of calls arrive on other connections.
 
 
 class EngineClient:
-    """As `core.engine.TokenEngine` and `core.engine.PrefixCache`.
+    """Implements `core.engine.TokenEngine`, `core.engine.PrefixCache` and `core.engine.AdapterLoader`.
 
-    path: of the engine's socket.
+    path: path of the engine's socket.
     """
 
     def __init__(self, path: str, description: EngineDescription) -> None:
@@ -145,9 +145,7 @@ class EngineClient:
         self._active.fail_all()
 
     def health(self) -> Health:
-        """The sequences are those of this front end, so that the sum over front ends is the engine's; the rest is the
-        engine's.
-        """
+        """Report the engine's health, with this front end's sequences: the counts of all front ends add up."""
         running = self._active.num_started
         waiting = len(self._active) - running
         state = self._state
@@ -157,11 +155,11 @@ class EngineClient:
         return Health(state.ready, state.reason, waiting, running, kv_cache_usage=state.kv_cache_usage)
 
     def add(self, request: TokenRequest, deliver: OutputCallback) -> None:
-        """As TokenEngine.add. What the engine rejects is delivered as Rejected."""
+        """See `TokenEngine.add`. What the engine rejects is delivered as Rejected."""
         if self._connecting is None:
             raise EngineError("The engine is not running.")
         connection = self._connection
-        # uvloop closes a transport before it reports that, and writing to it raises.
+        # uvloop closes a transport before it calls `connection_lost`, and writing to a closed one raises.
         if connection is None or connection.transport.is_closing():
             raise Overloaded(_LOST, retry_after=RESTART_TIME)
         self._active.check_admission(request.id)
@@ -201,15 +199,15 @@ class EngineClient:
         """Unknown: the cache is in another process."""
 
     async def reset_prefix_cache(self) -> bool | None:
-        """As PrefixCache.reset_prefix_cache."""
+        """See `PrefixCache.reset_prefix_cache`."""
         return await self.call(ResetCacheCall(), bool | None)
 
     async def load_adapter(self, name: str, path: str) -> None:
-        """As AdapterLoader.load_adapter."""
+        """See `AdapterLoader.load_adapter`."""
         await self.call(LoadAdapterCall(name, path), None)
 
     async def unload_adapter(self, name: str) -> None:
-        """As AdapterLoader.unload_adapter."""
+        """See `AdapterLoader.unload_adapter`."""
         try:
             await self.call(UnloadAdapterCall(name), None)
         except EngineError as error:
@@ -217,23 +215,23 @@ class EngineClient:
             log.warning("the adapter %s was not unloaded: %s", name, error.message)
 
     async def call(self, call: EngineCall, kind: type[T] | object) -> T:
-        """Run a control call in the engine process; cancelling it cancels it there. kind: of the result.
+        """Run a control call in the engine process; cancelling it here cancels it there. kind: type of the result.
 
         Raises:
             DragomanError: what the call raised.
-            Overloaded: the engine process does not run, or has ended meanwhile.
+            Overloaded: the engine process is not running, or has ended meanwhile.
         """
         connection = self._connection
         if connection is None:
             raise Overloaded(_LOST, retry_after=RESTART_TIME)
         try:
             reader, writer = await asyncio.open_unix_connection(self._path)
-            # So that `lose_connection` can abort it: the socket outlives the process, and a connection that it has not
-            # accepted would wait there for the next one.
+            # Added so that `lose_connection` can abort it: the socket outlives the process, and a connection that was
+            # not accepted would wait for the next process.
             self._calls.add(writer)
             try:
                 if self._connection is not connection:
-                    # It would wait for the next engine process, however long that takes to start.
+                    # Without this check the call would wait until the next engine process has started.
                     raise ConnectionResetError("the engine process has ended")
                 writer.write(encode_frame(call))
                 await writer.drain()
@@ -244,7 +242,7 @@ class EngineClient:
         except (OSError, asyncio.IncompleteReadError) as error:
             raise Overloaded(_LOST, retry_after=RESTART_TIME) from error
         assert isinstance(message, CallResult)
-        # The state of a process that has been replaced meanwhile says nothing about its successor.
+        # The state of a process that has been replaced meanwhile does not apply to its successor.
         if self._state is not None and self._state.epoch == message.state.epoch:
             self._adopt_state(message.state)
         if message.error is not None:
@@ -264,7 +262,7 @@ class EngineClient:
                 self._active.deliver(sequence, output)
 
     def receive_state(self, connection: _EngineConnection, state: EngineState) -> None:
-        # Only now does a process respond: until it accepts it, a connection merely waits at the supervisor's socket.
+        # Connected only now: before a process accepts it, a connection merely waits in the socket's backlog.
         self._connection = connection
         self._adopt_state(state)
         self._connected.set()
@@ -284,7 +282,7 @@ class EngineClient:
             try:
                 _, connection = await loop.create_unix_connection(lambda: _EngineConnection(self), self._path)
             except OSError:
-                # No supervisor holds the socket, or too many wait there.
+                # No supervisor holds the socket, or its backlog is full.
                 await asyncio.sleep(RECONNECT_INTERVAL)
                 continue
             try:
@@ -293,8 +291,8 @@ class EngineClient:
                 connection.transport.close()
 
     def lose_connection(self, connection: _EngineConnection) -> None:
-        """The engine process has ended: end what it had. What has not started may be sent again by the client."""
-        # Lost before a process had accepted it, or after `stop`: no request depends on it.
+        """End all sequences, because the engine process has ended. Those that had not started are retryable."""
+        # The connection was lost before a process accepted it, or after `stop`: no request depends on it.
         if self._connection is not connection:
             return
         self._connection = None
@@ -311,7 +309,7 @@ class EngineClient:
 
 
 class EngineClientControl:
-    """As `core.control.EngineControl` and `core.control.Trainable`, for the engine of all front ends."""
+    """Implements `core.control.EngineControl` and `core.control.Trainable` for the engine that all front ends share."""
 
     def __init__(self, client: EngineClient) -> None:
         self._client = client
@@ -351,7 +349,7 @@ class EngineClientControl:
 
 
 class RemoteEmbedder:
-    """As `core.engine.Embedder`. Started and stopped with its engine."""
+    """Implements `core.engine.Embedder`. It is started and stopped with its engine."""
 
     def __init__(self, client: EngineClient, embedding_info: EmbeddingInfo) -> None:
         self._client, self._embedding_info = client, embedding_info

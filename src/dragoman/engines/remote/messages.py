@@ -1,7 +1,7 @@
-"""The messages between an engine process and its front ends, in MessagePack and in frames of `core.frames`.
+"""The messages between an engine process and its front ends, encoded as MessagePack in frames of `core.frames`.
 
-A front end has one connection for its sequences. Each control call has a connection of its own, so that weights of
-gigabytes delay no token.
+A front end has one connection for its sequences. Each control call has its own connection, so that gigabytes of weights
+do not delay tokens.
 """
 
 from __future__ import annotations
@@ -42,8 +42,9 @@ from ...core.request import Extras, Sampling
 class EngineDescription(Struct, frozen=True):
     """The properties of an engine that a front end must know before it is connected.
 
-    embedding_info: of its embedder; None without one.
-    has_control, is_trainable, has_cache, has_adapters: whether it has these parts.
+    embedding_info: properties of its embedder; None without one.
+    has_control, is_trainable, has_cache, has_adapters: whether it supports EngineControl, SucceedingTrainable,
+        PrefixCache and HostedAdapters.
     """
 
     capabilities: Capabilities
@@ -57,11 +58,14 @@ class EngineDescription(Struct, frozen=True):
 
 
 class AttachFrontEnd(Struct, frozen=True, array_like=True, tag="attach"):
-    """The first message of the connection for sequences. The engine answers with its state, whenever it changes."""
+    """The first message of the connection for sequences. The engine sends its state now and whenever it changes."""
 
 
 class AddRequest(Struct, frozen=True, array_like=True, tag="add"):
-    """A TokenRequest without what is of use in its own process only. is_constrained: it has a matcher."""
+    """A TokenRequest, without the fields that only its own process can use.
+
+    is_constrained: whether it has a matcher, which the engine process builds from the grammar.
+    """
 
     id: str
     prompt: tuple[int, ...]
@@ -151,7 +155,11 @@ FrontEndMessage = AttachFrontEnd | AddRequest | AbortRequest | EngineCall
 
 
 class SentError(Struct, frozen=True, array_like=True):
-    """A DragomanError. kind: the name of its class. limit, prompt, at_least: of ContextTooLong."""
+    """A DragomanError that can be encoded.
+
+    kind: name of the class.
+    limit, prompt, at_least: fields of ContextTooLong.
+    """
 
     kind: str
     message: str
@@ -167,7 +175,7 @@ class SentError(Struct, frozen=True, array_like=True):
         fields = error.message, error.param, error.code, error.retry_after
         if isinstance(error, ContextTooLong):
             return cls(ContextTooLong.__name__, *fields, error.limit, error.prompt, error.at_least)
-        # The nearest class that the other process can build: engines may raise subclasses of their own.
+        # The nearest class that the other process can build: engines may raise their own subclasses.
         kind = next((base for base in type(error).__mro__ if base in _ERRORS.values()), EngineError)
         return cls(kind.__name__, *fields)
 
@@ -184,7 +192,7 @@ _ERRORS: dict[str, type[DragomanError]] = {
 
 
 class SentRejection(Struct, frozen=True, array_like=True, tag=6):
-    """As `core.engine.Rejected`."""
+    """A `core.engine.Rejected` that can be encoded."""
 
     id: str
     error: SentError
@@ -194,18 +202,18 @@ SentOutput = Scheduled | PromptLogprobs | Sampled | WeightVersionSet | Ended | F
 
 
 class OutputBatch(Struct, frozen=True, array_like=True, tag=0, gc=False):
-    """The outputs of a front end's sequences in a step, in order; in several steps, if it reads slowly."""
+    """The outputs of a front end's sequences in one step, in order; of several steps if the front end reads slowly."""
 
     outputs: list[SentOutput]
 
 
 class EngineState(Struct, frozen=True, array_like=True, tag=1):
-    """The state of the engine, which all front ends know.
+    """The state of the engine, which is sent to all front ends.
 
-    epoch: differs in each engine process.
-    version: grows with each change.
+    epoch: identifies the engine process.
+    version: increases with each change.
     kv_cache_usage, ready, reason: as in `Health`.
-    adapters: names and paths of the loaded ones.
+    adapters: names and paths of the loaded adapters.
     """
 
     epoch: int
@@ -220,9 +228,9 @@ class EngineState(Struct, frozen=True, array_like=True, tag=1):
 
 
 class EngineChanges(Struct, frozen=True):
-    """The changes at run time that the next engine process has to repeat.
+    """Changes at run time that a new engine process must restore.
 
-    adapters: names and paths of the loaded ones.
+    adapters: names and paths of the loaded adapters.
     """
 
     weights: WeightHistory
@@ -230,7 +238,12 @@ class EngineChanges(Struct, frozen=True):
 
 
 class CallResult(Struct, frozen=True, array_like=True, tag=2):
-    """The answer to an EngineCall. value: the result in MessagePack. state: after the call."""
+    """The answer to an EngineCall.
+
+    state: the engine's state after the call.
+    value: the result in MessagePack.
+    error: the error of a failed call; otherwise None.
+    """
 
     state: EngineState
     value: msgspec.Raw
@@ -241,7 +254,7 @@ EngineMessage = OutputBatch | EngineState | CallResult
 
 
 def _convert_number(value: object) -> int | float:
-    """Convert the numbers of numpy, which engines of third parties deliver."""
+    """Convert numbers of numpy, which third-party engines may deliver."""
     if isinstance(value, Integral):
         return int(value)
     if isinstance(value, Real):

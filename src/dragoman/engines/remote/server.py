@@ -1,7 +1,7 @@
-"""The engine's side: serves one TokenEngine to front ends.
+"""The engine's side: serves one TokenEngine to several front ends.
 
-The engine is one for all: its waiting queue, its KV cache with the prefixes, its adapters and weights. A front end that
-disconnects, for whatever reason, leaves nothing behind: its sequences are aborted.
+All front ends share the engine's queue, prefix cache, adapters and weights. When a front end disconnects, its sequences
+are aborted.
 """
 
 from __future__ import annotations
@@ -67,9 +67,9 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 STATE_INTERVAL = 0.25
-"""Seconds between two looks at the engine's state."""
+"""Seconds between polls of the engine's state."""
 MAX_UNSENT = 1 << 20
-"""Outputs that a front end may leave unread. One that hangs is disconnected, before they fill the memory."""
+"""Maximum outputs that a front end may leave unread. One that hangs is disconnected before they fill the memory."""
 
 _FAILURE = "The engine failed; see the server's log."
 
@@ -78,14 +78,14 @@ MatcherBuilder = Callable[[AddRequest], Awaitable[Matcher]]
 
 
 class HostedAdapters(Protocol):
-    """The adapters of the engine."""
+    """The interface to the engine's LoRA adapters."""
 
     def list_entries(self) -> Sequence[tuple[str, str]]:
-        """Names and paths of the loaded ones."""
+        """List the names and paths of the loaded adapters."""
         ...
 
     async def load(self, name: str, path: str) -> None:
-        """Load an adapter, replacing one of that name. Raises RequestError."""
+        """Load an adapter; it replaces one with the same name. Raises RequestError."""
         ...
 
     async def unload(self, name: str) -> None:
@@ -95,7 +95,7 @@ class HostedAdapters(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class HostedEngine:
-    """An engine and its parts; None for what it does not have."""
+    """An engine and its optional parts; a part that it does not have is None."""
 
     engine: TokenEngine
     max_model_len: int
@@ -108,10 +108,10 @@ class HostedEngine:
     adapters: HostedAdapters | None = None
 
     def describe(self) -> EngineDescription:
-        """Images are not among the features: what a processor makes of them stays in its own process."""
-        own = self.engine.capabilities
+        """Describe the engine, without images: preprocessed images cannot be sent to another process."""
+        capabilities = self.engine.capabilities
         return EngineDescription(
-            msgspec.structs.replace(own, features=own.features - {Feature.IMAGES}),
+            msgspec.structs.replace(capabilities, features=capabilities.features - {Feature.IMAGES}),
             self.max_model_len,
             self.num_kv_tokens,
             None if self.embedder is None else self.embedder.embedding_info,
@@ -125,9 +125,9 @@ class HostedEngine:
 class EngineServer:
     """Serves an engine on a listening Unix socket.
 
-    listener: stays open when the server stops, so that front ends wait there for the next engine process.
-    inherited: what an engine process that has ended had; None for the first one.
-    on_change: called with what the next process has to know, before the front end whose call changed it is answered.
+    listener: stays open when the server stops, so that front ends can wait for the next engine process.
+    inherited: the changes to restore from the previous engine process; None for the first one.
+    on_change: called with the changes that a new process must restore, before the call that made them is answered.
     """
 
     def __init__(
@@ -145,7 +145,7 @@ class EngineServer:
         self._tasks: list[asyncio.Task[None]] = []
         self._state = self._read_state(0)
         self.failed = asyncio.Event()
-        """Set when the engine has failed for good: it is of no use any more."""
+        """Set when the engine has failed and cannot recover."""
         self.idle = asyncio.Event()
         """Set while no front end is attached."""
         self.idle.set()
@@ -161,19 +161,19 @@ class EngineServer:
         self._tasks = [asyncio.create_task(self._accept()), asyncio.create_task(self._watch_state())]
 
     async def stop(self) -> None:
-        """Stop the engine; sequences that still run fail."""
+        """Stop the engine; running sequences fail."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         if self._hosted.embedder is not None:
             await self._hosted.embedder.stop()
         await self._hosted.engine.stop()
-        # Last, so that the failures of the sequences that still ran are sent.
+        # Last, so that the failures of running sequences are sent.
         for connection in tuple(self._connections):
             connection.close()
 
     async def _succeed(self, inherited: EngineChanges) -> None:
-        """Load the weights and adapters of the engine of a process that has ended, as far as that is possible."""
+        """Restore the weights and adapters of the previous engine process, as far as possible."""
         hosted = self._hosted
         if hosted.trainable is not None:
             await hosted.trainable.succeed(inherited.weights)
@@ -188,7 +188,7 @@ class EngineServer:
             try:
                 await hosted.adapters.load(name, path)
             except Exception as error:
-                # Requests for it find no model of this name, whereas another adapter of this name would answer.
+                # Unloaded, so that requests for it fail rather than use another adapter of the same name.
                 log.error("the adapter %s cannot be loaded again from %s: %s", name, path, error)
                 await hosted.adapters.unload(name)
 
@@ -201,7 +201,7 @@ class EngineServer:
         return self._state
 
     def broadcast_state(self) -> None:
-        """Send the state, if it has changed, to all front ends; before them, `on_change` gets what it needs."""
+        """Call `on_change` if there are new changes, then send the state to all front ends if it has changed."""
         if (changes := self._read_changes()) != self._changes:
             self._changes = changes
             self._on_change(changes)
@@ -246,7 +246,7 @@ class EngineServer:
             try:
                 client, _ = await loop.sock_accept(self._listener)
             except OSError as error:
-                # Too many open files, for example; what waits is accepted later.
+                # For example too many open files; waiting connections are accepted later.
                 log.error("cannot accept a front end: %s", error)
                 await self._sleep(STATE_INTERVAL)
                 continue
@@ -263,16 +263,16 @@ class EngineServer:
 
 
 class _FrontEndConnection(asyncio.Protocol):
-    """A connection: of a front end for its sequences, or of one control call."""
+    """A connection from a front end: for its sequences, or for one control call."""
 
     def __init__(self, server: EngineServer, hosted: HostedEngine) -> None:
         self._server, self._hosted = server, hosted
         self._buffer = FrameBuffer()
         self._outputs: list[SentOutput] = []
         self._matchers: dict[str, Matcher | None] = {}
-        """Of the sequences that have not ended."""
+        """The matchers of the sequences that have not ended, by id; None for an unconstrained one."""
         self._tasks: dict[str, asyncio.Task[None]] = {}
-        """Control calls, and sequences whose matcher is being built."""
+        """The task of a control call, and those that build matchers, by sequence id."""
         self._is_writable = True
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -322,7 +322,7 @@ class _FrontEndConnection(asyncio.Protocol):
         self._transport.close()
 
     def send_state(self, state: EngineState) -> None:
-        # What was delivered before belongs before it.
+        # Outputs that were delivered before the change are sent first.
         self._flush()
         self._send(state)
 
@@ -373,7 +373,7 @@ class _FrontEndConnection(asyncio.Protocol):
         self._enqueue(SentRejection(id, SentError.of(_convert_error(error))))
 
     def _deliver(self, output: TokenOutput) -> None:
-        """Called by the engine, for all sequences of a step in the same iteration of the event loop."""
+        """Queue an output. The engine delivers all outputs of a step in one iteration of the event loop."""
         if type(output) is Sampled:
             self._enqueue(output)
             return
@@ -388,7 +388,7 @@ class _FrontEndConnection(asyncio.Protocol):
 
     def _enqueue(self, output: SentOutput) -> None:
         if not self._outputs:
-            # After the other outputs of this step, so that they share one frame and one write.
+            # Called after the other outputs of this step are queued, so that they share one frame and one write.
             asyncio.get_running_loop().call_soon(self._flush)
         self._outputs.append(output)
         if len(self._outputs) > MAX_UNSENT:
@@ -396,7 +396,7 @@ class _FrontEndConnection(asyncio.Protocol):
             self._transport.abort()
 
     def _flush(self) -> None:
-        """Send what has been delivered, as one frame; nothing while the front end reads slowly."""
+        """Send the queued outputs in one frame; they stay queued while the front end reads slowly."""
         if self._outputs and self._is_writable:
             outputs, self._outputs = self._outputs, []
             self._send(OutputBatch(outputs))
@@ -407,7 +407,7 @@ class _FrontEndConnection(asyncio.Protocol):
             value = await _run_call(self._hosted, call)
         except Exception as error:
             sent_error = SentError.of(_convert_error(error))
-        # Before the result: when the caller continues, the change is on its way to all front ends.
+        # Before the result, so that the change has been sent to all front ends when the caller continues.
         self._server.broadcast_state()
         self._send(CallResult(self._server.state, msgspec.Raw(msgspec.msgpack.encode(value)), sent_error))
 
