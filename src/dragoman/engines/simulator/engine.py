@@ -505,7 +505,7 @@ class SimulatorEngine:
         self._down_reason = None
 
     async def pause(self, mode: PauseMode = "abort", *, clear_cache: bool = True) -> None:
-        """Pause generation, see `EngineControl.pause`. New requests queue; with mode keep, running ones keep their blocks."""
+        """Pause generation, see `EngineControl.pause`. New requests queue; mode keep keeps the blocks of running ones."""
         if mode == "wait":
             raise Unsupported(
                 "A simulated engine cannot wait for running requests: use `abort` or `keep`.", param="mode"
@@ -547,7 +547,7 @@ class SimulatorEngine:
 
     @property
     def sleep_level(self) -> int:
-        """See `Control.sleep_level`."""
+        """See `EngineControl.sleep_level`."""
         return self._sleep_level
 
     async def reset_prefix_cache(self) -> bool:
