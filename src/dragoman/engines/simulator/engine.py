@@ -505,7 +505,7 @@ class SimulatorEngine:
         self._down_reason = None
 
     async def pause(self, mode: PauseMode = "abort", *, clear_cache: bool = True) -> None:
-        """Pause generation, see `EngineControl.pause`. New requests queue; mode keep keeps the blocks of running ones."""
+        """Pause generation, see `EngineControl.pause`. New requests queue; with mode keep, running ones keep blocks."""
         if mode == "wait":
             raise Unsupported(
                 "A simulated engine cannot wait for running requests: use `abort` or `keep`.", param="mode"

@@ -1,7 +1,7 @@
 """Data-parallel ranks in real time: each runs an engine core, delivers its tokens at the end of each step, and counts.
 
-A rank schedules its `tick` with `call_at` of its clock, a `TimerQueue` on the event loop. `DataParallelBalancer` selects
-the rank of each request.
+A rank schedules its `tick` with `call_at` of its clock, a `TimerQueue` on the event loop. `DataParallelBalancer`
+selects the rank of each request.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ class LiveRequest:
         self.deliver, self.sequence, self.reply = deliver, sequence, reply
         self.stop_token_ids, self.min_tokens = request.stop_token_ids, request.min_tokens
         self.logprobs, self.prompt_logprobs = request.logprobs, request.prompt_logprobs
-        # Only logprobs need the generator: the reply has its own.
+        # Stored only for logprobs; the reply holds its own reference.
         self.rng = None if request.logprobs is None and request.prompt_logprobs is None else rng
         self.choices = 0 if request.choice else 1 if request.origin is None else request.origin.choices
         self.tokens, self.reply_tokens, self.lora = contents.tokens, reply.tokens, lora
@@ -555,8 +555,8 @@ class DataParallelBalancer:
 _TOLERANCE = 0.000502
 """Seconds by which callbacks may run early.
 
-uvloop's clock counts milliseconds, and its timers round to the nearest one. If a timer that was rounded down did not run
-the callbacks of the next half millisecond, the loop would spin until they are due.
+uvloop's clock counts milliseconds, and its timers round to the nearest one. If a timer that was rounded down did not
+run the callbacks of the next half millisecond, the loop would spin until they are due.
 """
 
 
