@@ -70,7 +70,7 @@ class LoraLayers:
         self._active: list[tuple[LoraWeights, Tensor]] = []
 
     def read(self, directory: Path) -> LoraWeights:
-        """Read an adapter. Raises RequestError if it does not fit this network, or is not plain LoRA of linear layers."""
+        """Read an adapter. Raises RequestError unless it fits this network and is plain LoRA of linear layers."""
         config = _read_config(directory)
         try:
             tensors: dict[str, Tensor] = safetensors.torch.load_file(directory / "adapter_model.safetensors")

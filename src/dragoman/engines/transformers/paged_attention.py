@@ -42,7 +42,7 @@ KernelContext: TypeAlias = Callable[[], AbstractContextManager[None]]
 
 
 def allocate_slots(num_slots: int, like: Tensor) -> Tensor:
-    """Allocate a pool of zeros, [slots, ...], for entries with the shape and dtype of those of `like`, [entries, ...]."""
+    """Allocate a pool of zeros, [slots, ...], for entries like those of `like`, [entries, ...]."""
     shape = (num_slots, *like.shape[1:])
     if like.device.type != "cpu":
         return like.new_zeros(shape)
@@ -74,7 +74,7 @@ class KvPool:
         return layer
 
     def zero_blocks(self, blocks: Sequence[int]) -> None:
-        """Zero reused blocks. Masked entries have weight 0, but 0 * NaN is NaN: stale values could affect a sequence."""
+        """Zero reused blocks. Masked entries have weight 0, but 0 * NaN is NaN: stale values could change results."""
         for parts in self._layers.values():
             for part in parts:
                 part.view(-1, BLOCK_SIZE, *part.shape[1:])[list(blocks)] = 0
