@@ -280,8 +280,8 @@ class ScriptState:
         for state in self._entries:
             if state.accepts(subject):
                 return state.use()
-        last = subject.text if len(subject.text) <= 80 else subject.text[:79] + "…"
-        context = f"The last {subject.role} message is {last!r}."
+        shown_text = subject.text if len(subject.text) <= 80 else subject.text[:79] + "…"
+        context = f"The last {subject.role} message is {shown_text!r}."
         if self.is_empty:
             message = "The script is empty, and this engine only returns replies from its script."
         elif self._entries[-1].entry.match is None:
@@ -347,10 +347,10 @@ def parse_directives(conversation: Conversation) -> ScriptEntry | None:
     """
     try:
         messages = conversation.messages
-        last = next((message for message in reversed(messages) if message.role in {Role.USER, Role.TOOL}), None)
-        if last is None:
+        last_message = next((message for message in reversed(messages) if message.role in {Role.USER, Role.TOOL}), None)
+        if last_message is None:
             return None
-        if replies := _split_replies(extract_text(last)):
+        if replies := _split_replies(extract_text(last_message)):
             # No message follows, except an assistant message that the client wants continued.
             return _build_entry(replies[0], conversation)
         for index in range(len(messages) - 1, -1, -1):

@@ -314,7 +314,7 @@ class KvTransfers:
         return msgspec.structs.replace(last, kv_transfer_params=msgspec.json.encode(params).decode())
 
     def release(self, id: str, at: float) -> None:
-        """Release a lease after another instance fetched it or cancelled. Idempotent."""
+        """Release a lease after another instance has fetched its blocks or cancelled the fetch. Idempotent."""
         # A sequence may be waiting for these blocks while no step is running whose end would schedule it.
         self._leases.release(id)
         self._call_at(at, self._wake)
@@ -337,7 +337,7 @@ class KvTransfers:
             self._call_at(due, self._complete_transfers)
 
     def _complete_transfers(self, at: float) -> None:
-        # Timers are not canceled when another transfer moves the end, so this one may be outdated.
+        # Timers are not cancelled when another transfer moves the end, so this one may be outdated.
         if at == self._link_timer_at:
             self._link_timer_at = None
         for id in self._link.pop_completed(at):

@@ -154,7 +154,7 @@ class MemoizedLatency:
         self._curves: dict[int, tuple[float, float]] = {}
 
     def __call__(self, tokens: int, context: int, pairs: float, sequences: int) -> float:
-        model, (own, expert) = self._model, self._read_curves(tokens)
+        model, (token_seconds, expert_seconds) = self._model, self._read_curves(tokens)
         total = (
             model.base
             + model.per_context_token * context
@@ -163,16 +163,16 @@ class MemoizedLatency:
         )
         if pairs:
             total += model.per_mixed_sequence * sequences
-        return max(model.floor, total + own + expert)
+        return max(model.floor, total + token_seconds + expert_seconds)
 
     def compute_decoding(self, sequences: int, contexts: NDArray[np.int64]) -> NDArray[np.float64]:
         """Compute the durations of steps in which the same sequences decode, without prompts.
 
         contexts: for each step, the context of its `StepLoad`.
         """
-        model, (own, expert) = self._model, self._read_curves(sequences)
+        model, (token_seconds, expert_seconds) = self._model, self._read_curves(sequences)
         total = model.base + model.per_context_token * contexts + model.per_sequence * sequences
-        return np.maximum(model.floor, total + own + expert)
+        return np.maximum(model.floor, total + token_seconds + expert_seconds)
 
     def _read_curves(self, tokens: int) -> tuple[float, float]:
         if (curves := self._curves.get(tokens)) is None:

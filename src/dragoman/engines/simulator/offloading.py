@@ -286,9 +286,9 @@ class KvOffloading:
         state.reset()
         if state.transfers:
             return None
-        known = sequence.num_prompt_tokens + sequence.num_output_tokens
-        self._extend_keys(state, sequence, known)
-        begin, end = num_cached // size, known // size
+        num_known = sequence.num_prompt_tokens + sequence.num_output_tokens
+        self._extend_keys(state, sequence, num_known)
+        begin, end = num_cached // size, num_known // size
         keys = state.keys[begin:end] if end * size - num_cached >= size else []
         keys = list(takewhile(self.cache.has, keys))
         if any(map(self.cache.is_written, keys)):
@@ -324,9 +324,11 @@ class KvOffloading:
         aborted: whether it ends before its last token.
         """
         state = self._requests[sequence]
-        known = sequence.num_prompt_tokens + sequence.num_output_tokens
+        num_known = sequence.num_prompt_tokens + sequence.num_output_tokens
         # The last sampled token is never computed, so the cache has no keys and values for it.
-        state.finished_tokens = min(num_computed, known) if aborted else max(sequence.num_prompt_tokens, known - 1)
+        state.finished_tokens = (
+            min(num_computed, num_known) if aborted else max(sequence.num_prompt_tokens, num_known - 1)
+        )
         self._extend_keys(state, sequence, state.finished_tokens)
         for id in state.transfers:
             transfer = self._transfers[id]
@@ -395,8 +397,8 @@ class KvOffloading:
         state, per_chunk = self._requests[sequence], self.config.blocks_per_chunk
         num_tokens = state.finished_tokens
         if num_tokens is None:
-            known = sequence.num_prompt_tokens + sequence.num_output_tokens
-            num_tokens = min(sequence.num_computed_tokens, known)
+            num_known = sequence.num_prompt_tokens + sequence.num_output_tokens
+            num_tokens = min(sequence.num_computed_tokens, num_known)
             self._extend_keys(state, sequence, num_tokens)
         if self.config.offload_prompt_only:
             num_tokens = min(num_tokens, sequence.num_prompt_tokens)

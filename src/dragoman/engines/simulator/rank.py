@@ -545,9 +545,11 @@ class DataParallelBalancer:
         if count == 1:
             return ranks[0]
         # `min` returns the first of equals, so starting after the last chosen rank makes ties go round robin.
-        least = min((ranks[(self._next_rank + step) % count] for step in range(count)), key=lambda rank: rank.load)
-        self._next_rank = (least.number + 1) % count
-        return least
+        least_loaded = min(
+            (ranks[(self._next_rank + step) % count] for step in range(count)), key=lambda rank: rank.load
+        )
+        self._next_rank = (least_loaded.number + 1) % count
+        return least_loaded
 
 
 # Timers on the event loop's clock: one loop timer for all streams; a late call does not move other deadlines.

@@ -113,7 +113,7 @@ class SchedulerOutput:
 
     @property
     def load(self) -> StepLoad:
-        """The load of this step; valid only until the next `schedule`."""
+        """The load of this step. Read it right after `schedule`, before the sequences change."""
         decodes, chunks, lora_tokens = self.decodes, self.chunks, 0
         if self.has_loras:
             lora_tokens = sum(1 + self.drafts.get(sequence, 0) for sequence in decodes if sequence.lora)

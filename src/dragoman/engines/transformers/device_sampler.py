@@ -75,8 +75,10 @@ class DeviceSampledRows:
             for begin in range(0, len(on_device), size):
                 part = on_device[begin : begin + size]
                 rows = _copy_to_device(np.array(part), logits.device)
-                chosen = _choose_tokens(self._logits[rows], [states[row] for row in part], [masks[row] for row in part])
-                tokens[rows] = chosen.where(tokens[rows] != NO_TOKEN, NO_TOKEN)
+                row_tokens = _choose_tokens(
+                    self._logits[rows], [states[row] for row in part], [masks[row] for row in part]
+                )
+                tokens[rows] = row_tokens.where(tokens[rows] != NO_TOKEN, NO_TOKEN)
             self.tokens, scores = self._read_results(tokens, scored)
         self._scores = dict(zip(scored, scores, strict=True))
         for row in on_host:
@@ -194,25 +196,25 @@ def _draw(logits: Tensor, states: Sequence[SamplingState]) -> Tensor:
     top_k, *fractions = _copy_to_device(np.array(columns, np.int64)[:, :, None], device)
     logits /= temperature
     logits.masked_fill_(logits < limit, -torch.inf)
-    most = max(top_ks)
-    if most < vocab or any(sampling.top_p < 1 for sampling in samplings):
-        logits.masked_fill_(~_find_top_tokens(logits, top_k, most, fractions[:2]), -torch.inf)
+    max_top_k = max(top_ks)
+    if max_top_k < vocab or any(sampling.top_p < 1 for sampling in samplings):
+        logits.masked_fill_(~_find_top_tokens(logits, top_k, max_top_k, fractions[:2]), -torch.inf)
     weights = _weigh(logits, vocab)
     sums = weights.cumsum(dim=1)
     target = _multiply(sums[:, -1:], fractions[2], fractions[3])
     return torch.searchsorted(sums, target.contiguous(), right=True)[:, 0]
 
 
-def _find_top_tokens(logits: Tensor, top_k: Tensor, most: int, share: Sequence[Tensor]) -> Tensor:
+def _find_top_tokens(logits: Tensor, top_k: Tensor, max_top_k: int, share: Sequence[Tensor]) -> Tensor:
     """Find the tokens that top_k and then top_p keep: those above a limit, and of those equal to it the lowest ids.
 
-    most: the largest top_k.
+    max_top_k: the largest top_k.
     share: top_p, split by `_split_fraction`.
     """
     vocab = logits.shape[1]
     # On MPS, topk has a limit that depends on the system's version.
-    if most <= _MAX_TOP_K and logits.device.type != "mps":
-        ranked = logits.topk(most, dim=1).values
+    if max_top_k <= _MAX_TOP_K and logits.device.type != "mps":
+        ranked = logits.topk(max_top_k, dim=1).values
     else:
         ranked = logits.sort(dim=1, descending=True).values
     least = ranked.gather(1, top_k - 1)
@@ -257,8 +259,8 @@ def _compute_logprobs(logits: Tensor, tokens: Tensor, num_top: int, ids: Sequenc
     wide, vocab = _get_wide_dtype(logits.device), logits.shape[1]
     best = logits.amax(dim=1, keepdim=True)
     total = _weigh(logits - best, vocab).sum(dim=1, keepdim=True).to(wide) / _choose_scale(vocab)
-    chosen = logits.gather(1, tokens.clamp(min=0)[:, None])
-    selected, columns = [chosen], [(logits > chosen).sum(dim=1, keepdim=True) + 1]
+    token_logits = logits.gather(1, tokens.clamp(min=0)[:, None])
+    selected, columns = [token_logits], [(logits > token_logits).sum(dim=1, keepdim=True) + 1]
     if num_top:
         ranked, order = logits.sort(dim=1, descending=True, stable=True)
         selected.append(ranked[:, :num_top])

@@ -156,7 +156,7 @@ def build_paged_model(network: Network, attention_backend: str = "auto") -> tupl
         with reduce_limits(network):
             prompts = build_trial_prompts(model.vocab, model.max_positions)
             expected = [_compute_reference(network, prompt) for prompt in prompts]
-    except Exception as error:  # whatever the library's own code may raise
+    except Exception as error:  # the library's code may raise any exception
         reason = error.message if isinstance(error, EngineError) else f"{type(error).__name__}: {error}"
         first_line = reason.strip().partition("\n")[0]
         raise _explain(network, model, EngineError(f"{kind} cannot be batched: {first_line}")) from error
@@ -263,7 +263,7 @@ def check_vision(
     *,
     tolerance: float,
 ) -> None:
-    """Check vision. Raises EngineError. The network's attention is paged afterwards, except after an error.
+    """Check vision. Raises EngineError. On success the network's attention is paged afterwards.
 
     tolerance: relative to the largest logit.
     """

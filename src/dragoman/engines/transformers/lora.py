@@ -23,7 +23,9 @@ from .recurrent import RecurrentLayers
 
 _PREFIX = "base_model.model."
 _NAME = re.compile(r"(?P<layer>.+)\.lora_(?P<half>[AB])\.weight")
+"""Name of one matrix in adapter_model.safetensors: the layer's name, and `A` or `B`."""
 _PLAIN_NAME = re.compile(r"[\w.]+")
+"""A layer's name in a pattern of adapter_config.json, without regular expression syntax."""
 
 
 class _Config(Struct, frozen=True):

@@ -304,7 +304,7 @@ def load_network(directory: Path, options: TransformersOptions) -> Network:
             network, loading_info = auto_class.from_pretrained(directory, attn_implementation="eager", **arguments)
     except EngineError:
         raise
-    except Exception as error:  # whatever the library's own code may raise
+    except Exception as error:  # the library's code may raise any exception
         raise EngineError(f"transformers cannot load {directory}: {find_reason(error)}") from error
     _check_tensors(directory, network, loading_info)
     # A quantized network cannot be moved; it was loaded onto its device.

@@ -247,10 +247,10 @@ def attend(
         group_keys, group_values = group.gather(keys), group.gather(values)
         mask = group.get_mask(sliding_window, attention_mask)
         if softcap is None and s_aux is None:
-            out = _attend_fused(group_query, group_keys, group_values, mask, scale)
+            attended = _attend_fused(group_query, group_keys, group_values, mask, scale)
         else:
-            out = _attend_unfused(group_query, group_keys, group_values, mask, scale, softcap, s_aux)
-        mixed[group.rows] = out.transpose(1, 2).reshape(-1, *mixed.shape[1:])
+            attended = _attend_unfused(group_query, group_keys, group_values, mask, scale, softcap, s_aux)
+        mixed[group.rows] = attended.transpose(1, 2).reshape(-1, *mixed.shape[1:])
     return mixed[None], None
 
 
@@ -279,8 +279,8 @@ def _attend_fused(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scale
         return attention(query, key, value, attn_mask=mask, scale=scale, enable_gqa=use_gqa)
     # Single tokens have one mask, so heads that share keys can be rows of one head: a kernel then reads the keys once.
     rows = query.view(len(query), key.shape[1], -1, query.shape[3])
-    out = attention(rows, key, value, attn_mask=mask, scale=scale)
-    return out.reshape(*query.shape[:3], -1)
+    attended = attention(rows, key, value, attn_mask=mask, scale=scale)
+    return attended.reshape(*query.shape[:3], -1)
 
 
 def _attend_unfused(

@@ -269,8 +269,8 @@ def read_prompt_tokens(ids: Sequence[int], rows: PromptLogprobRows, top: int) ->
         if not row:
             tokens.append(Token(id, ""))
             continue
-        own = row.get(str(id))
-        if own is None:
+        token_entry = row.get(str(id))
+        if token_entry is None:
             raise EngineError("The upstream did not return the logprobs of the prompt.")
         ranked = sorted(
             (entry.rank, int(key), entry) for key, entry in row.items() if entry.rank is not None and key.isdecimal()
@@ -278,7 +278,9 @@ def read_prompt_tokens(ids: Sequence[int], rows: PromptLogprobRows, top: int) ->
         alternatives = tuple(
             Alternative(key, entry.decoded_token or "", entry.logprob) for rank, key, entry in ranked if rank <= top
         )
-        tokens.append(Token(id, own.decoded_token or "", own.logprob, alternatives, rank=own.rank))
+        tokens.append(
+            Token(id, token_entry.decoded_token or "", token_entry.logprob, alternatives, rank=token_entry.rank)
+        )
     return tuple(tokens)
 
 
