@@ -20,8 +20,8 @@ class SimulatedSchedulerConfig(Struct, frozen=True, forbid_unknown_fields=True):
     max_loras: most adapters that run at once; requests for further ones wait, and later requests may overtake them.
     long_prefill_token_threshold: most prompt tokens of one request in a step, unless it is the only one; 0 is no limit.
     long_prefill_token_threshold_adaptive: the threshold is at least max_num_batched_tokens / number of requests.
-    async_scheduling: a step is scheduled while the one before it still runs, so that a request that arrives
-    or ends takes part one step later.
+    async_scheduling: a step is scheduled while the previous one runs, so an arrival or an end takes effect one step
+        later.
     scheduler_reserve_full_isl: admit a request only if its whole prompt fits, not just its first chunk.
     watermark: share of the cache that must stay free when a request is admitted.
     num_speculative_tokens: draft tokens that a decoding request verifies in each step; 0 is no speculative decoding.

@@ -433,7 +433,7 @@ class SimulatedScheduler:
         return sampled, finished
 
     def _schedule_running(self, step: SchedulerOutput) -> bool:
-        """Schedule running sequences. Returns True if the rest of a prompt was scheduled, between decoding sequences.
+        """Schedule running sequences. Returns True if the rest of any prompt was scheduled.
 
         This is the hot loop: a decoding sequence costs a few attribute accesses, and a block every block_size steps.
         """
