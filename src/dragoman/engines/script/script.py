@@ -280,8 +280,8 @@ class ScriptState:
         for state in self._entries:
             if state.accepts(subject):
                 return state.use()
-        shown_text = subject.text if len(subject.text) <= 80 else subject.text[:79] + "…"
-        context = f"The last {subject.role} message is {shown_text!r}."
+        excerpt = subject.text if len(subject.text) <= 80 else subject.text[:79] + "…"
+        context = f"The last {subject.role} message is {excerpt!r}."
         if self.is_empty:
             message = "The script is empty, and this engine only returns replies from its script."
         elif self._entries[-1].entry.match is None:
