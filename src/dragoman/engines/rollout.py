@@ -1,4 +1,4 @@
-"""A TokenEngine over an RL executor, whose calls batch sequences; the executor's interface and administrative control.
+"""A token engine over an RL trainer's executor: the executor's interface, its batched calls, and their control.
 
 The pipeline handles templates, text, stop strings, tool calls and usage; the executor's token ids are passed unchanged.
 """
@@ -47,7 +47,7 @@ class RolloutSampling(Sampling, frozen=True, kw_only=True):
     every output: the stop token is the last of a candidate's tokens.
 
     logprobs: whether logprobs of sampled tokens are needed.
-    seed: of the first candidate; the k-th uses seed + k.
+    seed: of the first candidate; candidate k, counted from 0, uses seed + k.
     """
 
     max_tokens: int
@@ -63,7 +63,7 @@ class Candidate(Struct, frozen=True):
     logprobs: one per token, if requested.
     finish_reason: `stop`, `length` or `abort`; None derives it from the tokens.
     prompt_token_ids: if set, must equal the prompt.
-    weight_version: of the weights that sampled it; None is the executor's.
+    weight_version: of the weights that sampled it; None means the executor's.
     text: ignored; text is decoded from the ids.
     """
 
@@ -77,6 +77,8 @@ class Candidate(Struct, frozen=True):
 
 @runtime_checkable
 class Executor(Protocol):
+    """The required part of an executor. `generate` may be a coroutine function."""
+
     @property
     def tokenizer(self) -> str:
         """Path of a directory with tokenizer.json, the chat template and the model's configuration, without weights."""
@@ -91,7 +93,7 @@ class Executor(Protocol):
 class DeclaresCapabilities(Protocol):
     @property
     def capabilities(self) -> Capabilities:
-        """Declare the supported parameters beyond max_tokens. Without it there are none, and others are rejected."""
+        """Supported parameters beyond max_tokens; the others are rejected. Without this property none is supported."""
         ...
 
 
@@ -104,8 +106,9 @@ class Versioned(Protocol):
 @runtime_checkable
 class Updatable(Versioned, Protocol):
     def update_weights(self, weights: Weights, version: str | None) -> object:
-        """As `core.control.Trainable`; may raise ValueError for weights that do not fit. No call is running, unless the
-        executor was paused.
+        """Replace the weights, see `core.control.Trainable`. No call of `generate` runs, unless the executor is paused.
+
+        Raises ValueError for weights that do not fit.
         """
         ...
 
@@ -170,7 +173,7 @@ def parse_candidates(output: object, calls: Sequence[ExecutorCall], vocab: int) 
     try:
         groups = msgspec.convert(output, list[list[Candidate]], from_attributes=True)
     except msgspec.ValidationError as error:
-        raise EngineError(f"The executor returned no lists of candidates: {error}") from error
+        raise EngineError(f"The executor did not return lists of candidates: {error}") from error
     if [len(group) for group in groups] != [call.n for call in calls]:
         raise EngineError(
             f"The executor returned {list(map(len, groups))} candidates, not {[call.n for call in calls]}."
@@ -182,7 +185,7 @@ def parse_candidates(output: object, calls: Sequence[ExecutorCall], vocab: int) 
             raise EngineError("The executor answered a different prompt.")
         if len(ids) > sampling.max_tokens:
             raise EngineError(f"The executor returned {len(ids)} tokens; the maximum is {sampling.max_tokens}.")
-        # An executor is code of the user; a wrong id would otherwise fail only where its text is looked up.
+        # An executor is the user's code; a wrong id would otherwise fail only when its text is looked up.
         if ids and not 0 <= min(ids) <= max(ids) < vocab:
             raise EngineError(f"The executor returned token ids that are not in 0 to {vocab - 1}.")
         if sampling.logprobs and (candidate.logprobs is None or len(candidate.logprobs) != len(ids)):
@@ -193,7 +196,7 @@ def parse_candidates(output: object, calls: Sequence[ExecutorCall], vocab: int) 
 
 
 def build_outputs(member: ActiveSequence, candidate: Candidate, version: str | None) -> Iterator[TokenOutput]:
-    """Build a sequence's outputs from its candidate. version: of the weights; None if unknown."""
+    """Build a sequence's outputs from its candidate. version: that of the weights; None if unknown."""
     request, ids = member.request, candidate.token_ids
     weight_version = candidate.weight_version or version
     if weight_version is not None and ids:
@@ -273,14 +276,14 @@ class RolloutEngine:
 
     def health(self) -> Health:
         running = sum(call.n for calls in self._running.values() for call in calls)
-        # A call on a thread goes on after its members are aborted, which then are not requests any more.
+        # A call on a thread continues after its members are aborted; they no longer count as requests.
         running = min(running, len(self._active))
         if not self._is_started:
             return Health(ready=False, reason="the engine is not running", waiting=len(self._active) - running)
         return Health(waiting=len(self._active) - running, running=running)
 
     def add(self, request: TokenRequest, deliver: OutputCallback) -> None:
-        """As TokenEngine.add. Raises RequestError for ids outside the vocabulary."""
+        """Add a request, see `TokenEngine.add`. Raises RequestError for ids outside the vocabulary."""
         if not self._is_started:
             raise EngineError("The engine is not running.")
         if self.rejection is not None:
@@ -306,11 +309,11 @@ class RolloutEngine:
         self._changed.set()
 
     def abort_all(self) -> int:
-        """Abort all waiting and running sequences, without output. Returns how many there were."""
+        """Abort all waiting and running sequences, without output. Returns their number."""
         return self._active.abort_all(self.abort)
 
     def set_paused(self, owner: object, *, paused: bool) -> None:
-        """Pause or resume calls for an owner. No call begins while any owner pauses."""
+        """Pause or resume on behalf of an owner. No call starts while any owner has paused."""
         if paused:
             self._pause_owners.add(owner)
         else:
@@ -372,7 +375,7 @@ class RolloutEngine:
             version = version_before if version_before == self.weight_version else None
             candidates = [candidate for group in parse_candidates(result, calls, self._vocab) for candidate in group]
         except BaseException as error:
-            # Only our own cancellation ends the task; whatever else the executor raises is its failure.
+            # Only the cancellation of this task ends it; any other exception is the executor's failure.
             task = asyncio.current_task()
             if task is None or task.cancelling():
                 raise
@@ -391,8 +394,10 @@ class RolloutEngine:
 
 
 async def call_executor(call: Callable[[], object], *, on_loop: bool) -> object:
-    """Call a method of an executor, which may be a coroutine function. on_loop: it does not block, so it needs no
-    thread."""
+    """Call an executor's method, which may be a coroutine function.
+
+    on_loop: call it on the event loop, since it does not block; otherwise on a thread.
+    """
     result = call() if on_loop else await asyncio.to_thread(call)
     return await result if inspect.isawaitable(result) else result
 
@@ -401,7 +406,7 @@ PAUSED = "Generation is paused; retry after it resumes."
 
 
 class RolloutControl:
-    """As `core.control.Control`, for an executor that can be paused."""
+    """Implements `core.control.EngineControl` for an executor that can be paused."""
 
     def __init__(self, engine: RolloutEngine, executor: Pausable) -> None:
         self._engine, self._executor = engine, executor
@@ -433,7 +438,7 @@ class RolloutControl:
         if self._pause_token is None:
             return
         self._pause_token, self._engine.rejection = None, None
-        # The executor first, so that no call begins while it is still paused.
+        # The executor resumes first: no call may start while it is still paused.
         await call_executor(self._executor.resume, on_loop=inspect.iscoroutinefunction(self._executor.resume))
         self._engine.set_paused(self, paused=False)
 
@@ -449,7 +454,7 @@ class RolloutControl:
 
 
 class RolloutTraining:
-    """As `core.control.Trainable`, for an executor with replaceable weights."""
+    """Implements `core.control.Trainable` for an executor with replaceable weights."""
 
     def __init__(self, engine: RolloutEngine, executor: Updatable, control: RolloutControl | None) -> None:
         self._engine, self._executor, self._control = engine, executor, control
@@ -461,10 +466,10 @@ class RolloutTraining:
     async def update_weights(self, weights: Weights, version: str | None = None) -> str:
         """Update the weights when no call is running, so that each call uses one version; at once if paused."""
         executor = self._executor
-        # From now on no call begins, or the wait for those that run might never end.
+        # Without this pause new calls would start, and the wait for the running ones might never end.
         self._engine.set_paused(self, paused=True)
         try:
-            # The calls of a paused executor may be suspended: to wait for them could be a deadlock.
+            # The calls of a paused executor may be suspended: waiting for them could deadlock.
             if self._control is None or not self._control.is_paused:
                 await self._engine.wait_until(lambda: self._engine.is_idle)
             on_loop = inspect.iscoroutinefunction(executor.update_weights)

@@ -121,9 +121,9 @@ async def test_a_plain_executor_gets_all_that_waits_at_once_and_is_called_by_one
 
 
 ANSWERS: list[tuple[object, str]] = [
-    (None, "no lists of candidates"),
+    (None, "did not return lists of candidates"),
     ([[]], "0] candidates, not"),
-    ([[{"token_ids": ["a"]}]], "no lists of candidates"),
+    ([[{"token_ids": ["a"]}]], "did not return lists of candidates"),
     ([[Candidate((1, 2, 3, 4, 5))]], "5 tokens; the maximum is 4"),
     ([[Candidate((10**6,))]], "token ids that are not in"),
     ([[Candidate((1,), prompt_token_ids=(5, 7))]], "a different prompt"),

@@ -112,7 +112,7 @@ def _same(one: Script, other: Script) -> bool:
         ("- reply: [{text: a, delay: 1}]\n", "s.yaml", r"entry 1 \(line 1\): reply\[0\]: .*text and delay"),
         ("- reply: [{}]\n", "s.yaml", "has none"),
         ("- reply: [{error: {status: 200}}]\n", "s.yaml", "from 400 to 599"),
-        ("- reply: [{text: x}, {error: {status: 404}}]\n", "s.yaml", "can only fail with"),
+        ("- reply: [{text: x}, {error: {status: 404}}]\n", "s.yaml", "the status of an error must be from 500"),
         ("- reply: [{delay: .nan}]\n", "s.yaml", "from 0 to 3600"),
         ("- reply: [{tool: {name: f, arguments: {a: .nan}}}]\n", "s.yaml", "entry 1"),
         (
@@ -139,7 +139,7 @@ def _same(one: Script, other: Script) -> bool:
         ('"a"\n{"reply": "x",}\n', "s.jsonl", "line 2"),
         ('"a"\n\n{"replies": "x"}\n', "s.jsonl", r"entry 2 \(line 3\)"),
         ("\n", "s.jsonl", "at least one entry"),
-        ("- x", "s.txt", "ends in .yaml"),
+        ("- x", "s.txt", "must end in one of .yaml"),
         ("[" * 100_000, "s.json", "s.json"),
     ],
 )

@@ -78,7 +78,7 @@ async def test_directives_are_followed(text: str, expected: list[tuple[str, ...]
         ("[[delay -1]]", "from 0 to 3600"),
         ("[[error]]", "needs a status"),
         ("[[error 200 fine]]", "from 400 to 599"),
-        ("[[say x]][[error 400 late]]", "that has begun"),
+        ("[[say x]][[error 400 late]]", "after the first part"),
         ("[[error 500 x]][[say y]]", "nothing can follow"),
         ("[[finish abort]]", "takes one of stop, length"),
     ],

@@ -68,7 +68,7 @@ LETTERS = Conversation((user("hi"),), (CustomTool("c", None, "regex", "[ab]+|x")
         ([Say('"x"')], chat(constraint=JsonSchema(doubling(40))), "too large"),
         ([Say(f"[{'1,' * 100_000}1]")], chat(constraint=JsonSchema(doubling(5))), "too large"),
         ([Say('"x"')], chat(constraint=JsonSchema(doubling(14))), "does not follow the schema.$"),
-        ([Say("perhaps")], chat(constraint=StringChoices(("yes", "no"))), "none of the choices"),
+        ([Say("perhaps")], chat(constraint=StringChoices(("yes", "no"))), "not one of the choices"),
         ([Say("a")], chat(constraint=Regex("a")), "regular expressions"),
         ([Say("a")], chat(constraint=ContextFreeGrammar("a")), "regular expressions and grammars"),
     ],

@@ -322,5 +322,5 @@ def test_combinations_that_are_not_simulated_are_refused() -> None:
         SimulatedScheduler(SimulatedSchedulerConfig(num_speculative_tokens=2), offloading=OffloadingConfig(4))
     with pytest.raises(ValueError, match="less than one chunk"):
         PROFILE.build_offloading(0.001).build_config(16)
-    with pytest.raises(ValueError, match="needs a link"):
+    with pytest.raises(ValueError, match="a link to the host is required"):
         EngineCore(SimulatedScheduler(SimulatedSchedulerConfig(), offloading=OffloadingConfig(4)), lambda _: 1.0)

@@ -54,7 +54,7 @@ def test_quantised_weights_are_served_as_the_library_computes_them(method: str, 
     outputs, plain = alone(model, ask), alone(build_paged_model(load_network(saved, options()))[0], ask)
     assert (outputs.tokens, plain.tokens) == (expected, whole)
     assert [one.logprob for one in outputs.scores if one] != [one.logprob for one in plain.scores if one]
-    with pytest.raises(Unsupported, match="quantised"):
+    with pytest.raises(Unsupported, match="quantized"):
         model.prepare_weights({})  # pyright: ignore[reportArgumentType] - it is not looked at
 
 
@@ -62,7 +62,7 @@ def test_weights_are_not_quantised_twice(saved: Path) -> None:
     path = saved / "config.json"
     config = msgspec.json.decode(path.read_bytes())
     path.write_bytes(msgspec.json.encode({**config, "quantization_config": {"quant_method": "gptq", "bits": 4}}))
-    with pytest.raises(EngineError, match="quantised already"):
+    with pytest.raises(EngineError, match="already quantized"):
         load_network(saved, options(quantization="torchao"))
 
 

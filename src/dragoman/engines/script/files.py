@@ -1,6 +1,6 @@
-"""Reads a script from a file in YAML, JSON or JSON lines. Every error names the file, the entry and its line.
+"""Reads a script from a YAML, JSON or JSON lines file. Every error names the file, the entry and its line.
 
-- Hello!                                   # a reply of text, to be used once
+- Hello!                                   # a text reply, used once
 - match: {contains: weather, tool: get_weather}
   reply:
     - reasoning: They want to know the weather.
@@ -56,7 +56,7 @@ class _Tool(Struct, frozen=True, forbid_unknown_fields=True):
     def to_part(self) -> CallTool:
         match self.arguments:
             case dict():
-                # YAML has NaN and infinity, dates and sets, JSON has not.
+                # YAML has NaN, infinity, dates and sets; JSON does not.
                 try:
                     arguments = json.dumps(self.arguments, ensure_ascii=False, allow_nan=False)
                 except TypeError as error:
@@ -158,7 +158,7 @@ def load_script(path: Path) -> Script:
     }
     reader = readers.get(path.suffix.lower())
     if reader is None:
-        raise ScriptError(f"{path}: a script is a file that ends in {', '.join(readers)}")
+        raise ScriptError(f"{path}: the name of a script file must end in one of {', '.join(readers)}")
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -167,7 +167,7 @@ def load_script(path: Path) -> Script:
     try:
         for number, (line, value) in enumerate(reader(text), 1):
             entries.append(read_entry(value, f"{path}, entry {number} (line {line})"))
-    # It names the entry already, and is a ValueError too.
+    # A ScriptError is a ValueError too, but it already names the entry.
     except ScriptError:
         raise
     except (ValueError, yaml.YAMLError, RecursionError) as error:
@@ -222,7 +222,7 @@ def _read_json_lines(text: str) -> Iterator[tuple[int, object]]:
 def _read_json(text: str) -> Iterator[tuple[int, object]]:
     """Read item by item, so that each has its line number."""
     decoder = json.JSONDecoder(object_pairs_hook=_reject_duplicate_keys)
-    # Once as a whole for its errors, whose positions are those of the file, and then item by item for the lines.
+    # Parse the whole file first: its errors have positions in the file. Then parse item by item, for their lines.
     document: object = json.loads(text, object_pairs_hook=_reject_duplicate_keys)
     if not isinstance(document, list):
         raise ValueError("a script is a list of entries")

@@ -31,10 +31,10 @@ from ...core.request import Conversation, GenerateRequest
 from ...core.syntax import get_tool_names
 
 Chunks = Literal["tokens", "words", "characters", "whole"]
-"""The pieces of a reply's text, one an event."""
+"""The units into which a reply's text is split; each is one event."""
 
 MAX_WAIT_SECONDS = 3600.0
-"""Seconds."""
+"""Limit of every delay in a script."""
 
 Pieces = str | tuple[str, ...]
 """A text; a tuple is split exactly at its items, regardless of `Chunks`."""
@@ -65,7 +65,10 @@ class CallTool(Struct, frozen=True):
 
 
 class Fail(Struct, frozen=True):
-    """An error. As the first part it is an HTTP status; later it breaks the stream."""
+    """An error. As the first part of a reply it is an HTTP error response; later it breaks the stream.
+
+    retry_after: seconds.
+    """
 
     status: int = 500
     message: str = "The script requested this error."
@@ -101,7 +104,11 @@ class UsageOverride(Struct, frozen=True):
 
 
 class Subject(Struct, frozen=True):
-    """The parts of a request that match rules read. text, role: of the last user or tool message."""
+    """The parts of a request that match rules read.
+
+    text, role: of the last user or tool message.
+    tools: names of the declared tools.
+    """
 
     model: str
     text: str
@@ -112,9 +119,12 @@ class Subject(Struct, frozen=True):
 class MatchRule(Struct, frozen=True):
     """Conditions of an entry; all that are set must hold.
 
-    contains: all of these texts occur.
-    glob: pattern of the whole text, where `*` matches any text; likewise for model.
-    tool: a tool of this name is declared.
+    contains: texts that must all occur in the message.
+    equals: the whole text of the message.
+    glob: pattern for the whole text, where `*` matches any text.
+    role: role of the message.
+    model: glob for the name of the model.
+    tool: name of a tool that the request must declare.
     """
 
     contains: tuple[str, ...] = ()
@@ -139,7 +149,7 @@ class ScriptEntry(Struct, frozen=True):
     """One reply and when it applies.
 
     reply: its parts, in order.
-    more: replies of the second choice, the third, ...; then it continues with `reply`.
+    more: replies of the second choice, the third, ...; further choices start again with `reply`.
     times: number of requests it answers; None is unlimited with a match, else one.
     delay: seconds before the response begins.
     pace: seconds before each piece of it.
@@ -159,10 +169,10 @@ class ScriptEntry(Struct, frozen=True):
     def __post_init__(self) -> None:
         for reply in (self.reply, *self.more):
             for index, part in enumerate(reply):
-                # With the first event the status 200 has been sent; a client error could not be reported any more.
+                # The first event has sent status 200, so a client error (4xx) can no longer be reported.
                 if isinstance(part, Fail) and index and part.status < 500:
                     raise ValueError(
-                        f"an answer that has begun can only fail with a status from 500 to 599, not {part.status}"
+                        f"after the first part, the status of an error must be from 500 to 599, not {part.status}"
                     )
                 if isinstance(part, Fail) and index + 1 < len(reply):
                     raise ValueError("nothing can follow an error")
@@ -270,8 +280,8 @@ class ScriptState:
         for state in self._entries:
             if state.accepts(subject):
                 return state.use()
-        last = subject.text if len(subject.text) <= 80 else subject.text[:79] + "…"
-        context = f"The last {subject.role} message is {last!r}."
+        excerpt = subject.text if len(subject.text) <= 80 else subject.text[:79] + "…"
+        context = f"The last {subject.role} message is {excerpt!r}."
         if self.is_empty:
             message = "The script is empty, and this engine only returns replies from its script."
         elif self._entries[-1].entry.match is None:
@@ -300,7 +310,7 @@ _ERROR_TYPES: tuple[type[DragomanError], ...] = (
 
 
 def build_error(fail: Fail) -> DragomanError:
-    """Build the error. A status without its own class uses the generic one, 400 or 500."""
+    """Build the exception for a Fail. A status without a class of its own uses RequestError or EngineError."""
     general = RequestError if fail.status < 500 else EngineError
     error_type = next((error_type for error_type in _ERROR_TYPES if error_type.status == fail.status), general)
     error = error_type(fail.message, param=fail.param, code=fail.code, retry_after=fail.retry_after)
@@ -308,8 +318,9 @@ def build_error(fail: Fail) -> DragomanError:
     return error
 
 
-# Directives: replies that the prompt itself specifies. Parsing and selection only, no output.
+# Directives: replies that the prompt itself specifies. This section parses and selects them.
 
+# `[[` and the name of a directive, before white space or the closing bracket.
 _OPENING = re.compile(r"\[\[(say|think|refuse|tool|error|delay|finish|then)(?=[\s\]])")
 _DECODER = json.JSONDecoder()
 
@@ -336,10 +347,10 @@ def parse_directives(conversation: Conversation) -> ScriptEntry | None:
     """
     try:
         messages = conversation.messages
-        last = next((message for message in reversed(messages) if message.role in {Role.USER, Role.TOOL}), None)
-        if last is None:
+        last_message = next((message for message in reversed(messages) if message.role in {Role.USER, Role.TOOL}), None)
+        if last_message is None:
             return None
-        if replies := _split_replies(extract_text(last)):
+        if replies := _split_replies(extract_text(last_message)):
             # No message follows, except an assistant message that the client wants continued.
             return _build_entry(replies[0], conversation)
         for index in range(len(messages) - 1, -1, -1):
@@ -355,7 +366,7 @@ def parse_directives(conversation: Conversation) -> ScriptEntry | None:
 
 
 def build_default_reply(conversation: Conversation) -> ScriptEntry:
-    """Build the reply without directives: it ends an agent's loop, and explains directives to a person."""
+    """Build the reply to a prompt without directives: it ends an agent's loop, or explains directives to the user."""
     roles = [message.role for message in conversation.messages if message.role in {Role.USER, Role.TOOL}]
     return ScriptEntry((Say(TOOL_RESULT_REPLY if roles and roles[-1] is Role.TOOL else NO_DIRECTIVE),))
 
@@ -384,7 +395,7 @@ def _read_text(name: str, text: str, start: int) -> tuple[str, int]:
         except ValueError:
             end = -1
             value = None
-        # Otherwise the text only begins with a quotation mark, and is taken as it stands.
+        # Otherwise the text only begins with a quotation mark, and is used unchanged.
         if isinstance(value, str) and text.startswith("]]", end):
             return _check_encodable(value), end + 2
     depth = 0
@@ -421,8 +432,10 @@ def _read_tool(text: str, start: int) -> tuple[str, int]:
 
 
 def _build_entry(directives: list[_Directive], conversation: Conversation) -> ScriptEntry:
-    """Build an entry without calls of undeclared tools: agents also request a title, without tools, by the same
-    message."""
+    """Build an entry. Tool calls are dropped if the request declares no tools or forbids calls.
+
+    Agents also send the same message without tools, to ask for a title.
+    """
     can_call_tools = bool(conversation.tools) and conversation.tool_choice.mode != "none"
     parts: list[Part] = []
     finish = FinishReason.STOP

@@ -19,8 +19,9 @@ from ...core.request import Conversation, GenerateRequest, JsonObject, JsonSchem
 from .script import CallTool, Fail, Part, Refuse, Say, Think, join_pieces
 
 MAX_WORK = 1_000_000
-"""Limit of subschemas times values. Describing errors takes much longer than detecting them."""
+"""Limit of subschemas times values for validation."""
 MAX_WORK_TO_EXPLAIN = 10_000
+"""Limit for describing an error, which takes much longer than detecting it."""
 
 
 class SchemaError(Exception):
@@ -28,7 +29,7 @@ class SchemaError(Exception):
 
 
 def validate_text(text: str, schema: str) -> None:
-    """Raises SchemaError."""
+    """Validate a JSON text against a schema. Raises SchemaError."""
     try:
         value: object = json.loads(text, parse_constant=_reject_constant)
     except (ValueError, RecursionError) as error:
@@ -67,7 +68,7 @@ class _SchemaSize:
             return 1
         items = cast("dict[str, object]", part)
         reference = items.get("$ref")
-        # Their targets depend on the path of the evaluation, so that their size is not known beforehand.
+        # Their targets depend on the path of the evaluation, so their size is not known beforehand.
         if "$dynamicRef" in items or "$recursiveRef" in items:
             raise ValueError("only plain references are supported")
         own_size = 1 + sum(map(self.measure, items.values()))
@@ -75,7 +76,7 @@ class _SchemaSize:
             return own_size
         if reference in self._open:
             raise ValueError(f"{reference} contains itself")
-        # Measured once, or nested references would take as long to measure as to expand.
+        # Each target is measured once: otherwise nested references would take as long to measure as to expand.
         if reference not in self._sizes:
             self._open.add(reference)
             self._sizes[reference] = self.measure(self._resolve_reference(reference))
@@ -83,7 +84,7 @@ class _SchemaSize:
         return own_size + self._sizes[reference]
 
     def _resolve_reference(self, reference: str) -> object:
-        """RFC 6901, in a fragment."""
+        """Resolve a reference in JSON Pointer's URI fragment form (RFC 6901, section 6)."""
         if reference != "#" and not reference.startswith("#/"):
             _reject_reference(reference)
         target = self._root
@@ -131,7 +132,7 @@ def validate_reply(reply: tuple[Part, ...], request: GenerateRequest) -> None:
         _check_calls(calls, request.prompt)
     elif calls:
         raise Unsupported(
-            f"The script calls the tool {calls[0].name!r}, and a plain prompt declares no tools.", param="prompt"
+            f"The script calls the tool {calls[0].name!r}, but a plain prompt declares no tools.", param="prompt"
         )
     has_refusal = any(isinstance(part, Refuse) for part in reply)
     if request.constraint is not None and not calls and not has_refusal:
@@ -143,7 +144,7 @@ def validate_reply(reply: tuple[Part, ...], request: GenerateRequest) -> None:
                 _check_json(text, schema, "The scripted text", "response_format")
             case StringChoices(options):
                 if text not in options:
-                    message = "The scripted text is none of the choices that the request allows."
+                    message = "The scripted text is not one of the choices that the request allows."
                     raise Unsupported(message, param="response_format")
             case _:
                 message = "Scripted replies do not support regular expressions and grammars."
@@ -154,7 +155,7 @@ def _check_calls(calls: list[CallTool], prompt: Conversation) -> None:
     choice = prompt.tool_choice
     if not calls:
         if choice.mode == "required":
-            raise Unsupported("tool_choice requires a tool call, and the script makes none.", param="tool_choice")
+            raise Unsupported("tool_choice requires a tool call, but the script makes none.", param="tool_choice")
         return
     tools = {tool.name: tool for tool in prompt.tools}
     allowed = tools.keys() if choice.names is None else tools.keys() & set(choice.names)
@@ -167,14 +168,14 @@ def _check_calls(calls: list[CallTool], prompt: Conversation) -> None:
         tool = tools[call.name]
         if isinstance(tool, FunctionTool) and tool.strict and tool.parameters is not None:
             _check_json(join_pieces(call.arguments), tool.parameters, f"The arguments of {call.name!r}", "tools")
-        # As a JSON Schema pattern, so that scripts and constraints are checked by the same regex engine. The pattern is
-        # for the whole input; a schema's would match any part of it.
+        # As a JSON Schema pattern, so that scripts and constraints are checked by the same regex engine. It is anchored
+        # because the tool's pattern must match the whole input, while a schema's pattern matches any part of it.
         elif isinstance(tool, CustomTool) and tool.syntax == "regex" and tool.definition is not None:
             schema = json.dumps({"pattern": f"^(?:{tool.definition})$"})
             _check_json(json.dumps(join_pieces(call.arguments)), schema, f"The input of {call.name!r}", "tools")
     if len(calls) > 1 and not prompt.parallel_tool_calls:
         raise Unsupported(
-            f"The script makes {len(calls)} tool calls at once, and parallel_tool_calls allows only one.",
+            f"The script makes {len(calls)} tool calls at once, but parallel_tool_calls allows only one.",
             param="parallel_tool_calls",
         )
 

@@ -1,4 +1,4 @@
-"""The scripted engine: it replies from a script. For tests, demos and bug reports."""
+"""The scripted engine, which replies from a script; for tests, demos and bug reports."""
 
 from ..script import (
     CallTool,

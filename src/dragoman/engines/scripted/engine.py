@@ -57,7 +57,7 @@ from ..script.script import (
 )
 from ..script.validate_reply import filter_reasoning, validate_reply
 
-# The events of one response from its script entry: all choices, cut to the request's limits, delays and failures.
+# The events of one response, built from its script entry: choices within the request's limits, delays, failures.
 
 
 class TokenizedPrompt(Struct, frozen=True):
@@ -66,9 +66,12 @@ class TokenizedPrompt(Struct, frozen=True):
 
 
 def tokenize_prompt(request: GenerateRequest, text: str, tokenizer: Tokenizer, limit: int | None) -> TokenizedPrompt:
-    """Tokenize a prompt. text: as `render_prompt` returned it. limit: tokens of prompt and output together.
+    """Tokenize a prompt.
 
-    Raises: ContextTooLong without room for one output token; without tokenizing, if the text alone is long enough.
+    text: as `render_prompt` returned it.
+    limit: most tokens of prompt and output together; None is no limit.
+
+    Raises: ContextTooLong without room for one output token; if the text's length alone shows that, before tokenizing.
     """
     min_tokens = len(text.encode()) // max(tokenizer.longest_token, 1)
     if limit is not None and min_tokens >= limit:
@@ -77,7 +80,7 @@ def tokenize_prompt(request: GenerateRequest, text: str, tokenizer: Tokenizer, l
         case tuple() as ids:
             pass
         case str():
-            # A plain prompt may contain control tokens, a chat may not.
+            # A plain prompt may contain control tokens; a conversation may not.
             ids = tuple(tokenizer.encode(text, special=True, add_special_tokens=request.add_special_tokens))
         case Conversation():
             ids = tuple(tokenizer.encode(text, special=False))
@@ -154,13 +157,16 @@ class TokenizedText(Struct, frozen=True):
 
 
 def tokenize_text(text: str, tokenizer: Tokenizer, logprobs: int | None) -> TokenizedText:
-    """Tokenize a text. logprobs: None for none. Every token has probability 1, logprob 0 and no alternatives."""
+    """Tokenize a text. Every token has probability 1: its logprob is 0, and it is its only alternative.
+
+    logprobs: number of requested alternatives; None means no logprobs.
+    """
     ids = tokenizer.encode(text, special=False)
     data = text.encode()
     token_bytes = [tokenizer.token_bytes(id) for id in ids]
     ends = list(accumulate(map(len, token_bytes)))
     if b"".join(token_bytes) != data:
-        # A normalizing tokenizer: its tokens do not concatenate to the text, so their ends are spread evenly.
+        # The tokens of a normalizing tokenizer do not concatenate to the text, so their ends are spread evenly.
         ends = [len(data) * (index + 1) // len(ids) for index in range(len(ids))]
     return TokenizedText(
         data, tuple(_build_token(id, raw, logprobs) for id, raw in zip(ids, token_bytes, strict=True)), tuple(ends)
@@ -168,7 +174,7 @@ def tokenize_text(text: str, tokenizer: Tokenizer, logprobs: int | None) -> Toke
 
 
 def build_prompt_token(id: int, tokenizer: Tokenizer) -> Token:
-    """A token of a prompt."""
+    """Build a token of a prompt, without a logprob."""
     return _build_token(id, tokenizer.token_bytes(id), None, special=tokenizer.is_special(id))
 
 
@@ -192,7 +198,7 @@ def find_boundaries(tokenized: TokenizedText, pieces: Pieces, chunks: Chunks) ->
         case "characters":
             return accumulate(len(character.encode()) for character in pieces)
         case "words":
-            # Each word has the white space before it.
+            # Each word includes the white space before it.
             starts = (at for at in range(1, len(pieces)) if pieces[at].isspace() and not pieces[at - 1].isspace())
             spans = pairwise([0, *starts, len(pieces)])
             return accumulate(len(pieces[start:end].encode()) for start, end in spans)
@@ -207,6 +213,7 @@ class ChoiceLimits(Struct, frozen=True):
     """Limits of every choice.
 
     max_tokens, max_reasoning: tokens; None is no limit.
+    logprobs: number of requested alternatives; None means no logprobs.
     custom_tools: names of custom tools.
 
     Stop strings are not handled here: the pipeline detects them, as for token engines.
@@ -219,8 +226,10 @@ class ChoiceLimits(Struct, frozen=True):
 
 
 class ChoiceEvents:
-    """The events of one choice. `generate_steps` is called once; the completion and reasoning counts are of tokens so
-    far."""
+    """The events of one choice. `generate_steps` is called once.
+
+    completion_tokens, reasoning_tokens: numbers of tokens generated so far; the former includes the latter.
+    """
 
     def __init__(
         self, choice: int, limits: ChoiceLimits, tokenizer: Tokenizer, chunks: Chunks, new_id: Callable[[], str]
@@ -280,7 +289,7 @@ class ChoiceEvents:
         build_event: Callable[[str, tuple[Token, ...]], Delta],
         max_tokens: int | None = None,
     ) -> Iterator[Step]:
-        """Generate a text. max_tokens: after which the part ends and the next one begins."""
+        """Generate a text. max_tokens: limit of this part, after which the next one begins; None is no limit."""
         tokenized = tokenize_text(join_pieces(pieces), self._tokenizer, self._limits.logprobs)
         requested = len(tokenized.tokens) if max_tokens is None else min(len(tokenized.tokens), max_tokens)
         count = self._limit_tokens(requested)
@@ -292,18 +301,17 @@ class ChoiceEvents:
             emitted += len(cut.tokens)
             tokens, self._pending_tokens = (*self._pending_tokens, *cut.tokens), ()
             yield build_event(cut.text, tokens)
-        # Tokens without text of their own (the last bytes of a cut-off character) go with the next part.
+        # Tokens without text of their own (the last bytes of a cut-off character) belong to the next event.
         self._pending_tokens += tokenized.tokens[emitted:count]
 
 
 def interleave(choices: list[Iterator[Step]], pace: float) -> Iterator[Step]:
-    """Interleave choices, one step of each in turn; the first error ends all.
+    """Interleave choices, one step of each in turn; the first error ends all. Delays of the choices overlap.
 
-    pace: seconds before each round with output. Delays of the choices overlap.
+    pace: seconds before each round with output.
     """
     for turn in zip_longest(*choices):
         steps = [step for step in turn if step is not None and not isinstance(step, Wait)]
-        # The choices are generated side by side, so their waits overlap.
         pause = max((step.seconds for step in turn if isinstance(step, Wait)), default=0.0)
         if any(not isinstance(step, ChoiceFinished | Fail) for step in steps):
             pause += pace
@@ -407,15 +415,15 @@ PARAMETERS = frozenset(
 )
 MAX_LOGPROBS = 20
 _LONG_TEXT_CHARACTERS = 8_192
-"""Texts above this many characters are tokenized on a thread: they take milliseconds."""
+"""Longer texts are tokenized on a thread: they take milliseconds."""
 _EVENTS_PER_YIELD = 64
 """Events after which the generator yields to the event loop."""
 
 
 class ScriptedEngine:
-    """An engine of scripted events.
+    """An engine that replies from a script.
 
-    requests: the most recent ones, oldest first.
+    requests: the most recent `history_size` requests, oldest first.
     num_requests: total number of requests.
     num_closed_early: number of requests closed before their end.
     num_running: number of requests in progress.
@@ -485,7 +493,7 @@ class ScriptedEngine:
                 if isinstance(step, Wait):
                     await self._delay(step.seconds)
                     continue
-                # Without delays the generator never suspends, and would hold up all other requests.
+                # Without delays the generator never suspends, and would block all other requests.
                 if number % _EVENTS_PER_YIELD == 0:
                     await asyncio.sleep(0)
                 self._check_running()
@@ -522,7 +530,7 @@ class ScriptedEngine:
             raise EngineError("The engine was stopped.")
 
     async def _delay(self, seconds: float) -> None:
-        """Sleep, unless the engine is stopped meanwhile: then EngineError."""
+        """Sleep. Raises EngineError if the engine is stopped meanwhile."""
         delay = asyncio.ensure_future(self._sleep(seconds))
         self._delays.add(delay)
         try:

@@ -1,9 +1,9 @@
 """The pool of KV cache blocks and the prefix cache over it, by vLLM's rules. It handles block numbers only.
 
 A block is either held (reference count above 0) or free. A free block keeps its contents and its hash until it is
-reallocated: first the blocks without a hash, which no lookup finds, the last one freed first; then the cached ones, the
-one freed first first. Two blocks may hold the same contents (both were computed before either was cached): lookups
-return the older one until it is evicted.
+reallocated. Blocks without a hash, which no lookup finds, are reallocated first, the last one freed first; then the
+cached ones, the first one freed first. Two blocks may hold the same contents (both were computed before either was
+cached): lookups return the older one until it is evicted.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from msgspec import Struct
 
 NULL_BLOCK = 0
-"""vLLM's placeholder; never allocated."""
+"""vLLM's null block, a placeholder; never allocated."""
 
 
 class BlockCached(Struct, frozen=True):
@@ -39,13 +39,16 @@ CacheEvent = BlockCached | BlockRemoved | AllBlocksCleared
 
 
 class SimulatedBlockPool:
-    """A pool of `size` blocks; all but NULL_BLOCK can be allocated. record: collect events for `take_events`."""
+    """A pool of `size` blocks; all but NULL_BLOCK can be allocated.
+
+    record: whether to collect events for `take_events`.
+    """
 
     def __init__(self, size: int, *, record: bool = False) -> None:
         self._ref_counts = [0] * size
         self._free: OrderedDict[int, None] = OrderedDict.fromkeys(range(1, size))
-        # The first block of each hash serves lookups; duplicates wait behind it. They are rare, so most hashes have no
-        # list.
+        # The first block of each hash serves lookups; later duplicates replace it once it is evicted. They are rare, so
+        # most hashes have no list.
         self._block_by_hash: dict[bytes, int] = {}
         self._duplicates: dict[bytes, list[int]] = {}
         self._hashes: list[bytes | None] = [None] * size
@@ -67,7 +70,7 @@ class SimulatedBlockPool:
 
     @property
     def num_cached(self) -> int:
-        """Number of different blocks in the prefix cache."""
+        """Number of different hashes in the prefix cache."""
         return len(self._block_by_hash)
 
     @property
@@ -80,9 +83,9 @@ class SimulatedBlockPool:
         return self._ref_counts[block]
 
     def allocate(self, count: int) -> list[int]:
-        """Allocate blocks and evict what was cached in them. At least `count` blocks must be free."""
+        """Allocate blocks and evict their cached contents. Raises ValueError if fewer than `count` blocks are free."""
         if count > len(self._free):
-            raise ValueError(f"{count} blocks asked for, {len(self._free)} are free")
+            raise ValueError(f"cannot allocate {count} blocks: {len(self._free)} are free")
         blocks = [self._free.popitem(last=False)[0] for _ in range(count)]
         for block in blocks:
             self._ref_counts[block] = 1
@@ -142,7 +145,7 @@ class SimulatedBlockPool:
                 free[block] = None
                 if hashes[block] is None:
                     unhashed.append(block)
-        # To the front: nothing is lost by reusing a block that cannot be found again.
+        # Blocks without a hash move to the front: nothing is lost by reusing a block that no lookup can find.
         for block in reversed(unhashed):
             free.move_to_end(block, last=False)
 
@@ -157,7 +160,7 @@ class SimulatedBlockPool:
             self._events.append(BlockCached(block, block_hash))
 
     def reset(self) -> bool:
-        """Empty the prefix cache; refused, as by vLLM, while any block is held."""
+        """Empty the prefix cache. As in vLLM, returns False without a change while any block is held."""
         if self.num_used:
             return False
         self._block_by_hash.clear()

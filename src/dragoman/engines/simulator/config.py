@@ -15,19 +15,18 @@ class SimulatedSchedulerConfig(Struct, frozen=True, forbid_unknown_fields=True):
     """Limits and policies of the scheduler. Defaults are those of vLLM's API server.
 
     num_gpu_blocks: blocks of the key-value cache; block 0 is vLLM's null block and never used.
-    max_model_len: most tokens of a prompt and its answer; None is what the cache holds.
+    max_model_len: most tokens of a prompt and its output; None is the capacity of the cache.
     max_num_active_seqs: most sequences that run at once; None is max_num_seqs.
-    max_loras: most adapters that run at once; requests for others wait, and those behind them pass.
+    max_loras: most adapters that run at once; requests for further ones wait, and later requests may overtake them.
     long_prefill_token_threshold: most prompt tokens of one request in a step, unless it is the only one; 0 is no limit.
     long_prefill_token_threshold_adaptive: the threshold is at least max_num_batched_tokens / number of requests.
-    async_scheduling: a step is scheduled while the one before it still runs, so that a request that arrives
-    or ends takes part one step later.
+    async_scheduling: a step is scheduled while the previous one runs, so an arrival or an end takes effect one step
+        later.
     scheduler_reserve_full_isl: admit a request only if its whole prompt fits, not just its first chunk.
     watermark: share of the cache that must stay free when a request is admitted.
-    num_speculative_tokens: drafts that a decoding request computes in a step beside its token; 0 is no speculative
-        decoding.
-    num_lookahead_tokens: slots reserved beyond them for a drafter with keys and values of its own (EAGLE, MTP, a draft
-        model): as many again; 0 for n-grams.
+    num_speculative_tokens: draft tokens that a decoding request verifies in each step; 0 is no speculative decoding.
+    num_lookahead_tokens: further slots reserved for a drafter with a KV cache of its own (EAGLE, MTP, a draft model),
+        as many as num_speculative_tokens; 0 for n-grams.
     """
 
     max_num_seqs: int = 256
@@ -66,18 +65,18 @@ class SimulatedSchedulerConfig(Struct, frozen=True, forbid_unknown_fields=True):
             raise ValueError("num_speculative_tokens must be less than max_num_batched_tokens")
         if not 0 <= self.watermark < 1:
             raise ValueError("watermark must be at least 0 and less than 1")
-        # A prompt has to fit into one step then; vLLM refuses to start for the same reason.
+        # Without chunked prefill each prompt must fit into one step; vLLM refuses to start for the same reason.
         if not self.enable_chunked_prefill and (self.max_model_len or 0) > self.max_num_batched_tokens:
             raise ValueError("without chunked prefill max_num_batched_tokens must be at least max_model_len")
 
     @property
     def kv_tokens(self) -> int:
-        """Tokens that the whole cache holds."""
+        """Capacity of the whole cache in tokens."""
         return (self.num_gpu_blocks - 1) * self.block_size
 
     @property
     def max_context(self) -> int:
-        """Most tokens of a prompt and its answer that can ever run (also again, after a preemption)."""
+        """Most tokens of a prompt and its output that can ever run, even if recomputed after a preemption."""
         limits = [self.kv_tokens]
         if self.max_model_len is not None:
             limits.append(self.max_model_len)

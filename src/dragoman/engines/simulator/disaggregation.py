@@ -1,4 +1,4 @@
-"""Disaggregated prefill and decode: roles, transfer parameters, block leases, transfers. The clock is a driver's.
+"""Disaggregated prefill and decode: roles, transfer parameters, block leases, transfers. Callers pass the time.
 
 The protocol is that of vLLM's NIXL connector: the prefill call has max_tokens 1 and `do_remote_decode`; its response
 names the prompt's blocks, which stay held until the decode side has fetched them or their lease has expired. The
@@ -30,7 +30,7 @@ class KvTransferParams(Struct, frozen=True):
     """`kv_transfer_params` of a request or response. Fields are vLLM's; those of other connectors are ignored.
 
     remote_block_ids: a list per cache group (there is one), or, from older versions, the ids themselves.
-    remote_blocks_expiry_time: only for blocks that the decode side holds, which it does not here.
+    remote_blocks_expiry_time: applies only to blocks that the decode side holds, which is not simulated.
     remote_prefill_cached_tokens: prompt tokens that the prefill side found in its cache.
     """
 
@@ -52,7 +52,7 @@ class KvTransferParams(Struct, frozen=True):
 
 
 class KvAddress(Struct, frozen=True):
-    """Address of an instance's blocks."""
+    """The instance that holds blocks, and its address."""
 
     engine_id: str
     host: str = "127.0.0.1"
@@ -84,7 +84,7 @@ class BlockLeases:
 
     def __init__(self, scheduler: SimulatedScheduler, seconds: float = LEASE_SECONDS) -> None:
         self._scheduler, self._seconds = scheduler, seconds
-        # All leases last equally long, so the order of insertion is the order of expiry.
+        # All leases have the same duration, so the order of insertion is the order of expiry.
         self._leases: OrderedDict[str, tuple[float, SimulatedSequence]] = OrderedDict()
         self._fetching: dict[str, SimulatedSequence] = {}
 
@@ -93,11 +93,11 @@ class BlockLeases:
 
     @property
     def next_expiry(self) -> float | None:
-        """When the next lease runs out."""
+        """The time at which the next lease expires; None without leases."""
         return next(iter(self._leases.values()))[0] if self._leases else None
 
     def add(self, sequence: SimulatedSequence, now: float) -> None:
-        """Add the held blocks of a finished sequence."""
+        """Lease the held blocks of a finished sequence."""
         self._leases[sequence.id] = (now + self._seconds, sequence)
 
     def begin_fetch(self, id: str) -> bool:
@@ -115,7 +115,7 @@ class BlockLeases:
             self._scheduler.release(sequence)
 
     def clear(self) -> None:
-        """Free all leases, as an engine that crashes does."""
+        """Free all leases, as a crash of the engine does."""
         for id in [*self._leases, *self._fetching]:
             self.release(id)
 
@@ -132,8 +132,8 @@ class BlockLeases:
 class TransferCost(Struct, frozen=True, forbid_unknown_fields=True):
     """Cost of a KV transfer.
 
-    bytes_per_token: of keys and values.
-    bandwidth: of a link, bytes a second.
+    bytes_per_token: size of a token's keys and values.
+    bandwidth: of the link, in bytes per second.
     base_seconds: latency of each transfer.
     """
 
@@ -162,14 +162,14 @@ class NetworkLink:
 
     @property
     def next_completion(self) -> float | None:
-        """When the next transfer ends, if no other begins; None if there is none."""
+        """The time at which the next transfer ends, if no other begins; None if there is none."""
         ends = list(self._completing.values())
         if self._flows:
             ends.append(self._compute_flow_end() + self._cost.base_seconds)
         return min(ends, default=None)
 
     def begin(self, key: str, num_tokens: int, now: float) -> None:
-        """The key names the transfer; it must not be in use."""
+        """Begin a transfer. key: identifies the transfer; must not be in use."""
         self._advance(now)
         self._flows[key] = num_tokens * self._cost.bytes_per_token
 
@@ -192,8 +192,8 @@ class NetworkLink:
 
     def _advance(self, now: float) -> None:
         while self._flows and (end := self._compute_flow_end()) <= now:
-            # Flows share the bandwidth equally, so the one with the fewest bytes left ends next, and until then each
-            # has moved as much.
+            # Flows share the bandwidth equally, so the one with the fewest bytes left ends next, and until then every
+            # flow has transferred the same number of bytes.
             smallest = min(self._flows.values())
             for key, remaining in list(self._flows.items()):
                 if remaining == smallest:
@@ -242,7 +242,11 @@ def parse_transfer_params(text: str, role: KvRole) -> KvTransferParams:
 
 
 class KvTransfers:
-    """The transfers of one rank. wake: called when a waiting sequence may be able to run."""
+    """The transfers of one rank.
+
+    call_at: schedules a callback at a time.
+    wake: called when a waiting sequence may be able to run.
+    """
 
     def __init__(
         self,
@@ -255,7 +259,7 @@ class KvTransfers:
         self._leases = BlockLeases(scheduler, context.lease_seconds)
         self._link = NetworkLink(context.cost)
         self._sources: dict[SimulatedSequence, KvTransferParams] = {}
-        """Parameters of sequences with a remote prompt, until that instance was notified that it may free it."""
+        """Parameters of sequences with a remote prompt, until its instance was notified that it may free the blocks."""
         self._fetching: dict[str, SimulatedSequence] = {}
         self._link_timer_at: float | None = None
         self.num_fetched_tokens = 0
@@ -276,7 +280,7 @@ class KvTransfers:
             self._sources[sequence] = params
 
     def fetch(self, fetch: RemoteFetch, at: float) -> None:
-        """Start a fetch: the scheduler has allocated the blocks; or complete it, if all are cached."""
+        """Start the transfer of a fetch whose blocks the scheduler has allocated. A fetch of 0 tokens ends at once."""
         if not fetch.num_tokens:
             self._report(fetch.sequence)
             return
@@ -293,8 +297,10 @@ class KvTransfers:
         self._report(sequence)
 
     def finish(self, sequence: SimulatedSequence, last: Ended | Failed, at: float) -> Ended | Failed:
-        """Add transfer parameters to the end of a sequence. As in vLLM only the finish reasons length and stop leave
-        blocks to fetch."""
+        """Add transfer parameters to a sequence's last output and lease its blocks.
+
+        As in vLLM, only the finish reasons length and stop leave blocks to fetch.
+        """
         self.cancel(sequence, at)
         if not sequence.keeps_blocks or not sequence.blocks:
             return last
@@ -308,8 +314,8 @@ class KvTransfers:
         return msgspec.structs.replace(last, kv_transfer_params=msgspec.json.encode(params).decode())
 
     def release(self, id: str, at: float) -> None:
-        """Release a lease after another instance fetched it or cancelled. Idempotent."""
-        # A sequence may have waited for these blocks while no step runs whose end would schedule it.
+        """Release a lease after another instance has fetched its blocks or cancelled the fetch. Idempotent."""
+        # A sequence may be waiting for these blocks while no step is running whose end would schedule it.
         self._leases.release(id)
         self._call_at(at, self._wake)
 
@@ -331,7 +337,7 @@ class KvTransfers:
             self._call_at(due, self._complete_transfers)
 
     def _complete_transfers(self, at: float) -> None:
-        # Timers are not cancelled when another transfer moves the end, so this may be an outdated one.
+        # Timers are not cancelled when another transfer moves the end, so this one may be outdated.
         if at == self._link_timer_at:
             self._link_timer_at = None
         for id in self._link.pop_completed(at):

@@ -1,5 +1,7 @@
-"""Simulated embeddings and images: vectors derived from the tokens alone, after the duration of a prefill; and images
-that are placeholder tokens of the prompt, whose pixels are not decoded.
+"""Simulated embeddings and images.
+
+Embeddings are derived from the token ids alone and take the time of a prefill. Images become placeholder tokens of the
+prompt; their pixels are not decoded.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from .engine import SimulatorEngine
 
 
 class SimulatorEmbedder:
-    """A `core.engine.Embedder` beside an engine that is started and stopped by itself."""
+    """Implements `core.engine.Embedder` on a generating engine, which is started and stopped separately."""
 
     def __init__(self, engine: SimulatorEngine, dimensions: int) -> None:
         self._engine = engine
@@ -46,7 +48,7 @@ class SimulatorEmbedder:
         tokens = await self._engine.simulate_prefill(request.inputs)
         vectors: list[bytes] = []
         for ids in request.inputs:
-            # A function of extendable output: the digest of a short vector is a prefix of that of a longer one.
+            # SHAKE has extendable output: the digest of a short vector is a prefix of that of a longer one.
             raw = shake_256(np.array(ids, "<i8").tobytes()).digest(4 * size)
             vector = np.frombuffer(raw, "<u4").astype(np.float64) / 2**31 - 1
             length = math.sqrt(float(vector @ vector)) if request.normalize is not False else 1.0
@@ -64,11 +66,11 @@ _TOKEN_NAMES = (
     "<|endoftext|>",
     "<unk>",
 )
-"""Control tokens that can represent an image, the best first."""
+"""Control tokens that can represent an image, best first."""
 
 
 def find_image_token(special_tokens: Mapping[str, int], template: str, end_ids: Collection[int]) -> tuple[str, int]:
-    """Find a control token that a prompt has for no other reason. Raises ValueError."""
+    """Find a control token that prompts do not contain for any other reason. Raises ValueError if there is none."""
     for name in (*_TOKEN_NAMES, *special_tokens):
         if name in special_tokens and name not in template and special_tokens[name] not in end_ids:
             return name, special_tokens[name]
@@ -76,15 +78,15 @@ def find_image_token(special_tokens: Mapping[str, int], template: str, end_ids: 
 
 
 class SimulatedVision:
-    """As `core.images.ImageProcessor`.
+    """Implements `core.images.ImageProcessor`.
 
-    count: tokens of every image.
-    token: name and id of their placeholder.
+    count: number of tokens per image.
+    token: name and id of the placeholder token.
     """
 
     def __init__(self, count: int, token: tuple[str, int]) -> None:
         self._count, (self._name, self._id) = count, token
-        # Random, so that no client can write it into a text, where it would be replaced by an image.
+        # Random, so that no client can write it into a text, where an image would replace it.
         self._placeholder = secrets.token_hex(16)
 
     @property

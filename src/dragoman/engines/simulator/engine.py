@@ -46,7 +46,7 @@ from .reply_generator import ReplyGenerator, parse_reply
 from .scheduler import SimulatedScheduler
 from .sequence import SimulatedSequence
 
-# Settings of a served simulation, and what follows from them.
+# Settings of a served simulation, and the capabilities and step times that follow from them.
 
 _FEATURES = frozenset(
     {
@@ -87,7 +87,7 @@ _EXTRAS = frozenset({"lora", "reply", "fault", "data_parallel_rank"})
 
 
 class KvTransferSettings(Struct, frozen=True):
-    """Settings of disaggregated prefill and decode. tp_size: devices of this instance."""
+    """Settings of disaggregated prefill and decode. tp_size: number of this instance's devices."""
 
     config: KvTransferConfig
     cost: TransferCost
@@ -97,9 +97,13 @@ class KvTransferSettings(Struct, frozen=True):
 class SimulatorConfig(Struct, frozen=True):
     """Settings of the simulated engine and of the server that drives it.
 
-    time_scale: 10 is ten times as fast.
+    frontend_seconds: simulated seconds from a request's arrival to the engine's queue.
+    noise: sigma of a step's log-normal factor, see `latency.add_noise`; 0 is no noise.
+    time_scale: speed of simulated time; 10 is ten times real time.
     warm_up: seconds from startup to readiness.
-    ranks: data-parallel copies of the engine core.
+    ranks: number of data-parallel copies of the engine core.
+    acceptance_rates: of drafts, by position, see `latency.DraftAcceptance`; empty means its defaults.
+    max_num_waiting: most requests that wait; further ones are rejected.
     """
 
     scheduler: SimulatedSchedulerConfig
@@ -130,7 +134,7 @@ def build_capabilities(config: SimulatorConfig, vocab_size: int) -> Capabilities
 
 
 def build_step_time(config: SimulatorConfig, rank: int) -> StepTime:
-    """Build the step time of a rank, with its own noise, in simulated time."""
+    """Build the step time of a rank, with its own noise, in simulated seconds."""
     seconds: StepTime = config.latency.compute_seconds
     return add_noise(seconds, config.noise, np.random.default_rng([config.seed, rank])) if config.noise else seconds
 
@@ -149,13 +153,16 @@ MAX_RECENT_STEPS = 120
 
 
 class SimulatorEngine:
-    """A `core.engine.TokenEngine`, `core.metrics.StatsSource`, `core.control.EngineControl`, `Scriptable` and
-    `Simulated`."""
+    """The simulated engine.
+
+    Implements `core.engine.TokenEngine`, `core.metrics.StatsSource`, and `EngineControl`, `Scriptable` and `Simulated`
+    of `core.control`.
+    """
 
     def __init__(
         self, config: SimulatorConfig, replies: ReplyGenerator, *, vocab_size: int, unix_time: Callable[[], float]
     ) -> None:
-        """unix_time: the time of day for events, seconds."""
+        """unix_time: returns Unix seconds, for the timestamps of KV events."""
         self._unix_time = unix_time
         self._publishers: list[KvPublisher] = []
         self._notifier: KvNotifier | None = None
@@ -195,13 +202,13 @@ class SimulatorEngine:
         self._fault_injector.set_plan(faults)
 
     def enqueue_reply(self, reply: object) -> None:
-        """As `core.control.Scriptable.enqueue_reply`."""
+        """Enqueue replies, see `core.control.Scriptable.enqueue_reply`."""
         replies = cast("list[object]", reply) if isinstance(reply, list) else [reply]
         for entry in [parse_reply(value, "reply") for value in replies]:
             self._replies.enqueue_reply(entry)
 
     def get_simulation(self) -> SimulationState:
-        """As `core.control.Simulated.get_simulation`."""
+        """Return the state of the simulation, see `core.control.Simulated.get_simulation`."""
         states: list[RankState] = []
         for rank, recent_steps in zip(self._ranks, self._recent_steps, strict=True):
             scheduler = rank.core.scheduler
@@ -224,7 +231,7 @@ class SimulatorEngine:
         )
 
     def set_time_scale(self, time_scale: float) -> None:
-        """As `core.control.Simulated.set_time_scale`."""
+        """Set the time scale, see `core.control.Simulated.set_time_scale`."""
         if self._config.kv_transfer is not None:
             # The bandwidth of a transfer that is in progress cannot change.
             message = "The time scale of an instance that transfers KV caches is set at startup (--time-scale)."
@@ -320,7 +327,7 @@ class SimulatorEngine:
         return Health(reason is None, reason, waiting, running)
 
     def add(self, request: TokenRequest, deliver: OutputCallback) -> None:
-        """As TokenEngine.add; also raises the error of a script or a fault plan."""
+        """Add a request, see `TokenEngine.add`. Also raises the error of a script or a fault plan."""
         state = self.health()
         if not state.ready:
             raise Overloaded(f"Not ready: {state.reason}.")
@@ -331,14 +338,14 @@ class SimulatorEngine:
         live = self._build_live(request, deliver, fault, rank)
         if request.images:
             rank.record_images(image.digest for image in request.images)
-        # It is queued only after the front end's time, when its error could not become an HTTP status any more.
+        # Checked now: the sequence is queued only after the front end's time, too late for an HTTP error status.
         rank.core.scheduler.check(live.sequence)
         if request.extras.kv_transfer_params is not None:
             self._register_transfer(request, live, rank, request.extras.kv_transfer_params)
         self._live[request.id], self._rank_of[request.id] = live, rank
         # Counted as waiting from now on, so that a burst cannot exceed max_num_waiting during the front end's time.
         self._num_arriving += 1
-        # The time of this server's own front end is a part of the modelled front end's time, and does not add to it.
+        # Counted from arrival: the time that this server's own front end takes is part of the modeled time.
         queued_at = live.arrived_at + self._config.frontend_seconds / self._config.time_scale
         self._clock.call_at(queued_at, lambda at: self._arrive(live, rank, at))
 
@@ -361,13 +368,13 @@ class SimulatorEngine:
         lora = request.extras.lora or ""
         rng = self._build_rng(request)
         reply = self._replies.plan_reply(request, rng)
-        # With prompt logprobs the prompt is computed: a private key prevents cache hits.
+        # Prompt logprobs require computing the whole prompt: a private key prevents cache hits.
         private_key = request.id if request.prompt_logprobs is not None else ""
         block_size = self._config.scheduler.block_size
         event_builder = rank.event_builder
         contents = TokenContents(
             block_size,
-            # An array of plain ints: one object per token would dominate the memory of a stream.
+            # An array of C ints: one object per token would dominate the memory of a stream.
             array("i", request.prompt),
             hash_root(lora, request.cache_salt, private_key),
             None if event_builder is None else partial(event_builder.add_hashed, lora=lora, salt=request.cache_salt),
@@ -383,7 +390,7 @@ class SimulatorEngine:
         )
         origin, choice_lengths = request.origin, None
         if origin is not None:
-            # The choices of a request come one after the other, and share their record.
+            # The choices of a request are added consecutively and share one ChoiceLengths.
             if self._last_choices is None or self._last_choices[0] is not origin:
                 self._last_choices = (origin, ChoiceLengths(origin.choices))
             choice_lengths = self._last_choices[1]
@@ -392,7 +399,6 @@ class SimulatorEngine:
             # engine core.
             self._tick_time = self._now()
             asyncio.get_running_loop().call_soon(self._reset_tick_time)
-        # Without the time at which the client's request arrived, it arrives now.
         now = self._tick_time
         return LiveRequest(
             request,
@@ -408,8 +414,10 @@ class SimulatorEngine:
         )
 
     def _register_transfer(self, request: TokenRequest, live: LiveRequest, rank: DataParallelRank, text: str) -> None:
-        """Register the request's transfer parameters, JSON text. A response names one location, so only the first
-        choice holds its blocks."""
+        """Register the request's transfer parameters, a JSON text.
+
+        A response names one location, so only the first choice holds its blocks.
+        """
         transfer = self._config.kv_transfer
         if transfer is None or rank.transfers is None or self._notifier is None:
             return
@@ -423,8 +431,9 @@ class SimulatorEngine:
             rank.transfers.register(live.sequence, params)
 
     def _build_rng(self, request: TokenRequest) -> KeyedRandom:
-        """Build the generator of a request: equal seeds and requests draw equal numbers; without a seed at a
-        temperature above 0 each request draws afresh.
+        """Build a request's random generator: equal prompts with equal seeds draw equal numbers.
+
+        Without a seed and at a temperature above 0, every request draws different numbers.
         """
         sampling, config = request.sampling, self._config
         if sampling.seed is not None:
@@ -437,8 +446,10 @@ class SimulatorEngine:
         return KeyedRandom(config.seed, stream, array("q", request.prompt).tobytes())
 
     def _find_fault(self, request: TokenRequest) -> Fault | None:
-        """Find the fault to inject into this request's output. Raises if the fault rejects the request or crashes the
-        engine."""
+        """Find the fault to inject into this request's output; None if there is none.
+
+        Raises the fault's error if it rejects the request, or EngineError if it crashes the engine.
+        """
         fault = self._fault_injector.find_fault(request)
         if fault is None:
             return None
@@ -486,7 +497,7 @@ class SimulatorEngine:
         """Fail all requests and reject new ones for `seconds`; the cache is lost."""
         self._fail_all("The engine crashed.", "the engine crashed and is being restarted")
         for rank in self._ranks:
-            # Only after all requests have ended: a pool refuses to be reset while a block is held.
+            # After all requests have ended: a pool cannot be reset while a block is held.
             rank.core.scheduler.pool.reset()
         self._clock.call_at(self._now() + seconds, self._recover)
 
@@ -494,7 +505,7 @@ class SimulatorEngine:
         self._down_reason = None
 
     async def pause(self, mode: PauseMode = "abort", *, clear_cache: bool = True) -> None:
-        """As Control.pause; new requests queue. With mode keep, running requests keep their blocks."""
+        """Pause generation, see `EngineControl.pause`. New requests queue; with mode keep, running ones keep blocks."""
         if mode == "wait":
             raise Unsupported(
                 "A simulated engine cannot wait for running requests: use `abort` or `keep`.", param="mode"
@@ -536,11 +547,11 @@ class SimulatorEngine:
 
     @property
     def sleep_level(self) -> int:
-        """As Control.sleep_level."""
+        """See `EngineControl.sleep_level`."""
         return self._sleep_level
 
     async def reset_prefix_cache(self) -> bool:
-        """As PrefixCache.reset_prefix_cache."""
+        """Reset the prefix cache, see `PrefixCache.reset_prefix_cache`."""
         return self._reset_cache()
 
     def _reset_cache(self) -> bool:
@@ -551,7 +562,7 @@ class SimulatorEngine:
         return done
 
     def count_cached_tokens(self, prompt: Sequence[int], cache_salt: str) -> int:
-        """As PrefixCache.count_cached_tokens, for the rank with the most cached tokens."""
+        """Count a prompt's cached tokens on the rank that has the most, see `PrefixCache.count_cached_tokens`."""
         if len(prompt) < 2:
             return 0
         block_size = self._config.scheduler.block_size
@@ -566,7 +577,7 @@ class SimulatorEngine:
         if not state.ready:
             raise Overloaded(f"Not ready: {state.reason}.")
         for ids in inputs:
-            # One more, since `check_prompt` reserves a token for an answer, which an embedding does not have.
+            # One more, since `check_prompt` reserves a token for the output, which an embedding does not have.
             check_prompt(ids, self._vocab_size, self.max_model_len + 1)
         tokens = sum(map(len, inputs))
         load = StepLoad(tokens=tokens, prefill_pairs=sum(len(ids) ** 2 / 2 for ids in inputs), sequences=len(inputs))

@@ -1,7 +1,7 @@
-"""One simulated vLLM engine core: consecutive steps, their ends, and the sequences that got a token.
+"""One simulated vLLM engine core: when its steps begin and end, and which sequences get a token.
 
-Sans-I/O: a driver passes in requests and the time, and waits until `next_step_end` on its own clock. All times are
-absolute deadlines on that clock, so a late wake-up does not shift what follows.
+Sans-I/O: a driver passes in requests and the time, and waits until `next_due` on its own clock. All times are absolute
+deadlines on that clock, so a late wake-up does not shift later steps.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from .sequence import SimulatedSequence
 class StepOutcome(Struct, frozen=True):
     """The result of a call of `step`.
 
-    at: when the completed step ended, else the time passed in.
-    began, load: of that step; None if none ended.
+    at: time at which the completed step ended; without one, the time passed in.
+    began, load: start and load of that step; None if none ended.
     sampled: sequences that got a token at `at`, or with speculative decoding `num_sampled` tokens.
-    finished: those of them that got their last token.
-    admitted: left the queue for a coming step.
-    preempted: went back into the queue.
-    fetching: left the queue to wait for another instance; call `scheduler.complete_fetch` or `fail_fetch` when it
-        responds.
+    finished: sequences among `sampled` that got their last token.
+    admitted: sequences that left the queue for a launched step.
+    preempted: sequences that went back into the queue.
+    fetching: sequences that left the queue to wait for another instance; call `scheduler.complete_fetch` or
+        `fail_fetch` when it responds.
     """
 
     at: float
@@ -56,11 +56,10 @@ class _InFlightStep(Struct, frozen=True):
 
 
 class EngineCore:
-    """A scheduler whose steps take time. With asynchronous scheduling the next step is scheduled while one still
-    runs.
+    """A scheduler whose steps take time. With asynchronous scheduling, a step is scheduled while another one runs.
 
-    count_sampled: how many drafts of speculative decoding are accepted; None accepts none.
-    host_link: of a scheduler with KV offloading.
+    count_sampled: counts the tokens that a sequence with drafts gets in a step; None accepts no draft.
+    host_link: the link to host memory; required exactly if the scheduler has KV offloading.
     """
 
     def __init__(
@@ -71,25 +70,25 @@ class EngineCore:
         host_link: HostLink | None = None,
     ) -> None:
         if (host_link is None) != (scheduler.offloading is None):
-            raise ValueError("a scheduler with KV offloading needs a link to the host, and no other has one")
+            raise ValueError("a link to the host is required with KV offloading, and not allowed without it")
         self.scheduler, self.host_link = scheduler, host_link
         self._count_sampled = count_sampled
         self.num_steps = 0
         self._step_time = step_time
         self._in_flight: deque[_InFlightStep] = deque()
-        # vLLM's asynchronous scheduling prepares one step while the one before it runs, not more.
+        # vLLM's asynchronous scheduling prepares at most one step ahead.
         self._max_in_flight = 2 if scheduler.config.async_scheduling else 1
 
     @property
     def next_step_end(self) -> float | None:
-        """When the step that runs ends; None if nothing runs."""
+        """The time at which the running step ends; None if none runs."""
         return self._in_flight[0].ends if self._in_flight else None
 
     @property
     def next_due(self) -> float | None:
-        """When to call `step` next: at the end of the step that runs, else when a transfer with the host ends.
+        """The time to call `step` next: the end of the running step, else that of the next transfer with the host.
 
-        While a step runs, ends of transfers are seen when it ends, as in vLLM; then their own due times are void.
+        As in vLLM, transfers that end while a step runs are processed at the end of the step.
         """
         if self._in_flight:
             return self._in_flight[0].ends
@@ -97,11 +96,11 @@ class EngineCore:
 
     @property
     def can_launch(self) -> bool:
-        """Whether another step may be scheduled before the one that runs has ended."""
+        """Whether another step may be scheduled before the running one has ended."""
         return len(self._in_flight) < self._max_in_flight
 
     def compute_seconds(self, load: StepLoad) -> float:
-        """Seconds that a step with this load takes on this engine alone."""
+        """Compute the seconds that a step with this load takes, without regard to other ranks."""
         return self._step_time(load)
 
     def add(self, sequence: SimulatedSequence) -> None:
@@ -112,7 +111,7 @@ class EngineCore:
         self.scheduler.add(sequence)
 
     def abort(self, sequence: SimulatedSequence, *, aborted: bool = False) -> None:
-        """End a sequence: its blocks are freed at once, and it gets no more tokens. aborted: before its last token."""
+        """End a sequence: its blocks are freed and it gets no more tokens. aborted: whether it ends prematurely."""
         self.scheduler.finish(sequence, aborted=aborted)
 
     def step(self, now: float) -> StepOutcome:
@@ -128,7 +127,7 @@ class EngineCore:
         )
 
     def commit(self, now: float) -> StepOutcome:
-        """The first half of `step`: end the oldest step if it is due. Sequences that got their last token still run."""
+        """End the oldest step if it is due: the first half of `step`. Finished sequences stay in the running set."""
         if not self._in_flight or self._in_flight[0].ends > now:
             return StepOutcome(now)
         flight = self._in_flight.popleft()
@@ -136,18 +135,18 @@ class EngineCore:
         return StepOutcome(flight.ends, flight.begins, flight.load, sampled, finished)
 
     def complete(self, now: float) -> StepOutcome:
-        """`commit`, and the end of the sequences that got their last token."""
+        """Call `commit`, and end the sequences that got their last token."""
         outcome = self.commit(now)
-        # In the order of the step, in which vLLM frees their blocks: it decides which cached blocks are evicted first.
+        # vLLM frees blocks in the order of the step, which decides which cached blocks are evicted first.
         for sequence in outcome.finished:
             self.scheduler.finish(sequence)
         return outcome
 
     def launch(self, now: float) -> LaunchedSteps:
-        """The second half of `step`: begin steps as far as the rules allow."""
+        """Launch new steps up to the limit of steps in flight: the second half of `step`."""
         launched: LaunchedSteps | None = None
         if self.host_link is not None:
-            # Before anything is scheduled: what has been loaded by now can already run in the next step.
+            # Before scheduling, so that sequences that are loaded by now can run in the next step.
             self.scheduler.complete_transfers(self.host_link.pop_ended(now))
         while len(self._in_flight) < self._max_in_flight:
             step = self.scheduler.schedule()
@@ -162,30 +161,28 @@ class EngineCore:
                 load = step.load
                 self.begin(step, begins, self._step_time(load), load)
                 if self.host_link is not None:
-                    # The other stores begin when the step has computed what they read.
+                    # Stores that no step waits for begin when the step has computed the blocks that they read.
                     ends = self._in_flight[-1].ends
                     assert step.transfers is not None
                     for store in step.transfers.stores:
                         if store.id not in step.transfers.flushed:
                             self.host_link.begin(store, ends)
-            # A step without tokens is scheduled again only if it has preempted: blocks are free now that were not
-            # before.
+            # After a step without tokens, scheduling again helps only if the step preempted, which freed blocks.
             elif self._in_flight or not step.preempted:
                 break
         return LaunchedSteps([], [], []) if launched is None else launched
 
     def begin(self, step: SchedulerOutput, now: float, seconds: float, load: StepLoad | None = None) -> None:
-        """Launch a scheduled step that takes so long: at once, or after the one that runs.
-
-        load: of the step, where the caller knows it.
-        """
+        """Launch a scheduled step, now or after the running one. load: its load; None computes it."""
         begins = max(now, self._in_flight[-1].ends) if self._in_flight else now
         self._in_flight.append(_InFlightStep(step, step.load if load is None else load, begins, begins + seconds))
         self.num_steps += 1
 
     def _begin_transfers(self, step: SchedulerOutput, link: HostLink, now: float) -> float:
-        """Begin the loads of a step and the stores that it waits for, or all of a step without tokens. Returns when the
-        step begins: after stores that read blocks which it writes."""
+        """Begin the loads of a step and the stores that it waits for; without tokens, all of its stores.
+
+        Returns the time at which the step begins: after the stores that read blocks which the step writes.
+        """
         assert step.transfers is not None
         begins = max(now, self._in_flight[-1].ends) if self._in_flight else now
         for load in step.transfers.loads:

@@ -1,5 +1,6 @@
-"""Fault injection: the choice of a request's fault, one that it requests itself or the plan's. It is deterministic; the
-engine carries the fault out.
+"""Fault injection: selects the fault of each request, from the request itself or from a plan.
+
+The selection is deterministic. The engine injects the fault. A plan:
 
     - {request: 3, status: 429}                  # the third request is rejected
     - {every: 10, cut_after: 7}                  # every tenth stream is cut after its seventh token
@@ -25,14 +26,17 @@ Seconds = Annotated[float, Meta(ge=0, le=3600)]
 
 
 class Fault(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """A fault and the requests that it applies to; without request, every and probability to all.
+    """A fault and the requests to which it applies; all requests if request, every and probability are None.
 
     request: number of the request, from 1.
-    every: applies to all request numbers that are multiples of it.
-    status: HTTP status; the request is rejected before anything else.
+    every: applies to the requests whose number is a multiple of it.
+    probability: share of requests to which it applies, 0 to 1.
+    status: HTTP status with which the request is rejected.
+    retry_after: seconds, for the `Retry-After` header of that response.
     hang: seconds without output before the first token.
-    cut_after, fail_after: tokens after which the stream is cut without an end, or ends with its dialect's error.
-    crash: the engine fails all requests and restarts after this many seconds.
+    cut_after: number of tokens after which the connection is cut.
+    fail_after: number of tokens after which the stream ends with an error in the format of its API.
+    crash: seconds until the engine restarts, after failing all requests.
     """
 
     request: Count | None = None
@@ -66,7 +70,7 @@ class Fault(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True)
 
 
 class FaultPlan:
-    """The active plan, and the number of requests since it was set."""
+    """A fault plan, and the number of requests since it was set."""
 
     def __init__(self, faults: Sequence[Fault] = (), seed: int = 0) -> None:
         self._seed = seed
@@ -111,16 +115,15 @@ class FaultInjector:
         return msgspec.json.encode(self._plan.faults).decode()
 
     def set_plan(self, faults: object) -> None:
-        """A new plan, which counts requests from 1 again. Raises RequestError."""
+        """Replace the plan; request numbers start from 1 again. Raises RequestError."""
         try:
             self._plan.set(parse_faults(faults))
         except ValueError as error:
             raise RequestError(str(error), code="invalid_fault") from None
 
     def find_fault(self, request: TokenRequest) -> Fault | None:
-        """Find the fault of a request. Raises RequestError if it names an unknown fault, or one that requests may not
-        name."""
-        # By identity: the choices of one request share it, while equal requests of two clients count separately.
+        """Find the fault of a request; None without one. Raises RequestError if its own fault is invalid or a crash."""
+        # Compared by identity: the choices of one request share a fault, but equal requests count separately.
         if self._last_lookup[0] is None or self._last_lookup[0] is not request.origin:
             header = request.extras.fault
             self._last_lookup = (

@@ -1,8 +1,8 @@
-"""Hashes of a sequence's blocks, from token ids or from a trace that contains hashes only; and keyed random numbers.
+"""Hashes of a sequence's blocks, from token ids or from a trace that contains only hashes; and keyed random numbers.
 
 A hash covers a full block and everything before it, so two sequences share a prefix exactly as far as their hashes
-agree. It also covers the images in the block; everything else that keys and values depend on (LoRA, a salt) goes into
-the root.
+agree. It also covers the images in the block. Everything else that keys and values depend on (adapter, cache salt) is
+part of the root, the parent of the first block.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ class BlockContents(Protocol):
     """The block hashes of a sequence."""
 
     def get_block_hash(self, index: int) -> bytes:
-        """The hash of the index-th full block of prompt and output, whose tokens are all known."""
+        """Return the hash of the full block at this index of prompt and output. All of its tokens must be known."""
         ...
 
 
 ImageKeys = tuple[tuple[str, int], ...]
-"""The images in a block: the digest of each, and the place of its first token relative to the block's."""
+"""The images in a block: the digest of each, and the offset of its first token from the start of the block."""
 
 
 def hash_block(parent: bytes, tokens: Sequence[int], images: ImageKeys = ()) -> bytes:
-    """Hash a block. It is cryptographic: a collision would give one client another client's cached prompt."""
+    """Hash a block cryptographically: a collision would give one client another client's cached prompt."""
     digest = blake2b(array("q", tokens).tobytes(), digest_size=16, key=parent)
     for image, offset in images:
         digest.update(f"{image} {offset};".encode())
@@ -38,7 +38,7 @@ def hash_block(parent: bytes, tokens: Sequence[int], images: ImageKeys = ()) -> 
 
 @lru_cache(maxsize=256)  # Nearly all requests have one of few salts and adapters.
 def hash_root(*keys: str) -> bytes:
-    """The parent of a first block: name of the LoRA, cache salt, digests of images."""
+    """Hash the parent of a first block. keys: such as the adapter's name and the cache salt."""
     root = blake2b(digest_size=16)
     for key in keys:
         # JSON strings may contain unpaired surrogates. The length keeps ("ab", "c") apart from ("a", "bc").
@@ -51,7 +51,7 @@ BlockHashed = Callable[[bytes, bytes | None, Sequence[int], ImageKeys], None]
 
 
 class TokenContents:
-    """Contents from token ids. The caller appends sampled tokens to `tokens` before the next step is scheduled.
+    """Block contents from token ids. The caller appends sampled tokens to `tokens` before the next step is scheduled.
 
     on_hashed: called for every hashed block with its hash, its parent's (None for the first), its tokens and images.
     """
@@ -82,8 +82,7 @@ class TokenContents:
             images: ImageKeys = ()
             if self._images:
                 present = (image for image in self._images if image.begin < end and image.end > begin)
-                # As vLLM's `extra_keys`: placeholders are the same ids for every picture, and only the digest tells
-                # them apart.
+                # As in vLLM's `extra_keys`: the placeholder ids of all images are the same; only digests differ.
                 images = tuple((image.digest.hex(), image.begin - begin) for image in present)
             self._hashes.append(hash_block(parent, tokens, images))
             if self._on_hashed is not None:
@@ -93,11 +92,12 @@ class TokenContents:
 
 
 class TracedContents:
-    """Contents from a trace's hashes of blocks of `traced_block_size` tokens; tokens beyond them are unique to the
-    request.
+    """Block contents from a trace, which has hashes of blocks of `traced_block_size` tokens.
 
-    The engine's block size may differ from the trace's: a block that ends within (or at the end of) a traced block is
-    named by the traced hash and the offset.
+    Blocks beyond the trace's hashes are unique to the request.
+
+    The engine's block size may differ from the trace's: the hash of a block is that of the traced block in which it
+    ends, with the offset at which it ends.
     """
 
     def __init__(
@@ -127,7 +127,7 @@ _SCALE = 2.0**-64
 
 
 class KeyedRandom:
-    """Numbers that look random. Equal keys draw equal numbers."""
+    """A pseudorandom generator. Equal keys draw equal numbers."""
 
     __slots__ = ("_buffer", "_count", "_key")
 
@@ -142,7 +142,7 @@ class KeyedRandom:
         self._buffer = b""
 
     def random(self) -> float:
-        """At least 0 and less than 1."""
+        """Draw a number that is at least 0 and less than 1."""
         if not self._buffer:
             block = self._count.to_bytes(8, "little")
             self._buffer = blake2b(block, digest_size=_NUMBERS_PER_BLOCK * _BYTES_PER_NUMBER, key=self._key).digest()
@@ -152,5 +152,5 @@ class KeyedRandom:
         return (int.from_bytes(value, "little") >> 11) * (_SCALE * 2048)
 
     def randbelow(self, count: int) -> int:
-        """A whole number from 0 to count - 1."""
+        """Draw an integer from 0 to count - 1."""
         return int(self.random() * count)

@@ -1,9 +1,9 @@
-"""The messages that a simulated vLLM sends to routers and other instances: KV cache events and notices of KV transfers.
+"""The messages that a simulated vLLM sends: KV cache events for routers, KV transfer notifications for other instances.
 
 KV cache events are those of vLLM, for prefix-aware routers. A batch is msgpack: [ts, [events], data_parallel_rank]; an
-event is a map whose `type` is its name. Hashes are the lower 64 bits, vLLM's default. vLLM 0.19 and earlier publish an
-event as an array that begins with its name. Several blocks may hold the same hash: an event reports when the first
-becomes available and when the last is evicted.
+event is a map whose `type` is its name; vLLM 0.19 and earlier publish an array that begins with the name. Hashes are
+the lower 64 bits, vLLM's default. Several blocks may hold the same hash: events report when the first becomes available
+and when the last is evicted.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ _MASK = (1 << 64) - 1
 
 
 KvEventsVersion = Literal["0.33", "0.19"]
-"""The vLLM whose event format is used; that of 0.19 is also the one of earlier versions."""
+"""The vLLM version whose event format is used; 0.19 stands for earlier versions too."""
 
 
 class BlockStored(Struct, frozen=True, tag=True, kw_only=True):
     """Consecutive blocks were stored.
 
-    parent_block_hash: of the block before the first.
-    token_ids: of all of them.
+    parent_block_hash: hash of the block before the first; None if there is none.
+    token_ids: tokens of all blocks.
     lora_id: deprecated in vLLM.
-    extra_keys: what the hash of each block covers besides its tokens: the adapter, images and their places, and the
-        salt of a first block.
+    extra_keys: for each block, what its hash covers besides its tokens: the adapter, images with their offsets, and for
+        a first block the cache salt.
     """
 
     block_hashes: list[int]
@@ -60,7 +60,7 @@ class BlockRemovedEvent(Struct, frozen=True, tag="BlockRemoved"):
 
 
 class CacheClearedEvent(Struct, frozen=True, tag="AllBlocksCleared"):
-    """The whole cache."""
+    """The whole cache was cleared."""
 
 
 KvEvent = BlockStored | BlockRemovedEvent | CacheClearedEvent
@@ -75,7 +75,7 @@ class KvEventBatch(Struct, frozen=True, array_like=True):
 
 
 def build_batch(ts: float, events: Sequence[KvEvent], rank: int, version: KvEventsVersion = "0.33") -> KvEventBatch:
-    """Build a batch of events in the form of this version of vLLM."""
+    """Build a batch of events in the format of this version of vLLM."""
     if version == "0.33":
         return KvEventBatch(ts, events, rank)
     arrays: list[tuple[object, ...]] = []
@@ -112,7 +112,7 @@ class KvEventBuilder:
 
     def __init__(self, block_size: int, num_blocks: int) -> None:
         self._block_size = block_size
-        # Waiting sequences are hashed long before they are stored; the bound covers what fits several times over.
+        # Waiting sequences are hashed long before their blocks are stored; the bound is several times the pool's size.
         self._max_hashed = 4 * num_blocks + 4096
         self._hashed: OrderedDict[bytes, _HashedBlock] = OrderedDict()
         self._copies: dict[bytes, int] = {}
@@ -143,11 +143,11 @@ class KvEventBuilder:
                     # Subscribers track what is cached, not in how many blocks: further copies change nothing for them.
                     if self._copies[block_hash] > 1:
                         continue
-                    # Missing only if the bound of `add_hashed` has dropped it; subscribers still learn the hash.
+                    # Missing only if `add_hashed` has dropped it for its bound; subscribers still learn the hash.
                     hashed, number = self._hashed.get(block_hash, _NO_BLOCK), truncate_hash(block_hash)
                     parent = None if hashed.parent is None else truncate_hash(hashed.parent)
                     last = events[-1] if events else None
-                    # Blocks that follow each other are one event.
+                    # Consecutive blocks share one event.
                     if isinstance(last, BlockStored) and parent is not None and last.block_hashes[-1] == parent:
                         last.block_hashes.append(number)
                         last.token_ids.extend(hashed.tokens)
@@ -182,14 +182,14 @@ def truncate_hash(block_hash: bytes) -> int:
 
 
 class ReplayBuffer:
-    """Numbered batches; the most recent are buffered for subscribers that missed some."""
+    """A buffer of the most recent numbered batches, for subscribers that missed some."""
 
     def __init__(self, size: int) -> None:
         self._batches: deque[tuple[int, bytes]] = deque(maxlen=size)
         self._next = 0
 
     def add(self, batch: KvEventBatch) -> tuple[bytes, bytes]:
-        """The number, 8 bytes big-endian, and the payload."""
+        """Encode and buffer a batch. Returns its number, 8 bytes big-endian, and its payload."""
         number, payload = self._next, msgspec.msgpack.encode(batch)
         self._next += 1
         self._batches.append((number, payload))
@@ -211,7 +211,8 @@ REPLAY_END = (-1).to_bytes(8, "big", signed=True)
 class KvEventsConfig(Struct, frozen=True, forbid_unknown_fields=True):
     """vLLM's `--kv-events-config`. Each rank adds its number to the port.
 
-    buffer_steps: batches available for replay.
+    buffer_steps: number of batches available for replay.
+    hwm: ZeroMQ's high-water mark, in messages.
     """
 
     enable_kv_cache_events: bool = True
@@ -235,7 +236,7 @@ class KvEventsConfig(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def parse_kv_events_config(text: str) -> KvEventsConfig:
-    """Raises ValueError."""
+    """Parse vLLM's JSON. Raises ValueError."""
     try:
         return msgspec.json.decode(text, type=KvEventsConfig)
     except msgspec.DecodeError as error:
@@ -243,7 +244,7 @@ def parse_kv_events_config(text: str) -> KvEventsConfig:
 
 
 def offset_endpoint_port(endpoint: str, rank: int) -> str:
-    """As vLLM: ports count up with the ranks, names in the process get a suffix."""
+    """Return a rank's endpoint as in vLLM: its number is added to the port; an inproc name gets it as a suffix."""
     if endpoint.startswith("inproc"):
         return endpoint if not rank else f"{endpoint}_dp{rank}"
     base, colon, port = endpoint.rpartition(":")
@@ -251,7 +252,7 @@ def offset_endpoint_port(endpoint: str, rank: int) -> str:
 
 
 class KvPublisher:
-    """The publisher of one rank, used on the event loop. A slow subscriber loses batches and may request a replay."""
+    """One rank's publisher; used on the event loop. A slow subscriber misses batches and may request a replay."""
 
     def __init__(self, config: KvEventsConfig, rank: int, version: KvEventsVersion = "0.33") -> None:
         """Bind the sockets. Raises ValueError if zmq is missing or an endpoint is not available."""
@@ -286,11 +287,10 @@ class KvPublisher:
             self._pub_socket.send_multipart((self._topic, number, payload), self._zmq.NOBLOCK)
 
     async def _serve_replay(self, router: Any) -> None:  # noqa: ANN401 - a socket of an optional library
-        """Serve replay requests: a request's sequence number is answered with all batches from it on and an end
-        marker."""
+        """Answer each replay request, a sequence number, with all batches from it on and an end marker."""
         while True:
             frames: list[bytes] = await router.recv_multipart()
-            # The identity, an empty delimiter and the number, as vLLM's subscribers send them. Others get no answer.
+            # As vLLM's subscribers send them: identity, empty delimiter, number. Other messages are ignored.
             if len(frames) != 3 or len(frames[2]) != 8:
                 continue
             client = frames[0]
@@ -301,8 +301,7 @@ class KvPublisher:
     def close(self) -> None:
         if self._replay_task is not None:
             self._replay_task.cancel()
-        # A socket created without the context's factory is not closed by the context, whose termination would block on
-        # it.
+        # The context does not close a socket that its factory did not create, and its termination would wait for it.
         self._pub_socket.close(linger=0)
         self._context.destroy(linger=0)
 
@@ -313,9 +312,12 @@ class KvPublisher:
 class KvExtraConfig(Struct, frozen=True, forbid_unknown_fields=True):
     """Dragoman's settings in the connector's extra config.
 
-    bytes_per_token: overrides the profile's.
+    base_seconds: latency of each transfer.
+    bandwidth: of the link, in bytes per second.
+    bytes_per_token: size of a token's keys and values; None means the profile's.
+    lease_seconds: time after which blocks that no instance has fetched are freed.
     peers: addresses that may be notified.
-    secret: the key of the signatures.
+    secret: key of the notifications' signatures.
     """
 
     base_seconds: float = 0.001
@@ -327,9 +329,9 @@ class KvExtraConfig(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class KvTransferConfig(Struct, frozen=True, forbid_unknown_fields=True):
-    """vLLM's `--kv-transfer-config`. Further fields of vLLM's command lines are accepted without effect.
+    """vLLM's `--kv-transfer-config`. kv_buffer_* and kv_load_failure_policy are accepted without effect.
 
-    kv_ip, kv_port: where notifications are received; port 0 is any free port.
+    kv_ip, kv_port: address on which notifications are received; port 0 is any free port.
     """
 
     kv_connector: str | None = None
@@ -350,12 +352,12 @@ class KvTransferConfig(Struct, frozen=True, forbid_unknown_fields=True):
                 "OffloadingConnector use --kv-offloading-size; LMCacheConnectorV1 and others have no counterpart"
             )
         for address in (self.kv_ip, *extra.peers):
-            ip_address(address)  # a name would have to be looked up for each report
+            ip_address(address)  # a host name would need a DNS lookup for each notification
         if not 0 <= self.kv_port < 1 << 16:
             raise ValueError("kv_port must be a port, or 0")
         if not 0 < extra.lease_seconds < float("inf"):
             raise ValueError("lease_seconds must be more than 0")
-        # A report frees blocks of other requests, so that only this machine may send one that is not signed.
+        # A notification frees blocks of other requests, so only this machine may send unsigned ones.
         if not extra.secret and not ip_address(self.kv_ip).is_loopback:
             raise ValueError("kv_connector_extra_config.secret is required if kv_ip is not a loopback address")
 
@@ -365,7 +367,7 @@ class KvTransferConfig(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def parse_kv_transfer_config(text: str) -> KvTransferConfig:
-    """Raises ValueError."""
+    """Parse vLLM's JSON. Raises ValueError."""
     try:
         return msgspec.json.decode(text, type=KvTransferConfig)
     except msgspec.DecodeError as error:

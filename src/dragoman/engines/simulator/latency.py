@@ -1,20 +1,19 @@
-"""The latency model: the duration of a step as a function of its load; and speculative decoding's accepted drafts.
+"""The latency model, a step's duration as a function of its load; and the accepted drafts of speculative decoding.
 
     seconds = base
               + per_token, a curve over the step's tokens
-              + per_expert_token, one over the tokens of all ranks that share experts, divided by their number
+              + per_expert_token, a curve over the mean tokens of all ranks that share experts
               + per_context_token * tokens of context read by decoding sequences
               + per_prefill_pair * query-key pairs of the prompt chunks
               + per_sequence * sequences
-              + per_mixed_sequence * sequences, if a prompt chunk takes part
+              + per_mixed_sequence * sequences, if the step has a prompt chunk
               + draft_base + per_draft * drafts, if any draft is verified
-              + lora_base + per_lora_token * lora_tokens, if an adapter takes part
-              + lora_load * loaded_loras
+              + lora_base + per_lora_token * lora_tokens + lora_load * loaded_loras, if an adapter is used
     but never less than floor
 
-The curve is piecewise linear: the first tokens of a step may be free (the weights are read anyway), or cost more than
-the others (each activates further experts). Every coefficient is at least 0 and base is more than 0, so every
-duration is positive.
+The curves are piecewise linear: the first tokens of a step may be free (the weights are read anyway), or cost more than
+the others (each activates further experts). Every coefficient is at least 0 and base is more than 0, so every duration
+is positive.
 """
 
 from __future__ import annotations
@@ -34,12 +33,12 @@ from .sequence import SimulatedSequence
 class StepLoad(Struct, frozen=True, gc=False):
     """The load of one step.
 
-    tokens: all that are scheduled.
-    context: tokens whose keys and values decoding sequences read.
-    prefill_pairs: for each prompt chunk of n tokens, n * (computed before + n / 2).
-    sequences: that take part.
-    drafts: speculative tokens that are verified.
-    lora_tokens: of sequences with an adapter.
+    tokens: number of scheduled tokens.
+    context: number of tokens whose keys and values decoding sequences read.
+    prefill_pairs: query-key pairs; for each prompt chunk of n tokens, n * (computed before + n / 2).
+    sequences: number of scheduled sequences.
+    drafts: number of speculative tokens to verify.
+    lora_tokens: scheduled tokens of sequences with an adapter.
     loaded_loras: adapters that the device does not have yet.
     expert_tokens: mean of the tokens over the data-parallel ranks that share experts; None without such ranks.
     """
@@ -59,7 +58,7 @@ StepTime = Callable[[StepLoad], float]
 
 
 class TokenCost(Struct, frozen=True, forbid_unknown_fields=True):
-    """Cost of each token of a step above `beyond`, up to the next entry. seconds: per token."""
+    """One piece of a cost curve: `seconds` for each token of a step above `beyond`, up to the next piece."""
 
     beyond: int
     seconds: float
@@ -84,13 +83,14 @@ class LatencyModel(Struct, frozen=True, forbid_unknown_fields=True):
 
     base: reading the weights and launching kernels.
     per_token: the matrix products.
-    per_expert_token: those of shared experts, and their communication.
+    per_expert_token: matrix products of shared experts, and their communication.
     per_context_token: reading keys and values.
     per_prefill_pair: attention of a prompt.
-    per_mixed_sequence: what a sequence costs more in a step with a prompt chunk, which does not run as one CUDA graph.
+    per_mixed_sequence: additional cost of a sequence in a step with a prompt chunk, which is no single CUDA graph.
     floor: minimum duration of a step.
     draft_base, per_draft: the drafter of speculative decoding; drafts are also tokens of the step.
-    lora_base, per_lora_token, lora_load: the products of adapters, and loading one.
+    lora_base, per_lora_token: matrix products of adapters.
+    lora_load: loading an adapter onto the device.
     """
 
     base: float
@@ -121,7 +121,7 @@ class LatencyModel(Struct, frozen=True, forbid_unknown_fields=True):
                 raise ValueError(f"the token counts of {name} must be greater than 0 and in ascending order")
 
     def compute_seconds(self, load: StepLoad) -> float:
-        """A `StepTime`."""
+        """Compute the duration of a step, as a `StepTime`."""
         total = (
             self.base
             + self.per_context_token * load.context
@@ -144,9 +144,9 @@ class LatencyModel(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class MemoizedLatency:
-    """`LatencyModel.compute_seconds` for steps without drafts and adapters, which remembers the curves' values.
+    """A memoized `LatencyModel.compute_seconds` for steps without drafts and adapters.
 
-    It adds in the same order, so that the sums are equal to the last digit.
+    It adds in the same order, so the sums are equal to the last bit.
     """
 
     def __init__(self, model: LatencyModel) -> None:
@@ -154,7 +154,7 @@ class MemoizedLatency:
         self._curves: dict[int, tuple[float, float]] = {}
 
     def __call__(self, tokens: int, context: int, pairs: float, sequences: int) -> float:
-        model, (own, expert) = self._model, self._read_curves(tokens)
+        model, (token_seconds, expert_seconds) = self._model, self._read_curves(tokens)
         total = (
             model.base
             + model.per_context_token * context
@@ -163,13 +163,16 @@ class MemoizedLatency:
         )
         if pairs:
             total += model.per_mixed_sequence * sequences
-        return max(model.floor, total + own + expert)
+        return max(model.floor, total + token_seconds + expert_seconds)
 
     def compute_decoding(self, sequences: int, contexts: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Seconds of steps in which the same sequences decode, without prompts."""
-        model, (own, expert) = self._model, self._read_curves(sequences)
+        """Compute the durations of steps in which the same sequences decode, without prompts.
+
+        contexts: for each step, the context of its `StepLoad`.
+        """
+        model, (token_seconds, expert_seconds) = self._model, self._read_curves(sequences)
         total = model.base + model.per_context_token * contexts + model.per_sequence * sequences
-        return np.maximum(model.floor, total + own + expert)
+        return np.maximum(model.floor, total + token_seconds + expert_seconds)
 
     def _read_curves(self, tokens: int) -> tuple[float, float]:
         if (curves := self._curves.get(tokens)) is None:
@@ -180,7 +183,7 @@ class MemoizedLatency:
 
 
 def integrate_curve(curve: tuple[TokenCost, ...], tokens: float) -> float:
-    """Integrate a piecewise linear curve: the seconds of so many tokens."""
+    """Integrate a cost curve: return the seconds for this number of tokens."""
     total = 0.0
     for cost in reversed(curve):
         if tokens > cost.beyond:
@@ -190,7 +193,10 @@ def integrate_curve(curve: tuple[TokenCost, ...], tokens: float) -> float:
 
 
 def add_noise(step_time: StepTime, sigma: float, generator: np.random.Generator) -> StepTime:
-    """Each step times a log-normal factor of mean 1; sigma is the standard deviation of its logarithm."""
+    """Multiply the duration of each step by a log-normal factor of mean 1.
+
+    sigma: standard deviation of the factor's logarithm.
+    """
 
     def seconds(load: StepLoad) -> float:
         # The mean of a log-normal factor is exp(mu + sigma^2 / 2), so this mu makes it 1.
@@ -200,7 +206,7 @@ def add_noise(step_time: StepTime, sigma: float, generator: np.random.Generator)
 
 
 def speed_up(step_time: StepTime, scale: float) -> StepTime:
-    """The same on a clock that runs `scale` times as fast."""
+    """Divide step times by `scale`, for a clock that runs `scale` times as fast."""
     if not scale > 0:
         raise ValueError("scale must be more than 0")
     return lambda load: step_time(load) / scale
@@ -210,13 +216,13 @@ def speed_up(step_time: StepTime, scale: float) -> StepTime:
 
 NGRAM_METHODS = frozenset({"ngram", "ngram_gpu", "suffix"})
 MODEL_METHODS = frozenset({"eagle", "eagle3", "mtp", "draft_model", "medusa"})
-"""Methods whose drafter has a model, with slots of its own in the cache but for Medusa's heads."""
+"""Methods whose drafter is a model. All but Medusa, which only adds heads, have a KV cache of their own."""
 DEFAULT_RATES = (0.75, 0.6, 0.5)
-"""Of the first three positions: an assumption, in the range that EAGLE-3 reaches in chats."""
+"""Acceptance rates of the first three positions: an assumption, in the range that EAGLE-3 reaches in chats."""
 
 
 class SpeculativeConfig(Struct, frozen=True, forbid_unknown_fields=True):
-    """vLLM's --speculative-config, as far as it matters to scheduling. model: accepted and not used."""
+    """vLLM's --speculative-config, as far as it affects scheduling. model: accepted without effect."""
 
     num_speculative_tokens: int
     method: str = "draft_model"
@@ -233,7 +239,7 @@ class SpeculativeConfig(Struct, frozen=True, forbid_unknown_fields=True):
             raise ValueError("num_speculative_tokens must be from 1 to 64")
 
     def merge_into(self, config: SimulatedSchedulerConfig) -> SimulatedSchedulerConfig:
-        """The scheduler's settings with this drafter."""
+        """Return the scheduler's settings with this drafter."""
         has_cache = self.method in MODEL_METHODS - {"medusa"}
         return msgspec.structs.replace(
             config,
@@ -267,21 +273,21 @@ def check_acceptance_rates(rates: Sequence[float]) -> None:
 
 
 class DraftAcceptance:
-    """A random draw of the tokens that a step gives. The same request draws the same numbers, whatever runs beside it.
+    """Draws the number of accepted draft tokens. A request draws the same numbers regardless of its batch.
 
-    rates: share of drafts of which the first, second, ... token is accepted.
+    rates: share of drafts whose first, second, ... token is accepted.
     """
 
     def __init__(self, rates: Sequence[float] = (), seed: int = 0) -> None:
         check_acceptance_rates(rates)
         self._rates: tuple[float, ...] = tuple(rates) or DEFAULT_RATES
         rates, last = self._rates, len(self._rates) - 1
-        # Beyond the last rate, a draft is accepted after the one before it as often as the last one was.
+        # Beyond the last rate, rates fall by the ratio of the last two.
         self._decay = rates[last] / rates[last - 1] if last and rates[last - 1] else rates[last]
         self._seed = seed
 
     def count_sampled(self, sequence: SimulatedSequence, num_drafts: int) -> int:
-        """A `CountSampled`."""
+        """Count the tokens that a sequence gets in a step, as `scheduler.CountSampled`."""
         # One number for all positions: rates do not rise, so a draft is accepted only together with those before it.
         drawn = KeyedRandom(self._seed, sequence.id, sequence.num_output_tokens).random()
         rates, last = self._rates, len(self._rates) - 1

@@ -1,11 +1,11 @@
-"""KV offloading: a second tier of the KV cache, in host memory; and the link over which its chunks move.
+"""KV offloading: a second tier of the KV cache in host memory, and the link over which its chunks are transferred.
 
 The rules are those of vLLM 0.33's native offloading (OffloadingConnector) for full attention: every step stores the
 chunks that its sequences complete; a waiting sequence loads those that follow its prefix in the device's cache.
 
-The cache in host memory is the second tier: a chunk is written, idle, or read by a number of transfers, and only idle
-ones are evicted, the least recently used first. All chunks that a request uses share its recency, ordered so that the
-end of a prefix goes before its beginning; the end of the request makes them the most recent ones.
+A chunk in host memory is being written, idle, or being read by one or more transfers. Only idle chunks are evicted, the
+least recently used first. All chunks that a request uses share its recency, ordered so that the end of a prefix is
+evicted before its beginning; the end of the request makes them the most recent ones.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from ...core.metrics import Histogram
 from .sequence import SimulatedSequence
 
 _WRITTEN = -1
-"""Reference count of a chunk whose store has not ended."""
+"""Stands for the reference count of a chunk whose store has not ended."""
 
 
 class HostCacheUse:
     """One request's use of the cache.
 
-    positions: of its chunks in the request.
-    used: those that it stored, found stored, or loaded.
-    rank: recency of all of them until the request ends; 0 before the first.
+    positions: index of each of its chunks, by key.
+    used: keys of the chunks that it stored, found stored, or loaded.
+    rank: recency of all of them until the request ends; 0 before it uses any.
     """
 
     __slots__ = ("positions", "rank", "used")
@@ -41,7 +41,7 @@ class HostCacheUse:
 
 
 class HostCache:
-    """A cache of `size` chunks, by the hash of what each holds."""
+    """A cache of `size` chunks, whose keys are hashes of their contents."""
 
     def __init__(self, size: int) -> None:
         if size < 1:
@@ -51,11 +51,11 @@ class HostCache:
         self._counts: dict[bytes, int] = {}
         self._ranks: dict[bytes, tuple[int, int]] = {}
         self._heap: list[tuple[tuple[int, int], bytes]] = []
-        """Idle chunks by recency, and outdated entries, which are passed over."""
+        """Idle chunks by recency; also outdated entries, which are skipped."""
         self._last_rank = 0
 
     def __len__(self) -> int:
-        """Number of chunks, those that are written included."""
+        """Number of chunks, including those being written."""
         return len(self._counts)
 
     @property
@@ -69,7 +69,7 @@ class HostCache:
         return self.num_written / self.size
 
     def has(self, key: bytes) -> bool:
-        """Whether the chunk is there, complete or not."""
+        """Whether the cache has the chunk, complete or being written."""
         return key in self._counts
 
     def is_written(self, key: bytes) -> bool:
@@ -77,7 +77,7 @@ class HostCache:
         return self._counts.get(key) == _WRITTEN
 
     def list_chunks(self) -> dict[bytes, int]:
-        """List the chunks with the number of transfers that read each; -1 while it is written."""
+        """List the chunks with the number of transfers that read each; -1 while a chunk is being written."""
         return dict(self._counts)
 
     def begin_load(self, keys: Sequence[bytes], use: HostCacheUse) -> None:
@@ -97,8 +97,11 @@ class HostCache:
                 self._add_idle(key)
 
     def begin_store(self, keys: Sequence[bytes], use: HostCacheUse) -> list[bytes] | None:
-        """Take room for those of these chunks that are not there, and return them; None if there is too little room
-        even without all idle chunks but these. The least recent idle chunks are evicted for it."""
+        """Reserve room for the chunks that the cache does not have, and return their keys.
+
+        Other idle chunks are evicted for them, the least recently used first. Returns None, without evicting any, if
+        even all of those were too few.
+        """
         missing = [key for key in keys if key not in self._counts]
         self._record([key for key in keys if self._counts.get(key) != _WRITTEN], use)
         protected, skipped = frozenset(keys), list[tuple[tuple[int, int], bytes]]()
@@ -131,7 +134,7 @@ class HostCache:
             self._add_idle(key)
 
     def finish(self, use: HostCacheUse) -> None:
-        """End a request: its chunks are the most recent ones, the first of them the last to go."""
+        """End a request: its chunks become the most recently used ones."""
         # The first chunk is evicted last, since the chunks after it cannot be used without it.
         for key in sorted(use.used, key=use.positions.__getitem__, reverse=True):
             if key in self._counts:
@@ -162,21 +165,21 @@ class HostCache:
 
     def _push(self, key: bytes) -> None:
         heappush(self._heap, (self._ranks[key], key))
-        # Rebuilt when more than half of it is outdated: the heap stays bounded, at a constant cost per push on average.
+        # Rebuilt when more than half of the entries are outdated: this bounds the heap at an amortized constant cost.
         if len(self._heap) > max(64, 2 * self.num_idle):
             self._heap = [(self._ranks[idle], idle) for idle, count in self._counts.items() if not count]
             heapify(self._heap)
 
 
-# The offloading of one scheduler: what is stored and loaded, at which step.
+# The offloading of one scheduler, which decides what is stored and loaded in which step.
 
 
 class OffloadingConfig(Struct, frozen=True, forbid_unknown_fields=True):
     """The host's part of a KV cache.
 
     num_chunks: its size.
-    blocks_per_chunk: of the device, in each chunk.
-    offload_prompt_only: what requests answer is not stored, which is vLLM's default.
+    blocks_per_chunk: number of the device's blocks in each chunk.
+    offload_prompt_only: whether only prompts are stored, not outputs; vLLM's default.
     """
 
     num_chunks: int
@@ -191,8 +194,8 @@ class OffloadingConfig(Struct, frozen=True, forbid_unknown_fields=True):
 class HostTransfer(Struct, frozen=True, gc=False):
     """A transfer between device and host.
 
-    keys: of the chunks.
-    blocks: of the device.
+    keys: keys of the chunks.
+    blocks: the device's blocks.
     """
 
     id: int
@@ -203,9 +206,9 @@ class HostTransfer(Struct, frozen=True, gc=False):
 
 
 class StepTransfers(Struct):
-    """Transfers that a step begins: loads with it, stores after it.
+    """Transfers that a step begins: loads when it begins, stores when it ends.
 
-    flushed: those that must end before it, because it writes blocks that they read.
+    flushed: ids of transfers that must end before the step, because it writes blocks that they read.
     """
 
     loads: list[HostTransfer] = []
@@ -214,7 +217,7 @@ class StepTransfers(Struct):
 
 
 class OffloadingStats(Struct):
-    """Counts since the start. queries, hits: tokens, of admitted requests that were never preempted."""
+    """Counts since the start. queries, hits: tokens of admitted requests that were never preempted."""
 
     queries: int = 0
     hits: int = 0
@@ -222,13 +225,14 @@ class OffloadingStats(Struct):
 
 
 class OffloadedRequest:
-    """State of one request.
+    """The offloading state of one request.
 
-    keys: of its chunks.
-    blocks: as of its latest step.
-    num_blocks: those known before it.
-    next_chunk: first one that was not offered to the host.
-    transfers: those that run.
+    keys: keys of its chunks.
+    blocks: its blocks as of its latest step.
+    num_blocks: number of `blocks` that earlier steps have recorded.
+    next_chunk: index of the first chunk that was not offered to the host.
+    transfers: ids of running transfers.
+    finished_tokens: number of tokens whose chunks may be stored at its end; None while it runs.
     """
 
     __slots__ = ("blocks", "finished_tokens", "keys", "next_chunk", "num_blocks", "transfers", "use")
@@ -242,7 +246,7 @@ class OffloadedRequest:
         self.finished_tokens: int | None = None
 
     def reset(self) -> None:
-        """Reset what depends on its blocks, before they are allocated anew."""
+        """Reset the state that depends on its blocks, before they are allocated again."""
         self.blocks, self.num_blocks, self.next_chunk = [], 0, 0
 
 
@@ -272,37 +276,38 @@ class KvOffloading:
         return list(self._requests[sequence].keys)
 
     def find_loadable(self, sequence: SimulatedSequence, num_cached: int) -> int | None:
-        """Count the tokens after the first num_cached ones that can be loaded; None if that is to be asked later.
+        """Count the tokens after the first num_cached ones that can be loaded; None if the caller must retry later.
 
-        Later: its own transfers or another's load of the same chunks run, or a chunk is still being stored.
+        That is the case while the sequence has transfers, another sequence loads the same chunks, or a chunk is still
+        being stored.
         """
         state, size = self._requests[sequence], self._chunk_size
         # A waiting sequence holds no blocks; those of an admission before a preemption are void.
         state.reset()
         if state.transfers:
             return None
-        known = sequence.num_prompt_tokens + sequence.num_output_tokens
-        self._extend_keys(state, sequence, known)
-        begin, end = num_cached // size, known // size
+        num_known = sequence.num_prompt_tokens + sequence.num_output_tokens
+        self._extend_keys(state, sequence, num_known)
+        begin, end = num_cached // size, num_known // size
         keys = state.keys[begin:end] if end * size - num_cached >= size else []
         keys = list(takewhile(self.cache.has, keys))
         if any(map(self.cache.is_written, keys)):
             return None
         num_tokens = (begin + len(keys)) * size - num_cached
-        # Only whole chunks are loaded; a part of one would be a chunk of its own in the host's memory.
+        # Only whole chunks are loaded.
         if num_tokens < size:
             return 0
         return num_tokens if self._loading.isdisjoint(keys) else None
 
     def record_admission(self, sequence: SimulatedSequence, num_cached: int, num_loaded: int) -> None:
-        """Record an admission, before a load as well: its blocks are allocated, and it is a query to this cache."""
+        """Record an admission: its blocks were allocated, and it counts as a query. Called for loads as well."""
         self._allocated.update(sequence.blocks)
         if not sequence.num_preemptions:
             self.stats.queries += sequence.num_prompt_tokens - num_cached
             self.stats.hits += num_loaded
 
     def begin_load(self, sequence: SimulatedSequence, num_cached: int, num_tokens: int) -> None:
-        """Begin to load so many tokens after the first num_cached ones, into the sequence's blocks."""
+        """Begin to load num_tokens tokens after the first num_cached ones into the sequence's blocks."""
         state, size = self._requests[sequence], self._chunk_size
         end = num_cached + num_tokens
         keys = state.keys[num_cached // size : -(-end // size)]
@@ -313,11 +318,17 @@ class KvOffloading:
         self._loads.append(self._add_transfer(sequence, state, keys, blocks, is_store=False))
 
     def finish(self, sequence: SimulatedSequence, num_computed: int, *, aborted: bool) -> None:
-        """End a sequence, before its blocks are freed: the next step stores the chunks that it completed last."""
+        """End a sequence; call it before its blocks are freed. The next step stores the chunks that it completed last.
+
+        num_computed: its computed tokens.
+        aborted: whether it ends before its last token.
+        """
         state = self._requests[sequence]
-        known = sequence.num_prompt_tokens + sequence.num_output_tokens
-        # The last token that was sampled is never computed.
-        state.finished_tokens = min(num_computed, known) if aborted else max(sequence.num_prompt_tokens, known - 1)
+        num_known = sequence.num_prompt_tokens + sequence.num_output_tokens
+        # The last sampled token is never computed, so the cache has no keys and values for it.
+        state.finished_tokens = (
+            min(num_computed, num_known) if aborted else max(sequence.num_prompt_tokens, num_known - 1)
+        )
         self._extend_keys(state, sequence, state.finished_tokens)
         for id in state.transfers:
             transfer = self._transfers[id]
@@ -340,10 +351,10 @@ class KvOffloading:
         step = StepTransfers(loads=self._loads)
         begun = {load.id for load in self._loads}
         for sequence in preempted:
-            # Its blocks may be allocated by this very step, so stores that read them have to end before it.
+            # This step may reallocate its blocks, so stores that read them must end before it.
             step.flushed |= self._requests[sequence].transfers - begun
         for block in self._allocated & self._fences.keys():
-            # The block was freed while a store still reads it: the step that writes it must wait for that store.
+            # The block was freed while a store reads it: the step that writes it must wait for that store.
             step.flushed |= self._fences[block]
         for sequence in chain(scheduled, self.finished):
             self._store(sequence, step)
@@ -358,7 +369,7 @@ class KvOffloading:
         return step
 
     def complete(self, ids: Iterable[int]) -> list[SimulatedSequence]:
-        """Complete transfers. Returns the sequences that were loaded, also if they have ended meanwhile."""
+        """Complete transfers. Returns the sequences that were loaded, including those that have ended meanwhile."""
         loaded: list[SimulatedSequence] = []
         for id in ids:
             transfer = self._transfers.pop(id)
@@ -382,12 +393,12 @@ class KvOffloading:
         return loaded
 
     def _store(self, sequence: SimulatedSequence, step: StepTransfers) -> None:
-        """Store the chunks that this step completes, or the sequence's end."""
+        """Store the chunks that this step, or the end of the sequence, completes."""
         state, per_chunk = self._requests[sequence], self.config.blocks_per_chunk
         num_tokens = state.finished_tokens
         if num_tokens is None:
-            known = sequence.num_prompt_tokens + sequence.num_output_tokens
-            num_tokens = min(sequence.num_computed_tokens, known)
+            num_known = sequence.num_prompt_tokens + sequence.num_output_tokens
+            num_tokens = min(sequence.num_computed_tokens, num_known)
             self._extend_keys(state, sequence, num_tokens)
         if self.config.offload_prompt_only:
             num_tokens = min(num_tokens, sequence.num_prompt_tokens)
@@ -396,7 +407,7 @@ class KvOffloading:
         if not offered:
             return
         keys = self.cache.begin_store(offered, state.use)
-        # `next_chunk` stays as it is, so that the next step offers the same chunks again.
+        # `next_chunk` is unchanged, so the next step offers the same chunks again.
         if keys is None:
             self.stats.num_failed_stores += 1
             return
@@ -434,7 +445,7 @@ class KvOffloading:
             self._fences.setdefault(block, set()).add(transfer.id)
 
     def _extend_keys(self, state: OffloadedRequest, sequence: SimulatedSequence, num_tokens: int) -> None:
-        """Extend the keys to the chunks that these known tokens fill."""
+        """Extend the keys to the chunks that the first num_tokens tokens fill."""
         per_chunk = self.config.blocks_per_chunk
         for index in range(len(state.keys), num_tokens // self._chunk_size):
             # Hashes are chained, so the one of a chunk's last block identifies the whole chunk.
@@ -443,20 +454,20 @@ class KvOffloading:
             state.use.positions[key] = index
 
 
-# Offloading in time: the size of the host's cache, and the link over which its chunks move.
+# The hardware: the size of the host's cache, and the link over which its chunks are transferred.
 
 TRANSFER_BUCKETS = (1e6, 5e6, 10e6, 20e6, 40e6, 60e6, 80e6, 100e6, 150e6, 200e6)
-"""vLLM's, in bytes."""
+"""Buckets of vLLM's histograms of transfer sizes, in bytes."""
 
 
 class OffloadingSettings(Struct, frozen=True, forbid_unknown_fields=True):
-    """Settings of KV offloading, of each engine core.
+    """Settings of KV offloading for each engine core.
 
     size: bytes of host memory.
-    bandwidth: bytes a second between one device and the host, in one direction. The default is about what PCIe 4.0 x16
-        carries.
-    base_seconds: latency of a transfer, without its bytes.
-    bytes_per_token: of keys and values, on all devices of an engine.
+    bytes_per_token: size of a token's keys and values on all devices of an engine.
+    bandwidth: bytes per second between one device and the host, in one direction; by default about that of PCIe 4.0
+        x16.
+    base_seconds: latency of a transfer, without the time for its bytes.
     """
 
     size: float
@@ -477,7 +488,7 @@ class OffloadingSettings(Struct, frozen=True, forbid_unknown_fields=True):
             raise ValueError("KV offloading: blocks_per_chunk must be at least 1")
 
     def build_config(self, block_size: int) -> OffloadingConfig:
-        """Build the scheduler's part. Raises ValueError if the host has no room for a chunk."""
+        """Build the scheduler's settings. Raises ValueError if the host memory is smaller than one chunk."""
         chunk_bytes = self.bytes_per_token * block_size * self.blocks_per_chunk
         num_chunks = int(self.size // (-(-chunk_bytes // PAGESIZE) * PAGESIZE))
         if not num_chunks:
@@ -491,17 +502,20 @@ class OffloadingSettings(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class LinkTotals:
-    """Totals of one direction since the start, on all devices: seconds, bytes, and bytes of each transfer."""
+    """Totals of one direction since the start, on all devices.
+
+    sizes: histogram of the bytes of each transfer.
+    """
 
     def __init__(self) -> None:
         self.seconds = self.bytes = 0.0
         self.sizes = Histogram(TRANSFER_BUCKETS)
         self.free_at = 0.0
-        """When the last of its transfers ends."""
+        """The time at which the last transfer of this direction ends."""
 
 
 class HostLink:
-    """The link between the devices of one engine and their host. chunk_bytes: of each device."""
+    """The link between the devices of one engine and their host. chunk_bytes: each device's part of a chunk."""
 
     def __init__(self, chunk_bytes: float, bandwidth: float, base_seconds: float, num_devices: int = 1) -> None:
         self._chunk_bytes, self._bandwidth, self._base_seconds = chunk_bytes, bandwidth, base_seconds
@@ -512,11 +526,11 @@ class HostLink:
 
     @property
     def next_end(self) -> float | None:
-        """When the next transfer ends; None without any."""
+        """The time at which the next transfer ends; None without transfers."""
         return self._queue[0][0] if self._queue else None
 
     def begin(self, transfer: HostTransfer, at: float) -> float:
-        """Begin a transfer at that time, or when the one before it in its direction has ended. Returns its end."""
+        """Begin a transfer now or after the previous one in its direction. Returns the time at which it ends."""
         # PCIe is full duplex: the directions do not slow each other down.
         totals = self.stores if transfer.is_store else self.loads
         size = len(transfer.keys) * self._chunk_bytes
@@ -530,11 +544,11 @@ class HostLink:
         return end
 
     def get_end(self, id: int, default: float) -> float:
-        """When a transfer ends; the default if it has ended."""
+        """Return the time at which a transfer ends; the default if it has ended."""
         return self._ends.get(id, default)
 
     def pop_ended(self, now: float) -> list[int]:
-        """The transfers that have ended by now, in order; each once."""
+        """Return the ids of the transfers that have ended by now, in order; each once."""
         ended: list[int] = []
         while self._queue and self._queue[0][0] <= now:
             id = heappop(self._queue)[1]

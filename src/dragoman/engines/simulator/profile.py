@@ -1,6 +1,6 @@
-"""A profile: hardware, model, engine settings, latency coefficients and their error. A YAML file for people to edit.
+"""Profiles of hardware and model: engine settings, latency coefficients and their error, in a YAML file.
 
-Profiles ship with the package, named after hardware and model.
+Profiles that ship with the package are named after hardware and model.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from .offloading import OffloadingSettings
 class Prior(Struct, frozen=True, forbid_unknown_fields=True):
     """Expected coefficients from hardware and model, in seconds; None is no expectation.
 
-    base: a log of a saturated server does not separate it from load-dependent cost.
-    frontend: from the client to the queue.
-    per_expert_token: of experts that data-parallel ranks share; the fit scales the curve as a whole.
+    base: needed because a log of a saturated server does not separate it from load-dependent cost.
+    frontend: time from the client to the queue.
+    per_expert_token: cost of experts that data-parallel ranks share; the fit scales the curve as a whole.
     """
 
     base: float | None = None
@@ -39,10 +39,11 @@ def build_prior(
     tensor_parallel: int = 1,
     all_reduce_seconds: float = 0.0,
 ) -> Prior:
-    """The expectation of a roofline: bytes, and bytes per second of one device.
+    """Build the prior of a roofline model: a step reads all weights once, at about 80% of the bandwidth.
 
-    A step reads all weights once, at about four fifths of the bandwidth. all_reduce_seconds: of all layers together,
-    without the bytes of the tokens.
+    weight_bytes: bytes of the weights.
+    memory_bandwidth: of one device, in bytes per second.
+    all_reduce_seconds: latency of all layers' all-reduces together, without the time for the tokens' bytes.
     """
     bandwidth = memory_bandwidth * tensor_parallel
     context = None if kv_bytes_per_token is None else kv_bytes_per_token / bandwidth
@@ -63,8 +64,8 @@ class Hardware(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=Tr
     memory_bandwidth: of one device, bytes a second.
     tensor_parallel: devices that share every layer.
     data_parallel: ranks of a server, each with its own scheduler and KV cache; engine settings and latency are of one.
-    lock_step: the ranks share their experts, so that they begin and end every step together.
-    link_latency: seconds of a collective between these devices, without its bytes.
+    lock_step: whether the ranks share experts, and so begin and end every step together.
+    link_latency: seconds of a collective between these devices, without the time for its bytes.
     watts: board power of one device.
     """
 
@@ -84,7 +85,7 @@ class Hardware(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=Tr
 class ModelProfile(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     """The model of a profile.
 
-    weight_bytes: read by a step.
+    weight_bytes: bytes of weights that a step reads.
     kv_bytes_per_token: 2 * layers * kv heads * head size * bytes per number.
     layers: each has two all-reduces under tensor parallelism.
     """
@@ -96,7 +97,7 @@ class ModelProfile(Struct, frozen=True, omit_defaults=True, forbid_unknown_field
 
 
 class MetricError(Struct, frozen=True, forbid_unknown_fields=True):
-    """Simulated less measured, over measured; 0.01 is one per cent too slow."""
+    """The relative error of a metric, (simulated - measured) / measured; 0.01 is one percent too slow."""
 
     mean: float
     p50: float
@@ -113,14 +114,18 @@ class HeldOutError(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ErrorSpread(Struct, frozen=True, forbid_unknown_fields=True):
-    """The range of the error over choices that mean nothing: clocks that differ, and other requests that are fitted."""
+    """The range of the error over arbitrary choices of the fit: clock offsets, and which requests are fitted."""
 
     lowest: HeldOutError
     highest: HeldOutError
 
 
 class Calibration(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """Source of the latency coefficients. fitted, held_out: numbers of requests. spread: over several fits."""
+    """The source of the latency coefficients, and their error.
+
+    fitted, held_out: numbers of requests.
+    spread: range of the error over several fits.
+    """
 
     source: str
     fitted: int
@@ -132,9 +137,9 @@ class Calibration(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields
 class SimulatorProfile(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     """A complete simulator profile.
 
-    frontend_seconds: from the client to the engine's queue.
-    noise: sigma of a step's log-normal factor.
-    acceptance_rates: of the first, second, ... draft of speculative decoding; empty is `latency.DEFAULT_RATES`.
+    frontend_seconds: time from the client to the engine's queue.
+    noise: sigma of a step's log-normal factor; 0 is no noise.
+    acceptance_rates: of the first, second, ... draft of speculative decoding; empty means `latency.DEFAULT_RATES`.
     """
 
     name: str
@@ -155,7 +160,10 @@ class SimulatorProfile(Struct, frozen=True, omit_defaults=True, forbid_unknown_f
     def build_offloading(
         self, gibibytes: float, bandwidth: float | None = None, base_seconds: float | None = None
     ) -> OffloadingSettings:
-        """Build the settings of KV offloading to so much host memory. Raises ValueError."""
+        """Build the settings of KV offloading for each engine core. None keeps a default. Raises ValueError.
+
+        gibibytes: size of the host memory.
+        """
         if self.model.kv_bytes_per_token is None:
             raise ValueError(f"profile {self.name}: model.kv_bytes_per_token is missing; KV offloading needs it")
         settings = OffloadingSettings(
@@ -175,8 +183,10 @@ class SimulatorProfile(Struct, frozen=True, omit_defaults=True, forbid_unknown_f
 
     @property
     def expert_prior(self) -> Prior | None:
-        """The expectation for ranks that share experts, if this profile has it: the weights that a step reads grow with
-        its tokens, which `prior` does not take into account."""
+        """The prior for ranks that share experts; None without per_expert_token.
+
+        With shared experts a step reads more weights the more tokens it has, which `prior` does not model.
+        """
         if not self.latency.per_expert_token:
             return None
         return Prior(
@@ -192,7 +202,7 @@ def estimate_prior(hardware: Hardware, model: ModelProfile) -> Prior:
         return Prior()
     all_reduce_seconds = 0.0
     if hardware.tensor_parallel > 1 and hardware.link_latency is not None and model.layers is not None:
-        # Two all-reduces a layer: behind the attention and behind the MLP (Megatron-LM's tensor parallelism).
+        # Two all-reduces per layer: after the attention and after the MLP (Megatron-LM's tensor parallelism).
         all_reduce_seconds = 2 * model.layers * hardware.link_latency
     return build_prior(
         all_reduce_seconds=all_reduce_seconds,
@@ -204,7 +214,7 @@ def estimate_prior(hardware: Hardware, model: ModelProfile) -> Prior:
 
 
 def loads(text: str | bytes, source: str = "profile") -> SimulatorProfile:
-    """Raises ProfileError, which names the place and the field."""
+    """Parse a profile. Raises ProfileError, which names the source and the field."""
     try:
         return msgspec.convert(yaml.safe_load(text), SimulatorProfile, strict=False)  # YAML 1.1 parses 1e-5 as text
     except (yaml.YAMLError, msgspec.ValidationError, UnicodeError) as error:
@@ -212,12 +222,12 @@ def loads(text: str | bytes, source: str = "profile") -> SimulatorProfile:
 
 
 def list_profiles() -> list[str]:
-    """Names of the profiles that come with the package."""
+    """List the names of the profiles that ship with the package."""
     return sorted(entry.name.removesuffix(SUFFIX) for entry in PROFILES_DIR.iterdir() if entry.name.endswith(SUFFIX))
 
 
 def load(name: str) -> SimulatorProfile:
-    """A shipped profile by its name, or any by its path (with a slash or the suffix). Raises ProfileError."""
+    """Load a shipped profile by its name, or any by its path (with a slash or suffix). Raises ProfileError."""
     if "/" in name or name.endswith((SUFFIX, ".yml")):
         try:
             return loads(Path(name).read_bytes(), name)
@@ -251,7 +261,7 @@ def dumps(profile: SimulatorProfile) -> str:
 
 
 class RankLayout(Struct, frozen=True):
-    """The data-parallel ranks of a server. lock_step: they share experts, so that they step together."""
+    """The data-parallel ranks of a server. lock_step: whether they share experts, and so step together."""
 
     count: int = 1
     lock_step: bool = False

@@ -1,6 +1,7 @@
-"""Data-parallel ranks in real time: engine cores, the delivery of their tokens at the end of each step, and counters.
+"""Data-parallel ranks in real time: each runs an engine core, delivers its tokens at the end of each step, and counts.
 
-A rank calls `call_at` of its clock, which is a `TimerQueue` on the event loop, and gets its `tick` at those times.
+A rank schedules its `tick` with `call_at` of its clock, a `TimerQueue` on the event loop. `DataParallelBalancer`
+selects the rank of each request.
 """
 
 from __future__ import annotations
@@ -50,17 +51,17 @@ CallAt = Callable[[float, Callable[[float], None]], None]
 
 
 _MAX_CACHED_IMAGES = 1024
-"""vLLM's cache of processed inputs has 4 GiB."""
+"""Number of images in the simulated cache of processed inputs; vLLM's is limited to 4 GiB instead."""
 
 
 class Delay(Struct, frozen=True):
-    """A pause between two delayed outputs."""
+    """A pause in a request's delayed outputs."""
 
     seconds: float
 
 
 class ChoiceLengths:
-    """The lengths of a request's choices. remaining: number of those that have not ended."""
+    """The lengths of a request's choices. remaining: number of choices that have not ended."""
 
     __slots__ = ("longest", "remaining")
 
@@ -68,20 +69,21 @@ class ChoiceLengths:
         self.remaining, self.longest = remaining, 0
 
     def record(self, length: int, histogram: Histogram) -> None:
-        """Record the end of a choice; the last one makes the longest an observation."""
+        """Record the length of a finished choice. After the last one, observe the longest in the histogram."""
         self.remaining, self.longest = self.remaining - 1, max(self.longest, length)
         if not self.remaining:
             histogram.observe(self.longest)
 
 
 class LiveRequest:
-    """A request in progress. Of the request only what is used later is stored.
+    """A request in progress. It stores only the used parts of its TokenRequest.
 
     choices: number of requested choices, for the first of them; 0 for the others.
     choice_lengths: shared by all choices of a request.
-    delayed: outputs that are not delivered yet.
-    arrived_at, scheduled_at, first_token_at, last_token_at: times of arrival, of leaving the queue, of the first token
-        and of the latest one.
+    delayed: outputs that are not delivered yet; None if outputs are delivered at once.
+    is_plain: whether the reply has no delays and no faults.
+    arrived_at, queued_at, scheduled_at: times of arrival, of entering the queue, and of first leaving it.
+    first_token_at, last_token_at: times of the first and of the latest token.
     """
 
     __slots__ = (
@@ -127,7 +129,7 @@ class LiveRequest:
         self.deliver, self.sequence, self.reply = deliver, sequence, reply
         self.stop_token_ids, self.min_tokens = request.stop_token_ids, request.min_tokens
         self.logprobs, self.prompt_logprobs = request.logprobs, request.prompt_logprobs
-        # Only logprobs need it: the reply is sampled already.
+        # Stored only for logprobs; the reply holds its own reference.
         self.rng = None if request.logprobs is None and request.prompt_logprobs is None else rng
         self.choices = 0 if request.choice else 1 if request.origin is None else request.origin.choices
         self.tokens, self.reply_tokens, self.lora = contents.tokens, reply.tokens, lora
@@ -168,12 +170,12 @@ def _discard(_: TokenOutput) -> None:
 
 
 class DataParallelRank:
-    """An engine core with delivery and counters.
+    """An engine core in real time, which delivers outputs and updates counters.
 
-    call_at: the driver's clock.
+    call_at: schedules callbacks on the rank's clock.
     on_finished: called after the last output of each request.
     publish: receives the events of the prefix cache; the pool must record them.
-    transfer_context: transfers with instances that prefill or decode for this one; None for aggregated serving.
+    transfer_context: settings of transfers with prefill or decode instances; None for aggregated serving.
     """
 
     def __init__(
@@ -274,7 +276,7 @@ class DataParallelRank:
         return stats
 
     def record_images(self, digests: Iterable[bytes]) -> None:
-        """Count a request's images, and those that the cache of processed inputs has."""
+        """Count a request's images and their hits in the simulated cache of processed inputs."""
         stats = self.stats
         for digest in digests:
             stats.mm_cache_queries = (stats.mm_cache_queries or 0) + 1
@@ -285,15 +287,15 @@ class DataParallelRank:
                 self._images.popitem(last=False)
 
     def enqueue(self, live: LiveRequest, at: float) -> None:
-        """Add a request to the scheduler's queue. The scheduler has checked that it can run.
+        """Add a request to the scheduler's queue. The scheduler has already checked that it can run.
 
-        at: can be in the past, as every deadline that is met late.
+        at: time of arrival in the queue; may be in the past, if the loop runs late.
         """
         live.queued_at = at
         live.sequence.arrival = at
         self._live[live.sequence] = live
         self.core.add(live.sequence)
-        # A deadline that is met late may lie before the end of the last step, and steps must not overlap.
+        # With a late loop `at` may be before the end of the last step, and steps must not overlap.
         self.launch_if_idle(max(at, self._last_step_end))
 
     def launch_if_idle(self, at: float) -> None:
@@ -309,8 +311,8 @@ class DataParallelRank:
         if queued:
             self.core.abort(live.sequence, aborted=True)
         if self.transfers is not None or self.core.host_link is not None:
-            # Other sequences may have waited for the blocks that are free now, while nothing runs whose end would be a
-            # chance.
+            # Other sequences may be waiting for the freed blocks while no step is running whose end would schedule
+            # them.
             self._call_at(at, self.launch_if_idle)
         if self.transfers is not None:
             self.transfers.cancel(live.sequence, at)
@@ -325,7 +327,7 @@ class DataParallelRank:
             if self.transfers is not None:
                 self.transfers.cancel(live.sequence, at)
             self._record_stats(live, at, None)
-            # Delayed outputs are dropped, so that the failure is delivered now and not behind them.
+            # Delayed outputs are dropped, so that the failure is delivered now and not after them.
             live.delayed = None
             self._emit_last(live, Failed(live.id, message))
         if self.transfers is not None:
@@ -339,14 +341,13 @@ class DataParallelRank:
     def tick(self, at: float) -> None:
         """End the step due at this time and deliver all of its tokens together."""
         if self.core.host_link is not None and at != self._tick_at:
-            return  # A transfer has ended while a step ran, which sees it when it ends.
+            return  # Outdated: scheduled for the end of a transfer, which the end of the running step handles.
         self._tick_at = None
         outcome = self.core.commit(at)
         self._last_step_end = at = outcome.at
         live_of, stats = self._live, self.stats
         # Most gaps between tokens are equal, so equal ones are counted together.
         gap, equal_gaps, emitted = 0.0, 0, 0
-        # The hot loop.
         for sequence in outcome.sampled:
             live = live_of[sequence]
             # Counted as a difference: a step may give several tokens, or none if the reply ends before its token.
@@ -366,7 +367,7 @@ class DataParallelRank:
             emit(live, at)
             if sequence.num_sampled > 1:
                 for _ in range(sequence.num_sampled - 1):
-                    # A stop token among the accepted drafts ends the sequence; the drafts behind it are dropped.
+                    # A stop token among the accepted drafts ends the sequence; the drafts after it are dropped.
                     if sequence.status is SequenceStatus.FINISHED:
                         break
                     emit(live, at)
@@ -394,7 +395,7 @@ class DataParallelRank:
             live.deliver(Sampled(id, token, score))
         else:
             live.delayed.append(Sampled(id, token, score))
-        # Before the length is checked: a stop token at the limit ends the reply with the planned reason.
+        # Checked before the length: a stop token at the limit ends the reply with the planned reason.
         if token in live.stop_token_ids and count > live.min_tokens:
             return self._finish(live, Ended(id, live.reply.reason, token), at)
         if count == live.sequence.max_tokens:
@@ -454,7 +455,7 @@ class DataParallelRank:
     def _finish(self, live: LiveRequest, last: Ended | Failed, at: float) -> None:
         del self._live[live.sequence]
         scheduler = self.core.scheduler
-        # The scheduler has counted accepted drafts that come after the stop token.
+        # The scheduler has also counted accepted drafts after the stop token.
         if scheduler.config.num_speculative_tokens and live.sequence.num_output_tokens > live.num_output_tokens:
             scheduler.discard_sampled(live.sequence, live.sequence.num_output_tokens - live.num_output_tokens)
         self.core.abort(live.sequence)
@@ -490,7 +491,7 @@ class DataParallelRank:
             self._tick_at = due
             self._call_at(due, self.tick)
         if self._publish is not None:
-            # Once per step, so that a batch has all that the step cached and evicted.
+            # Once per step, so that one batch has all events of the step.
             self.publish_cache_events()
 
     def publish_cache_events(self) -> None:
@@ -524,13 +525,16 @@ class DataParallelRank:
 
 
 class DataParallelBalancer:
-    """The choice of a request's rank: the requested one, else the least loaded, as in vLLM; ties go round robin."""
+    """Chooses the rank of a request, as in vLLM: the requested one, else the least loaded; ties go round robin."""
 
     def __init__(self) -> None:
         self._next_rank = 0
 
     def choose(self, ranks: Sequence[DataParallelRank], requested: int | None) -> DataParallelRank:
-        """requested: a rank's number; None for the least loaded. Raises RequestError."""
+        """Choose a rank. Raises RequestError for a number out of range.
+
+        requested: number of a rank; None means the least loaded one.
+        """
         count = len(ranks)
         if requested is not None:
             if not 0 <= requested < count:
@@ -540,18 +544,21 @@ class DataParallelBalancer:
             return ranks[requested]
         if count == 1:
             return ranks[0]
-        # From the rank after the last one, so that ties go round in turn.
-        least = min((ranks[(self._next_rank + step) % count] for step in range(count)), key=lambda rank: rank.load)
-        self._next_rank = (least.number + 1) % count
-        return least
+        # `min` returns the first of equals, so starting after the last chosen rank makes ties go round robin.
+        least_loaded = min(
+            (ranks[(self._next_rank + step) % count] for step in range(count)), key=lambda rank: rank.load
+        )
+        self._next_rank = (least_loaded.number + 1) % count
+        return least_loaded
 
 
 # Timers on the event loop's clock: one loop timer for all streams; a late call does not move other deadlines.
 
 _TOLERANCE = 0.000502
-"""uvloop's clock counts milliseconds, and its timers round to the nearest. What is due within half a millisecond runs
-with a timer that was rounded down, or else the loop would spin until the time has come. So callbacks run at most half a
-millisecond early and are no later on average than any timer of the loop.
+"""Seconds by which callbacks may run early.
+
+uvloop's clock counts milliseconds, and its timers round to the nearest one. If a timer that was rounded down did not
+run the callbacks of the next half millisecond, the loop would spin until they are due.
 """
 
 
@@ -577,11 +584,11 @@ class TimerQueue:
         return (self._loop.time() if self._paused_at is None else self._paused_at) - self._paused_seconds
 
     def convert(self, loop_time: float) -> float:
-        """Convert a time of the event loop; one that a pause came after is earlier than it was."""
+        """Convert a time of the event loop to this clock. All pauses so far are taken to be before it."""
         return loop_time - self._paused_seconds
 
     def call_at(self, when: float, callback: Callable[[float], None]) -> None:
-        # The number keeps simultaneous callbacks in order, and the heap from comparing callbacks.
+        # The number keeps simultaneous callbacks in order; without it the heap would compare callbacks.
         heappush(self._calls, (when, next(self._sequence_numbers), callback))
         # `_run_due` arms the timer once, after all callbacks that are due.
         if not self._running:
@@ -609,7 +616,7 @@ class TimerQueue:
             self._timer = None
 
     def _arm(self) -> None:
-        """Arm a loop timer for the next callback, unless one is early enough."""
+        """Arm a loop timer for the next callback, unless the current one is early enough."""
         if not self._calls or self._paused_at is not None:
             return
         when = self._calls[0][0] + self._paused_seconds
@@ -619,7 +626,7 @@ class TimerQueue:
             self._timer.cancel()
         self._timer_at = when
         if when <= self._loop.time() + _TOLERANCE:
-            # What is due has no milliseconds to wait for; what this iteration still adds runs with it.
+            # No timer for callbacks that are due: they run in the next iteration, with those that this one still adds.
             self._timer = self._loop.call_soon(self._run_due)
         else:
             self._timer = self._loop.call_at(when, self._run_due)
@@ -634,6 +641,6 @@ class TimerQueue:
                 when, _, callback = heappop(self._calls)
                 callback(when)
         finally:
-            # Also after a callback that raises: those behind it must still run.
+            # Also after a callback that raises: later ones must still run.
             self._running = False
             self._arm()

@@ -1,7 +1,7 @@
-"""The plan of a reply: from a script, a directive or a data set, else generated.
+"""Plans the reply to a request: from the request itself, a test, a directive, a dataset or a script, else generated.
 
-The text is model text, in the syntax that the model's parsers read: reasoning, tool calls and formats take the same
-path as a real model's.
+Replies are model text in the syntax of the model's parsers, so reasoning, tool calls and formats take the same path as
+those of a real model.
 """
 
 from __future__ import annotations
@@ -49,10 +49,10 @@ _STANDARD_NORMAL = NormalDist()
 
 
 class LengthDistribution(Struct, frozen=True):
-    """A distribution of counts of tokens.
+    """A distribution of lengths in tokens: log-normal if `median` is not 0, else uniform.
 
-    low, high: of `uniform`, both included; the same number is a fixed length.
-    median, sigma: of `lognormal`; sigma is the standard deviation of the logarithm, 0 with the others.
+    low, high: bounds of `uniform`, both inclusive; equal bounds are a fixed length.
+    median, sigma: parameters of `lognormal`; sigma is the standard deviation of the logarithm.
     """
 
     low: int = 1
@@ -63,7 +63,7 @@ class LengthDistribution(Struct, frozen=True):
     def sample(self, rng: KeyedRandom) -> int:
         """Sample a length of at least `low`."""
         if self.median:
-            # Away from 0 and 1, where the inverse is infinite.
+            # The inverse is infinite at 0 and 1.
             quantile = min(max(rng.random(), 1e-9), 1 - 1e-9)
             return max(self.low, round(self.median * math.exp(self.sigma * _STANDARD_NORMAL.inv_cdf(quantile))))
         return self.low + rng.randbelow(self.high - self.low + 1)
@@ -93,15 +93,17 @@ def parse_length_distribution(text: str) -> LengthDistribution:
 
 ReplyMode = Literal["random", "echo"]
 _PROMPT_TAIL_TOKENS = 16
-"""Tokens at the end of a prompt in which its template may have opened or closed reasoning."""
+"""Number of tokens at the end of a prompt in which its template may have opened or closed reasoning."""
 
 
 class ReplyOptions(Struct, frozen=True):
     """Options of generated replies.
 
-    mode: `echo` repeats the last message.
+    mode: `echo` repeats the last user or tool message.
+    output_tokens, reasoning_tokens: lengths of the text and of the reasoning.
     tool_calls: probability of a call when tools are optional.
     reasoning: probability of reasoning when neither the template nor the client determines it.
+    directives: whether directives in prompts are obeyed.
     """
 
     mode: ReplyMode = "random"
@@ -115,7 +117,7 @@ class ReplyOptions(Struct, frozen=True):
 class PlannedReply(Struct, frozen=True):
     """A reply with its timing and its end.
 
-    waits: seconds before the token of that index.
+    waits: seconds before a token, by its index.
     pace: seconds before each token.
     reason: finish reason at the end of the tokens.
     fails_at: number of tokens after which the reply fails with `error`.
@@ -142,14 +144,14 @@ class ReplyGenerator:
         script: Script | None = None,
         replies: Mapping[str, ScriptEntry] | None = None,
     ) -> None:
-        """replies: by the SHA-256 of a prompt's text, in hexadecimal (see `hash_prompt`).
+        """replies: recorded replies by `hash_prompt` of the prompt.
 
         Raises: ScriptError for a script that a token engine cannot execute.
         """
         self._lexicon, self._options = lexicon, options or ReplyOptions()
         self._reasoning_syntax = None if reasoning is None else reasoning.syntax
         self._reasoning_ids: tuple[int, int] | None = None
-        """The ids of its markers, where each is one token; else they are found in the prompt's text."""
+        """Ids of the reasoning delimiters, if each is one token; None means to search for them in the prompt's text."""
         special_tokens = lexicon.tokenizer.special_tokens
         if reasoning is not None and {reasoning.syntax.begin, reasoning.syntax.end} <= special_tokens.keys():
             self._reasoning_ids = special_tokens[reasoning.syntax.begin], special_tokens[reasoning.syntax.end]
@@ -161,7 +163,7 @@ class ReplyGenerator:
         self._queued_replies: list[ScriptEntry] = []
         text_tokens = frozenset(lexicon.text)
 
-        # Nearly all requests have one of few restrictions, such as no opener of a tool call.
+        # Cached because nearly all requests have one of few restrictions, such as no opener of a tool call.
         @lru_cache(maxsize=64)
         def allows_text(
             logit_bias: tuple[tuple[int, float], ...],
@@ -182,7 +184,7 @@ class ReplyGenerator:
         """Plan the reply. Raises the error that the entry specifies."""
         origin = request.origin
         if origin is not None:
-            # The choices of a request share one entry, which is used up once.
+            # The choices of a request share one entry, whose use is counted once.
             if self._last_lookup is None or self._last_lookup[0] is not origin:
                 self._last_lookup = (origin, self._look_up_entry(request, origin))
             entry = self._last_lookup[1]
@@ -199,8 +201,8 @@ class ReplyGenerator:
         return PlannedReply(ConstrainedTokens(request, self._lexicon, rng, plan, ends_at=len(plan)))
 
     def _look_up_entry(self, request: TokenRequest, origin: GenerateRequest) -> ScriptEntry | None:
-        # From the most specific to the most general: the request itself, the test that queued it, directives, data,
-        # script.
+        # From the most specific source to the most general: the request itself, replies queued by a test, directives,
+        # the dataset, the script.
         header = request.extras.reply
         if header is not None:
             return parse_reply(msgspec.json.decode(header), "x-dragoman-reply")
@@ -264,7 +266,7 @@ class ReplyGenerator:
     def _plan_random(self, request: TokenRequest, rng: KeyedRandom) -> ReplyTokens:
         lexicon, text, origin, sampling = self._lexicon, self._lexicon.text, request.origin, request.sampling
         start = lexicon.starts[rng.randbelow(len(lexicon.starts))]
-        # Always drawn, so that equal prompt ids and seeds give equal replies in every dialect.
+        # Always drawn, so that equal prompt ids and seeds give equal replies in every API.
         draw = rng.random()
         enabled = self._is_reasoning_requested(request)
         if enabled is None:
@@ -278,7 +280,7 @@ class ReplyGenerator:
         stops = not request.stop_token_ids.isdisjoint(lexicon.eos)
         length = max(self._options.output_tokens.sample(rng), request.min_tokens, 1)
         ends_at = len(plan) + length if stops else None
-        # Running text never parses as a call, so that it needs no grammar where tools are callable but optional.
+        # Running text never parses as a call, so it needs no grammar where tools are optional.
         is_free_text = request.matcher is None or (
             not call_prefix
             and origin is not None
@@ -305,7 +307,7 @@ class ReplyGenerator:
         return begin + inner + self._lexicon.encode(self._reasoning_syntax.end + self._reasoning_syntax.end_suffix)
 
     def _find_reasoning_marks(self, request: TokenRequest) -> tuple[int, int]:
-        """Find where reasoning last begins and ends near the end of the prompt; -1 where it does not."""
+        """Find the last begin and end delimiter of reasoning near the end of the prompt; -1 if there is none."""
         syntax, tail = self._reasoning_syntax, request.prompt[-_PROMPT_TAIL_TOKENS:]
         if syntax is None:
             return -1, -1
@@ -337,7 +339,7 @@ class ReplyGenerator:
         return reasoning.enabled
 
     def _generate_call_prefix(self, request: TokenRequest, rng: KeyedRandom) -> list[int]:
-        """Generate the tokens that begin a tool call; empty for no call."""
+        """Generate the first tokens of a tool call, or the whole call if its tool has no parameters. Empty: no call."""
         tools, origin = find_callable_tools(request), request.origin
         if not tools or self._tools is None or request.matcher is None or origin is None:
             return []
@@ -360,8 +362,7 @@ class ReplyGenerator:
 
 
 def has_parameters(tool: FunctionTool) -> bool:
-    """Whether a tool declares any parameters. Models call one without them with none, although its schema allows any
-    object."""
+    """Whether a tool declares parameters. Models call a tool without any with `{}`, although its schema allows more."""
     if tool.parameters is None:
         return False
     schema = msgspec.json.decode(tool.parameters)
@@ -394,8 +395,9 @@ def parse_reply(value: object, where: str) -> ScriptEntry:
 
 
 def check_entry(entry: ScriptEntry) -> None:
-    """Validate an entry. Raises ScriptError for features of event engines only: usage overrides, text cut in other
-    pieces than tokens.
+    """Validate an entry. Raises ScriptError for usage overrides and chunks other than tokens.
+
+    Only engines that produce events themselves support these.
     """
     if any(count is not None for count in msgspec.structs.astuple(entry.usage)):
         raise ScriptError("`usage`: the simulator counts its own tokens")
@@ -418,12 +420,14 @@ class _DatasetRow(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def read_dataset(lines: Iterable[str | bytes], source: str) -> dict[str, ScriptEntry]:
-    """Read recorded replies by `hash_prompt`; of two for one prompt the later wins. Raises ScriptError, with the line.
+    """Read recorded replies, by `hash_prompt`. The last one for a prompt wins. Raises ScriptError with the line number.
 
         {"prompt": "What is the capital of Japan?", "reply": "Tokyo."}
         {"prompt_sha256": "9f86d0...", "reply": [{"reasoning": "Easy."}, {"text": "Tokyo."}]}
 
-    prompt: the text of the last user or tool message, or a plain prompt. reply: as in a script.
+    prompt: the text of the last user or tool message, or a plain prompt.
+    prompt_sha256: its hash instead, in hexadecimal.
+    reply: as in a script.
     """
     replies: dict[str, ScriptEntry] = {}
     for number, line in enumerate(lines, start=1):

@@ -1,7 +1,7 @@
-"""The tokens of one reply, one at a time: from a plan, or generated within a grammar. And their fake logprobs.
+"""The tokens of one reply, from a plan or generated within a grammar; and fake logprobs.
 
 `Lexicon` has the tokens to choose from: running text, and token kinds for constrained output. It is built once per
-model; every reply only indexes into it.
+model.
 """
 
 from __future__ import annotations
@@ -35,9 +35,10 @@ _NUM_SENTENCES = 600
 class Lexicon:
     """Token ids for generated text.
 
-    text: ids of sentences, one after the other.
-    starts: where each begins.
-    kinds: of every id, as in `KIND_WEIGHTS`.
+    text: token ids of all sentences, concatenated.
+    starts: index in `text` at which each sentence begins.
+    kinds: kind of every token id, an index of `KIND_WEIGHTS`.
+    eos: end-of-sequence tokens.
     """
 
     def __init__(self, tokenizer: Tokenizer, eos: Iterable[int]) -> None:
@@ -58,7 +59,7 @@ class Lexicon:
 
     @property
     def kinds(self) -> NDArray[np.uint8]:
-        """Computed on the first constrained reply: classifying a large vocabulary takes a while."""
+        """Kind of every token id. Computed on first use: classifying a large vocabulary is slow."""
         if self._kinds is None:
             kinds: list[int] = []
             for id in range(self.tokenizer.vocab_size):
@@ -82,17 +83,17 @@ class Lexicon:
         return self._kinds
 
     def encode(self, text: str) -> list[int]:
-        """Model text: names of control tokens in it stand for those tokens."""
+        """Encode model text, in which names of control tokens are those tokens."""
         return self.tokenizer.encode(text, special=True)
 
 
 ODD, SPACE, OTHER, DIGIT, WORD, COMMA, CLOSING, QUOTE = range(8)
 KIND_WEIGHTS = (0.001, 0.02, 0.3, 1.0, 2.0, 0.7, 3.0, 3.0)
-"""Weights of the kinds, by their places in this tuple, where all kinds are allowed."""
+"""Weight of each kind in sampling, by the numbers above."""
 
 
 _EXPONENT_MARKERS = ("e", "E")
-"""Excluded from numbers: exponents soon exceed what parsers accept."""
+"""Tokens excluded from numbers: random exponents soon exceed what parsers accept."""
 _PUNCTUATION_KINDS = {'"': QUOTE, "}": CLOSING, "]": CLOSING, ",": COMMA}
 
 
@@ -109,18 +110,20 @@ class ReplyTokensError(Exception):
 class ReplyTokens(Protocol):
     @property
     def is_finished(self) -> bool:
-        """Whether nothing may follow, not even a stop token."""
+        """Whether no token may follow, not even a stop token."""
         ...
 
     def next_token(self, count: int) -> int:
-        """Return the token after the first `count`, or NO_TOKEN. Called once for each. Raises ReplyTokensError."""
+        """Return the token after the first `count`, or NO_TOKEN. Called once per token. Raises ReplyTokensError."""
         ...
 
 
 class PlannedTokens:
-    """A plan, then running text, then an end. Used by nearly all replies: it costs next to nothing per token.
+    """A plan, then running text, then an end. Used by nearly all replies, since its cost per token is minimal.
 
-    ends_at: number of tokens before `end`, a stop token or NO_TOKEN; None never ends.
+    start: index in `text` at which the running text begins.
+    ends_at: number of tokens before `end`; None means that the reply never ends.
+    end: a stop token, or NO_TOKEN.
     """
 
     __slots__ = ("_end", "_ends_at", "_plan", "_start", "_text")
@@ -140,11 +143,10 @@ class PlannedTokens:
 
 
 class TokenRestrictions:
-    """Token restrictions of a request's sampling: `allowed_token_ids`, `bad_words`, and biases that exclude all
-    else."""
+    """The token restrictions of a request: `allowed_token_ids`, `bad_words`, and decisive entries of `logit_bias`."""
 
     DECISIVE_BIAS = 50.0
-    """A bias at or beyond this outweighs any logit."""
+    """A bias of at least this magnitude is taken to outweigh any logit."""
 
     def __init__(self, sampling: Sampling) -> None:
         forced = [id for id, bias in sampling.logit_bias if bias >= self.DECISIVE_BIAS]
@@ -174,9 +176,9 @@ class TokenRestrictions:
 
 
 class ConstrainedTokens:
-    """Tokens that follow a plan while the grammar allows it, and otherwise find a path to a valid end.
+    """Tokens that follow a plan while grammar and restrictions allow it, then sampled ones that lead to a valid end.
 
-    ends_at: as in PlannedTokens, if the grammar leaves it open.
+    ends_at: number of tokens after which the reply ends if it can; None sets no end.
     """
 
     def __init__(
@@ -213,7 +215,7 @@ class ConstrainedTokens:
         if token == NO_TOKEN:
             return token
         if matcher is not None:
-            # Near max_tokens the matcher may put a token in its place that closes the answer.
+            # Near max_tokens the matcher may replace the token with one that closes the output.
             token = matcher.replace(token)
         self._output.append(token)
         if matcher is not None and token not in self._lexicon.eos:
@@ -226,7 +228,7 @@ class ConstrainedTokens:
         if count < len(self._plan):
             if allowed[self._plan[count]]:
                 return self._plan[count]
-            # The rest of a plan that the grammar has rejected would not fit what is sampled instead.
+            # The rest of a rejected plan would not fit the tokens that are sampled instead.
             self._plan = self._plan[:count]
         may_end = bool(eos_ids) and count >= self._request.min_tokens
         if may_end and (self._inside_structure or (self._ends_at is not None and count >= self._ends_at)):
@@ -239,10 +241,9 @@ class ConstrainedTokens:
             ids: NDArray[np.int64] = np.flatnonzero(allowed)
             if 2 * len(ids) < len(allowed):
                 return self._sample_by_kind(count, ids)
-            # Nearly all tokens are allowed inside a structure, so that it is a string: words, then its end.
+            # If most tokens are allowed inside a structure, it is a string: words, then its closing quote.
             quotes: NDArray[np.int64] = ids[self._lexicon.kinds[ids] == QUOTE]
-            # Grows with the length of the reply and is certain from 160 tokens on, so that no string lasts until the
-            # limit.
+            # The probability grows with the reply's length and is 1 from 160 tokens on, so that every string ends.
             if len(quotes) and self._rng.random() < 0.2 + count / 200:
                 return int(quotes[self._rng.randbelow(len(quotes))])
         return self._choose_text_token(count, allowed)
@@ -257,13 +258,13 @@ class ConstrainedTokens:
         return self._sample_by_kind(count, np.flatnonzero(allowed))
 
     def _sample_by_kind(self, count: int, ids: NDArray[np.int64]) -> int:
-        """Sample a kind, then a token of it. The longer the reply, the likelier closing tokens are."""
+        """Sample a kind, then a token of that kind. The longer the reply, the likelier closing tokens are."""
         kinds = self._lexicon.kinds[ids]
         present: list[int] = np.bincount(kinds, minlength=len(KIND_WEIGHTS)).tolist()
         weights = [
             weight if count_of_kind else 0.0 for weight, count_of_kind in zip(KIND_WEIGHTS, present, strict=True)
         ]
-        # Otherwise an open array or string would go on by chance until the limit.
+        # Otherwise an open array or string could continue until max_tokens.
         weights[CLOSING] *= 1 + count / 12
         weights[QUOTE] *= 1 + count / 12
         threshold = self._rng.random() * sum(weights)
@@ -273,8 +274,9 @@ class ConstrainedTokens:
 
 
 def fake_logprob(token: int, alternatives: int, vocab_size: int, rng: KeyedRandom) -> TokenLogprob:
-    """Fake a logprob: the token has probability one half or more; the alternatives share the rest, so that all
-    probabilities sum to less than 1 and `top` is in order.
+    """Build a fake logprob: the token has a probability of at least 0.5; the alternatives share the rest.
+
+    All probabilities sum to less than 1, and `top` is in descending order.
     """
     probability = 0.5 + rng.random() / 2
     logprob = math.log(probability)
@@ -286,9 +288,9 @@ def fake_logprob(token: int, alternatives: int, vocab_size: int, rng: KeyedRando
     start = rng.randbelow(others) if others else 0
     for rank in range(min(alternatives, vocab_size) - 1):
         share /= 2
-        # A stride through the other ids: all differ from each other and from the token, without a list of those used.
+        # The stride visits other ids that differ from each other and from the token, without a set of used ids.
         other = (token + 1 + (start + rank * _LOGPROB_STRIDE) % others) % vocab_size
-        # As many alternatives as the vocabulary has may be requested: after about a thousand halvings a
-        # share is 0, which has no logarithm.
+        # Up to the whole vocabulary may be requested, and after about a thousand halvings the share is 0, which has no
+        # logarithm.
         top.append((other, math.log(max(share, 1e-30))))
     return TokenLogprob(logprob, 1, tuple(top))

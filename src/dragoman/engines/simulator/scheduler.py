@@ -1,18 +1,18 @@
-"""A simulation of vLLM's V1 scheduler, which decides how many tokens of which sequence the next step computes.
+"""A simulation of vLLM's V1 scheduler, which decides how many tokens of which sequences the next step computes.
 
 Running sequences come first; the rest of the step's token budget goes to waiting ones. Prompts are computed in chunks
 alongside decoding (chunked prefill). When the pool is exhausted, the sequence of lowest priority loses its blocks and
-is computed again later (preemption by recompute).
+is recomputed later (preemption by recomputation).
 
 `schedule` may be called again before `update` reports the step's end: tokens that a running step will sample count as
 scheduled, so the next step is scheduled without knowing them (asynchronous scheduling).
 
-`engines/batching/scheduler.py` is another scheduler, on purpose. It runs real models, whose steps take milliseconds:
+`engines/batching/scheduler.py` is a separate scheduler on purpose. It runs real models, whose steps take milliseconds:
 a sequence is one object with its tokens, blocks, matcher and sampling state, and each of its chunks is another. This
-one follows vLLM's V1 scheduler to the step, which `tests/engines/vllm/lockstep.py` checks; and it is the hot loop of
-offline replays and of servers with tens of thousands of streams, so that a sequence is counters and a decoding one is
-an entry of a list. With 512 decoding streams a whole replay takes 1.4 us of CPU for each sequence and step, and the
-scheduler of `engines/batching` alone 3.6 us. `benchmarks/simulator.py` measures the replay.
+one reproduces every step of vLLM's V1 scheduler, which `tests/engines/vllm/lockstep.py` checks. It is also the hot loop
+of offline replays and of servers with tens of thousands of streams, so a sequence is a few counters, and a decoding one
+is an entry of a list. With 512 decoding streams a whole replay takes 1.4 us of CPU per sequence and step, but the
+scheduler of `engines/batching` alone takes 3.6 us. `benchmarks/simulator.py` measures the replay.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from .sequence import SequenceStatus, SimulatedSequence, WaitingQueue
 
 
 class PrefillChunk(Struct, frozen=True, gc=False):
-    """A chunk of a prompt (or of a preempted sequence): num_tokens tokens from num_computed_tokens on."""
+    """A chunk of a prompt (or of a preempted sequence): num_tokens tokens after the first num_computed_tokens."""
 
     sequence: SimulatedSequence
     num_computed_tokens: int
@@ -45,7 +45,7 @@ class PrefillChunk(Struct, frozen=True, gc=False):
 
 
 class RemoteFetch(Struct, frozen=True, gc=False):
-    """A sequence that waits for num_tokens of its prompt from another instance; 0 if all were cached here."""
+    """A sequence that waits for num_tokens tokens of its prompt from another instance; 0 if all are cached here."""
 
     sequence: SimulatedSequence
     num_tokens: int
@@ -57,11 +57,11 @@ class SchedulerOutput:
     decodes: sequences that compute one token and sample the next.
     chunks: prompt chunks.
     last_chunks: sequences that compute the rest of their prompt and sample.
-    samplers: sequences that sample, in the order of the step, if that is not decodes and then last_chunks.
-    block_fillers: sequences whose decoding fills a block with a token that is not known yet.
-    drafts: speculative tokens that a decoding sequence verifies in this step, where there are any.
-    padded: of these, sequences that have no drafts yet, whose step is filled up so that all decodes are alike.
-    counts: tokens of each sequence; with speculative decoding only.
+    samplers: sequences that sample, in the order of the step; None if that is decodes, then last_chunks.
+    block_fillers: decoding sequences that fill a block with a token that is not known yet.
+    drafts: number of speculative tokens that each decoding sequence verifies, if any.
+    padded: sequences of `drafts` that have no drafts yet; padding gives all decodes the same number of tokens.
+    counts: number of tokens of each sequence; with speculative decoding only.
     has_loras: whether sequences may have adapters.
     loaded_loras: adapters that the device does not have yet.
     admitted: sequences that left the queue for this step.
@@ -113,7 +113,7 @@ class SchedulerOutput:
 
     @property
     def load(self) -> StepLoad:
-        """The load, valid right after `schedule`."""
+        """The load of this step. Read it right after `schedule`, before the sequences change."""
         decodes, chunks, lora_tokens = self.decodes, self.chunks, 0
         if self.has_loras:
             lora_tokens = sum(1 + self.drafts.get(sequence, 0) for sequence in decodes if sequence.lora)
@@ -132,9 +132,9 @@ class SchedulerOutput:
 class SchedulerStats(Struct):
     """Counts since the start.
 
-    prefix_cache_*: prompt tokens, at a request's first admission.
-    num_drafts: steps of requests with speculative tokens; num_accepted_by_position: of how many of them the first,
-        second, ... speculative token was accepted.
+    prefix_cache_*: prompt tokens, counted at a request's first admission.
+    num_drafts: number of drafts, one per sequence and step with speculative tokens.
+    num_accepted_by_position: number of drafts whose first, second, ... token was accepted.
     """
 
     num_preemptions: int = 0
@@ -150,7 +150,7 @@ class SchedulerStats(Struct):
 
 
 CountSampled = Callable[[SimulatedSequence, int], int]
-"""Counts the tokens that a sequence got in a step that verified so many drafts: 1, and 1 more for each accepted one."""
+"""Counts the tokens that a sequence got in a step that verified this many draft tokens: 1, plus the accepted ones."""
 
 
 class SimulatedScheduler:
@@ -174,29 +174,29 @@ class SimulatedScheduler:
         self._running: list[SimulatedSequence] = []
         self._fetching: list[SimulatedSequence] = []
         self._ready_to_resume: deque[SimulatedSequence] = deque()
-        # vLLM leaves these blocks free on admission, so that a new request does not at once preempt a running one.
+        # vLLM keeps this many blocks free on admission, so that a new request does not cause preemption at once.
         self._watermark = int(config.watermark * config.num_gpu_blocks)
         self._max_running = config.max_num_active_seqs or config.max_num_seqs
         self._max_chunk = config.max_num_batched_tokens
         """Most prompt tokens of one sequence in this step."""
         self._has_loras = False
         self._resident_loras: OrderedDict[str, None] = OrderedDict()
-        """Adapters on the device, the one that was used last at the end."""
+        """Adapters on the device, the most recently used last."""
         self._max_length = config.max_model_len or config.kv_tokens
         self._max_context = config.max_context
         self.stats.num_accepted_by_position = [0] * config.num_speculative_tokens
         self._unconfirmed: list[SimulatedSequence] = []
         """Sequences whose accepted drafts may have filled blocks, in the order of their step."""
         self._skipped: set[SimulatedSequence] = set()
-        """Waiting sequences that were passed over for their adapters, or until they can be loaded."""
+        """Waiting sequences that were skipped for their adapter, or until they can be loaded from the host."""
         self.offloading = None
         if offloading is not None:
             self.offloading = KvOffloading(offloading, config.block_size)
         self._loading: list[SimulatedSequence] = []
-        """Sequences that are loaded from the host, and those that were loaded but do not run yet."""
+        """Sequences that are being loaded from the host, or were loaded but do not run yet."""
         self._loaded: set[SimulatedSequence] = set()
         self._prefilling: dict[SimulatedSequence, None] = {}
-        """Running sequences with a part of their prompt left; with offloading only."""
+        """Running sequences whose prompt is not fully computed; with offloading only."""
         self._num_scheduled_steps = self._num_ended_steps = 0
         """Steps with tokens; counted with offloading only."""
         self._deferred_frees: deque[tuple[int, list[int]]] = deque()
@@ -209,7 +209,7 @@ class SimulatedScheduler:
 
     @property
     def num_deferred(self) -> int:
-        """Number of those that wait for something other than room: another instance, or room for their adapter."""
+        """Number of waiting sequences that wait for a transfer or for their adapter, not for capacity."""
         return len(self._skipped) + len(self._ready_to_resume) + len(self._fetching) + len(self._loading)
 
     @property
@@ -225,10 +225,10 @@ class SimulatedScheduler:
         return (*self._ready_to_resume, *self._loading, *self._waiting, *self._fetching)
 
     def find_cached_prefix(self, sequence: SimulatedSequence) -> list[int]:
-        """Find the cached blocks of a sequence's prefix; at least the last token is left to compute."""
+        """Find the cached blocks of a sequence's prefix, which never include its last token."""
         if not self.config.enable_prefix_caching:
             return []
-        # Its logits give the first output token, and the cache has keys and values only.
+        # The last token must be computed: its logits give the next token, and the cache has only keys and values.
         num_full = (sequence.num_tokens - 1) // self.config.block_size
         if not num_full:
             return []
@@ -252,7 +252,7 @@ class SimulatedScheduler:
         limit = self._max_context
         if sequence.num_prompt_tokens >= limit:
             raise ContextTooLong(limit=limit, prompt=sequence.num_prompt_tokens)
-        # Otherwise a sequence alone could outgrow the cache, and preempt itself again and again.
+        # Otherwise a single sequence could outgrow the cache, and preempt itself again and again.
         if sequence.num_tokens_at_end > limit:
             raise RequestError(
                 f"The prompt's {sequence.num_prompt_tokens} tokens and max_tokens={sequence.max_tokens} are more than "
@@ -272,12 +272,12 @@ class SimulatedScheduler:
     def finish(self, sequence: SimulatedSequence, *, aborted: bool = False) -> None:
         """Finish or abort a sequence: remove it at once and free its blocks. Idempotent.
 
-        Blocks that a transfer or, with offloading, a running step writes are freed when it has ended.
+        Blocks that a transfer or, with offloading, a running step writes are freed once it has ended.
 
         A sequence that keeps its blocks for another instance does so only after its last token: vLLM's connector
         (request_finished of nixl_connector.py) frees those of requests that stopped or were aborted before.
         """
-        # A block can be cached only while its sequence holds it, so this comes before its blocks are freed.
+        # Before its blocks are freed: a block can be cached only while a sequence holds it.
         if self._unconfirmed:
             self.cache_accepted(sequence)
         if self.offloading is not None and sequence.status is not SequenceStatus.FINISHED:
@@ -285,8 +285,7 @@ class SimulatedScheduler:
         match sequence.status:
             case SequenceStatus.RUNNING:
                 self._running.remove(sequence)
-                # A finished prefill's blocks stay until the decode instance has fetched them; those of an aborted one
-                # do not.
+                # Blocks stay held until the decode instance has fetched them, unless the prefill ended prematurely.
                 if not sequence.keeps_blocks or sequence.num_output_tokens < sequence.max_tokens:
                     self._free(sequence)
             case SequenceStatus.WAITING | SequenceStatus.PREEMPTED:
@@ -313,7 +312,7 @@ class SimulatedScheduler:
             self._free(sequence)
 
     def complete_fetch(self, sequence: SimulatedSequence) -> None:
-        """Complete a fetch: the sequence is scheduled before all that are not running yet."""
+        """Complete a fetch: the sequence is scheduled before all other waiting ones."""
         self._fetching.remove(sequence)
         available, num_cached = (
             max(sequence.num_remote_tokens, sequence.num_computed_tokens),
@@ -336,7 +335,7 @@ class SimulatedScheduler:
         self._waiting.prepend(sequence)
 
     def complete_transfers(self, ids: Sequence[int]) -> None:
-        """Complete transfers between device and host, in this order. Call it after a step's sequences have ended."""
+        """Complete transfers between device and host, in this order. Call it after `finish` for a step's sequences."""
         assert self.offloading is not None
         for sequence in self.offloading.complete(ids):
             if sequence.status is SequenceStatus.FINISHED:
@@ -350,7 +349,7 @@ class SimulatedScheduler:
         if self._unconfirmed:
             self.cache_accepted()
         if config.long_prefill_token_threshold:
-            # It depends on the number of sequences, which changes from step to step. A sequence alone delays no other.
+            # The limit depends on the number of sequences. A single sequence delays no other and has none.
             num_sequences = len(self._running) + self.num_waiting
             self._max_chunk = config.long_prefill_token_threshold
             if num_sequences < 2:
@@ -365,19 +364,19 @@ class SimulatedScheduler:
             # As in vLLM, a step that preempts admits no sequence: running ones have too few blocks already.
             if not step.preempted:
                 self._admit(step)
-        # `update` reports samplers in the order of the running set, in which decodes and prompts alternate here.
+        # `update` reports samplers in the order of the running set, where decodes and prompts are mixed in this step.
         if is_mixed:
             samplers = {*step.decodes, *step.last_chunks}
             step.samplers = [sequence for sequence in self._running if sequence in samplers]
         if self._has_loras:
-            # As in vLLM's LRU cache, adapters take the place of those that were not used for longest.
+            # As in vLLM, adapters are kept in an LRU cache.
             step.has_loras = True
             resident, computed = self._resident_loras, (*step.decodes, *(chunk.sequence for chunk in step.chunks))
             for lora in dict.fromkeys(sequence.lora for sequence in computed if sequence.lora):
                 step.loaded_loras += lora not in resident
                 resident[lora] = None
                 resident.move_to_end(lora)
-            # After all of the step's adapters have been moved to the end, so that none of them is evicted.
+            # Evict only now that all of the step's adapters are at the end, so that none of them is evicted.
             while len(resident) > config.max_loras:
                 resident.popitem(last=False)
         if self.offloading is not None:
@@ -386,12 +385,13 @@ class SimulatedScheduler:
 
     def _schedule_transfers(self, offloading: KvOffloading, step: SchedulerOutput) -> None:
         computed = {*step.decodes, *(chunk.sequence for chunk in step.chunks)}
-        # The order of the step, in which the host's chunks get their recency.
+        # In the order of the step, which determines the recency of the host's chunks.
         scheduled = [sequence for sequence in self._running if sequence in computed]
         step.transfers = offloading.build_transfers(scheduled, step.preempted)
         if self._prefilling:
             for sequence in step.decodes:
-                self._prefilling.pop(sequence, None)  # One whose last prompt token is computed as a decoding one is.
+                # If only the last prompt token is left, it is computed like a decoding step.
+                self._prefilling.pop(sequence, None)
         if computed:
             self._num_scheduled_steps += 1
             for sequence in computed:
@@ -400,29 +400,30 @@ class SimulatedScheduler:
     def update(
         self, step: SchedulerOutput, count_sampled: CountSampled | None = None
     ) -> tuple[list[SimulatedSequence], list[SimulatedSequence]]:
-        """End a step. Returns the sequences that got a token (without those aborted meanwhile), and those of them that
-        got their last one.
+        """End a step. Returns the sequences that got a token, except those aborted meanwhile; and those of them that
+        got their last token.
 
-        The caller calls `finish` for the latter and for those that a stop token ends, in the order of the former: that
-        of the step, in which vLLM frees their blocks. With speculative decoding a sequence got `num_sampled` tokens,
-        which the caller appends to its contents before it calls `finish` or `schedule`. count_sampled: of a sequence;
-        no draft is accepted without it.
+        The caller calls `finish` for the latter and for those that a stop token ends, in the order of the first list:
+        that of the step, in which vLLM frees their blocks. With speculative decoding a sequence got `num_sampled`
+        tokens, which the caller appends to its contents before it calls `finish` or `schedule`.
+
+        count_sampled: counts the tokens of a sequence with drafts; None accepts no draft.
         """
         if self.config.num_speculative_tokens:
             return self._update_with_drafts(step, count_sampled)
         if self.offloading is not None and step.num_tokens:
             self._num_ended_steps += 1
-            # Steps end in the order in which they were scheduled, so their number tells which may still write a block.
+            # Steps end in the order in which they were scheduled, so all steps up to this number have ended.
             while self._deferred_frees and self._deferred_frees[0][0] <= self._num_ended_steps:
                 self.pool.release(self._deferred_frees.popleft()[1])
         for sequence in step.block_fillers:
-            # One that was preempted or has ended since then does not hold the block any more.
+            # A sequence that was preempted or has ended meanwhile no longer holds the block.
             if sequence.status is SequenceStatus.RUNNING:
                 self._cache_full_blocks(sequence)
         sampled: list[SimulatedSequence] = []
         finished: list[SimulatedSequence] = []
         for sequence in step.samplers or step.decodes + step.last_chunks:
-            # A preempted sequence is not passed over: it has lost its blocks, but keeps the token that was sampled.
+            # A preempted sequence is included: it has lost its blocks, but keeps the sampled token.
             if sequence.status is SequenceStatus.FINISHED:
                 continue
             sequence.num_output_tokens += 1
@@ -432,12 +433,13 @@ class SimulatedScheduler:
         return sampled, finished
 
     def _schedule_running(self, step: SchedulerOutput) -> bool:
-        """Schedule running sequences: the hot loop. A decoding sequence costs a few attribute accesses, and a block
-        every block_size steps. Returns True if the rest of a prompt was scheduled, before or after decoding ones.
+        """Schedule running sequences. Returns True if the rest of any prompt was scheduled.
+
+        This is the hot loop: a decoding sequence costs a few attribute accesses, and a block every block_size steps.
         """
         is_mixed = False
         block_size, budget, decodes = self.config.block_size, self.config.max_num_batched_tokens, step.decodes
-        # By priority, those behind a sequence that preempts itself are more urgent, and may fit now.
+        # Under the priority policy, sequences after one that preempted itself are more urgent, and may fit now.
         ends_at_preempted = self.config.scheduling_policy == "fcfs"
         # A copy, since preemption removes sequences from the list.
         for sequence in self._running.copy():
@@ -455,8 +457,7 @@ class SimulatedScheduler:
                 elif ends_at_preempted or sequence.status is SequenceStatus.RUNNING:
                     break
                 continue
-            # The last block is full: only now does a decoding sequence need a new one, so the pool is asked once per
-            # block.
+            # A decoding sequence needs a new block only when its last one is full.
             if computed % block_size == 0:
                 if not self._allocate(sequence, known, step):
                     if ends_at_preempted or sequence.status is SequenceStatus.RUNNING:
@@ -476,7 +477,7 @@ class SimulatedScheduler:
         return is_mixed
 
     def _schedule_with_drafts(self, step: SchedulerOutput) -> None:
-        """Schedule a step in which decoding sequences verify drafts. Slower than without, and rarer."""
+        """Schedule a step in which decoding sequences verify drafts. Slower than `_schedule_running`."""
         has_prefill = False
         ends_at_preempted = self.config.scheduling_policy == "fcfs"
         for sequence in self._running.copy():
@@ -488,7 +489,7 @@ class SimulatedScheduler:
             if sequence.status is not SequenceStatus.RUNNING or (
                 in_flight and computed + 2 - in_flight >= sequence.num_tokens_at_end
             ):
-                continue  # It was just preempted; or running steps sample its last token, whatever they reject.
+                continue  # It was just preempted, or running steps sample its last token even if all drafts fail.
             count = min(known + sequence.num_drafts - computed, self._max_chunk, remaining)
             # As in vLLM, drafts must not reach beyond the model's last position.
             count = min(count, self._max_length - computed - 1)
@@ -511,7 +512,7 @@ class SimulatedScheduler:
             sequence.is_prefill_chunk = sequence.num_computed_tokens < sequence.num_tokens
         for sequence in (*step.decodes, *step.last_chunks):
             sequence.is_prefill_chunk = False
-            # The next step is scheduled before this one has drafted anything, so it reserves room for all drafts.
+            # The next step is scheduled before this one has proposed drafts, so it reserves room for all of them.
             if self.config.async_scheduling:
                 sequence.num_drafts = self.config.num_speculative_tokens
 
@@ -541,7 +542,7 @@ class SimulatedScheduler:
             count = 1 if count_sampled is None or not num_drafts else count_sampled(sequence, num_drafts)
             # `num_output_tokens` must not pass max_tokens: the end is recognized by their equality.
             count = min(count, sequence.max_tokens - sequence.num_output_tokens)
-            # Padding is not counted: it only makes all decodes alike, and no drafter has proposed it.
+            # Padding is not counted: no drafter has proposed it.
             if num_drafts and sequence not in step.padded:
                 self.stats.num_drafts += 1
                 self.stats.num_draft_tokens += num_drafts
@@ -554,7 +555,7 @@ class SimulatedScheduler:
             sequence.num_sampled = count
             sampled.append(sequence)
             self._unconfirmed.append(sequence)
-            if sequence.status is SequenceStatus.RUNNING:  # The step of a preempted one is void, but for its tokens.
+            if sequence.status is SequenceStatus.RUNNING:  # A preempted one keeps its tokens, but has no computed ones.
                 sequence.num_computed_tokens -= rejected
                 if not self.config.async_scheduling:
                     sequence.num_drafts = self.config.num_speculative_tokens
@@ -563,7 +564,7 @@ class SimulatedScheduler:
         return sampled, finished
 
     def discard_sampled(self, sequence: SimulatedSequence, count: int) -> None:
-        """Take back the last tokens of its step, which come after a stop token. Call it before `finish`."""
+        """Discard a sequence's last `count` tokens, which come after a stop token. Call it before `finish`."""
         sequence.num_sampled -= count
         sequence.num_output_tokens -= count
         sequence.num_tokens -= count
@@ -571,7 +572,7 @@ class SimulatedScheduler:
             sequence.num_computed_tokens -= count
 
     def cache_accepted(self, last: SimulatedSequence | None = None) -> None:
-        """Cache the blocks that accepted drafts have filled, of all such sequences up to this one, or of all.
+        """Cache the blocks that accepted drafts have filled: of the sequences up to `last`, or of all if it is None.
 
         Called by `schedule` and `finish`, after the caller of `update` has appended the tokens.
         """
@@ -583,8 +584,11 @@ class SimulatedScheduler:
                 return
 
     def _append_chunk(self, sequence: SimulatedSequence, count: int, step: SchedulerOutput) -> None:
-        """Append a chunk whose blocks are allocated. They are cached already now, as vLLM does: all keys of a step are
-        written before any is read, so requests that start together share their prompt."""
+        """Append a chunk whose blocks are allocated, and cache its full blocks.
+
+        As in vLLM, they are cached before the step runs: all keys of a step are written before any is read, so requests
+        that start together share their prompt.
+        """
         step.chunks.append(PrefillChunk(sequence, sequence.num_computed_tokens, count))
         step.num_chunk_tokens += count
         if self.config.num_speculative_tokens:
@@ -599,12 +603,14 @@ class SimulatedScheduler:
             self._prefilling[sequence] = None
 
     def _allocate(self, sequence: SimulatedSequence, num_tokens: int, step: SchedulerOutput) -> bool:
-        """Allocate blocks for `num_tokens` tokens, preempting while there are too few. Returns False if the sequence
-        itself was preempted, or if the one to preempt may still be written by a running step, with offloading.
+        """Allocate blocks for `num_tokens` tokens, preempting sequences while there are too few.
+
+        Returns False if the sequence itself was preempted; with offloading also if a running step may still write the
+        blocks of the sequence to preempt.
         """
         missing = -(-num_tokens // self.config.block_size) - len(sequence.blocks)
         while missing > self.pool.num_free:
-            # First come, first served: the last one that was admitted gives way, and is first in the queue again.
+            # First come, first served: the last admitted sequence is preempted, and goes to the front of the queue.
             victim = self._running[-1]
             if self.config.scheduling_policy == "priority":
                 victim = max(self._running, key=lambda running: running.rank)
@@ -618,14 +624,12 @@ class SimulatedScheduler:
         return True
 
     def _preempt(self, victim: SimulatedSequence, step: SchedulerOutput) -> None:
-        """Preempt a running sequence, and remove it from this step, which it may already be part of under the priority
-        policy."""
+        """Preempt a running sequence, and remove it from this step; under the priority policy it may be part of it."""
         if victim in step.decodes:
             step.decodes.remove(victim)
             num_drafts = step.drafts.pop(victim, 0)
             step.num_draft_tokens -= num_drafts
-            # It does not take part in this step after all, so the tokens that it would sample are not expected any
-            # more.
+            # It no longer takes part in this step, so it will not sample these tokens.
             victim.num_tokens -= 1 + num_drafts
         elif victim in step.last_chunks:
             step.last_chunks.remove(victim)
@@ -645,17 +649,17 @@ class SimulatedScheduler:
         self._waiting.prepend(victim)
 
     def _admit(self, step: SchedulerOutput, *, can_pad: bool = False) -> None:
-        """Admit sequences from the queue while there is room. The head is skipped only for its adapter, or a
-        transfer with the host.
+        """Admit sequences from the queue while there is room. A sequence is skipped only for its adapter or a transfer
+        with the host.
 
-        can_pad: a sequence with one token left is filled up with drafts, so that all decodes are alike.
+        can_pad: whether a sequence with one token left is padded with drafts, so that all decodes have equal length.
         """
         if not (self._waiting or self._ready_to_resume or self._loading):
             return
         config, skipped = self.config, list[SimulatedSequence]()
         has_running = bool(step.counts)
         loras = {sequence.lora for sequence in self._running if sequence.lora} if self._has_loras else set[str]()
-        # Both kinds hold blocks already, so they are resumed before the queue takes any of those that are left.
+        # Fetched and loaded sequences hold blocks already, so they are resumed before the queue takes more blocks.
         if self._ready_to_resume and not self._resume_fetched(step, loras):
             return
         if self._loading and not self._resume_loaded(step, loras):
@@ -685,14 +689,14 @@ class SimulatedScheduler:
                 loras.add(sequence.lora)
             self._skipped.discard(sequence)
         if skipped:
-            # At their old places: a sequence that was passed over is first again in the next step.
+            # Skipped sequences return to their places, so they are tried first in the next step.
             self._waiting.restore(skipped)
             self._skipped.update(skipped)
 
     def _find_prefix(self, sequence: SimulatedSequence, loras: set[str]) -> tuple[list[int], int] | None:
-        """Find the cached blocks of the head of the queue, and how many tokens after them the host's memory has.
+        """Find the cached blocks of the head of the queue, and the number of tokens after them in host memory.
 
-        Returns None if it is passed over in this step: for its adapter, or until a transfer with the host ends.
+        Returns None if the head is skipped in this step: for its adapter, or until a transfer with the host ends.
         """
         if sequence.lora and self._exceeds_max_loras(sequence, loras):
             return None
@@ -703,12 +707,13 @@ class SimulatedScheduler:
         return None if num_loadable is None else (hits, num_loadable)
 
     def _exceeds_max_loras(self, sequence: SimulatedSequence, loras: set[str]) -> bool:
-        """Whether this sequence's adapter would be one too many beside these, which run."""
+        """Whether this sequence's adapter would exceed max_loras, given the adapters that run."""
         return sequence.lora not in loras and len(loras) >= self.config.max_loras
 
     def _resume_fetched(self, step: SchedulerOutput, loras: set[str]) -> bool:
-        """Resume sequences whose prompt has been fetched. They hold blocks, so nothing may block them: a sequence that
-        waits for these blocks would deadlock. Returns False if the step has no room for one of them.
+        """Resume sequences whose prompt has been fetched. Returns False if the step has no room for one of them.
+
+        They hold blocks, so they never wait for sequences that need blocks, which would be a deadlock.
         """
         waiting, self._ready_to_resume = self._ready_to_resume, deque[SimulatedSequence]()
         while waiting and len(self._running) < self._max_running:
@@ -731,17 +736,17 @@ class SimulatedScheduler:
         return not waiting
 
     def _resume_loaded(self, step: SchedulerOutput, loras: set[str]) -> bool:
-        """Resume sequences that were loaded. Returns False if the step has no room for one of them."""
+        """Resume sequences that were loaded from the host. Returns False if the step has no room for one of them."""
         for sequence in self._loading.copy():
             remaining = self.config.max_num_batched_tokens - step.num_tokens
             if not remaining or len(self._running) >= self._max_running:
                 return False
             if sequence in self._loaded:
                 self._loaded.remove(sequence)
-                # Before `num_computed_tokens` is lowered: a full last block can be cached, although its last token is
-                # computed again.
+                # Before `num_computed_tokens` is lowered: a full last block is cached, although its last token is
+                # recomputed.
                 self._cache_full_blocks(sequence)
-                # The last token is computed again, to sample the next one.
+                # The last token is recomputed, to sample the next one.
                 sequence.num_computed_tokens = min(sequence.num_computed_tokens, sequence.num_tokens - 1)
                 sequence.is_loaded = True
             if not sequence.is_loaded or (sequence.lora and self._exceeds_max_loras(sequence, loras)):
@@ -752,7 +757,7 @@ class SimulatedScheduler:
             count = min(count, remaining)
             end = sequence.num_computed_tokens + count
             reserved = max(sequence.num_tokens, end) if self.config.scheduler_reserve_full_isl else end
-            # It holds the blocks of what was loaded only.
+            # It holds only blocks for the loaded tokens.
             missing = max(0, -(-reserved // self.config.block_size) - len(sequence.blocks))
             if missing + (self._watermark if self._running else 0) > self.pool.num_free:
                 return False
@@ -768,8 +773,10 @@ class SimulatedScheduler:
         return True
 
     def _start_load(self, sequence: SimulatedSequence, hits: list[int], num_tokens: int) -> bool:
-        """Allocate blocks for the head of the queue, to be loaded from the host. Returns False without enough free
-        blocks: a load must leave those that prompts in progress still need, since it cannot be preempted."""
+        """Allocate blocks for the head of the queue, to be loaded from the host. Returns False without enough blocks.
+
+        A load cannot be preempted, so it must leave the blocks that unfinished prompts still need.
+        """
         assert self.offloading is not None
         block_size = self.config.block_size
         cached = len(hits) * block_size
@@ -790,7 +797,7 @@ class SimulatedScheduler:
         self.offloading.begin_load(sequence, cached, num_tokens)
         sequence.num_computed_tokens = end
         if is_first:
-            # The last token is computed again when it resumes, so it does not count as cached.
+            # The last token is recomputed when the sequence resumes, so it does not count as cached.
             sequence.num_cached_tokens = min(end, sequence.num_tokens - 1)
             sequence.num_loaded_tokens = sequence.num_cached_tokens - cached
         sequence.status = SequenceStatus.LOADING
@@ -802,15 +809,15 @@ class SimulatedScheduler:
         return True
 
     def _start_fetch(self, sequence: SimulatedSequence, hits: list[int], step: SchedulerOutput) -> bool:
-        """Allocate blocks for the whole prompt, to be filled by another instance. Returns False without enough free
+        """Allocate blocks for the whole prompt, to be fetched from another instance. Returns False without enough free
         blocks.
 
-        Cached blocks are not fetched; if all are cached, the sequence stays in the queue as any other.
+        Cached blocks are not fetched; if all are cached, the sequence stays in the queue like any other.
         """
         missing = min(sequence.num_remote_tokens, sequence.num_prompt_tokens) - len(hits) * self.config.block_size
         if missing <= 0:
             sequence.num_remote_tokens = 0
-            # Reported nevertheless, so that the other instance is told that it may free its blocks.
+            # Reported nevertheless, so that the other instance is notified to free its blocks.
             step.fetching.append(RemoteFetch(sequence, 0))
             return True
         if not self._can_admit(sequence, hits, sequence.num_tokens):
@@ -825,7 +832,7 @@ class SimulatedScheduler:
 
     def _can_admit(self, sequence: SimulatedSequence, hits: list[int], end: int) -> bool:
         reserved = max(sequence.num_tokens, end) if self.config.scheduler_reserve_full_isl else end
-        # A hit that no sequence uses is among the free blocks, and acquiring it takes one of them.
+        # A cached block that no sequence holds counts as free; acquiring it reduces the free blocks by one.
         missing = -(-reserved // self.config.block_size)
         if hits:
             missing += self.pool.count_free(hits) - len(hits)
@@ -842,7 +849,7 @@ class SimulatedScheduler:
         is_padded = can_pad and sequence.num_tokens - cached == 1 and cached + padded + 1 <= self._max_length
         if is_padded:
             count = padded
-        # Padding is not cut into chunks: the shortened decode would differ from the others after all.
+        # Padding is not split into chunks: a shorter decode would differ from the others.
         if count > remaining and (is_padded or not config.enable_chunked_prefill):
             return False
         count = min(count, remaining)
@@ -865,13 +872,13 @@ class SimulatedScheduler:
         return True
 
     def _acquire_prefix(self, sequence: SimulatedSequence, hits: list[int]) -> None:
-        """Acquire the cached prefix."""
+        """Acquire the blocks of the cached prefix, and count the hits."""
         if hits:
             self.pool.acquire(hits)
         sequence.blocks = hits
         sequence.num_hashed_blocks = len(hits)
         sequence.num_computed_tokens = len(hits) * self.config.block_size
-        # A preempted sequence does not count again: its hits are mostly blocks that it computed itself.
+        # A preempted sequence is not counted again: its hits are mostly blocks that it computed itself.
         if sequence.num_cached_tokens is None:
             sequence.num_cached_tokens = sequence.num_computed_tokens
             self.stats.prefix_cache_queries += sequence.num_prompt_tokens
@@ -883,7 +890,7 @@ class SimulatedScheduler:
         self._cache_blocks(sequence, min(sequence.num_computed_tokens, num_known))
 
     def _cache_blocks(self, sequence: SimulatedSequence, num_tokens: int) -> None:
-        """Cache the blocks that these tokens fill."""
+        """Cache the blocks that the first num_tokens tokens fill."""
         if not self.config.enable_prefix_caching:
             return
         num_full = num_tokens // self.config.block_size

@@ -1,7 +1,7 @@
-"""The engine over the numpy Llama: the Llama as a batching model, its embeddings, and its loading.
+"""The tiny engine, which runs the numpy Llama: the Llama as a batching model, embeddings, and loading.
 
-An embedding is the mean of the last hidden states. A Llama is not trained for embeddings: texts with common words have
-similar vectors, and no more is promised.
+An embedding is the mean of the last hidden states. A Llama is not trained for embeddings: expect only that texts with
+common words have similar vectors.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ Ints = NDArray[np.int64]
 
 
 class PagedLlama:
-    """A Llama as a `batching.Model`."""
+    """Implements `batching.Model` with a Llama."""
 
     def __init__(self, model: Llama) -> None:
         self._model = model
@@ -74,11 +74,11 @@ class PagedLlama:
         return apply
 
     def prepare_discard(self) -> None:
-        """Not supported: the weights stay in memory."""
+        """Return None: discarding is not supported, the weights stay in memory."""
 
 
 class LlamaRunner:
-    """As `batching.Runner`."""
+    """Implements `batching.Runner`."""
 
     def __init__(self, get_model: Callable[[], Llama], num_blocks: int) -> None:
         self._get_model = get_model
@@ -88,7 +88,7 @@ class LlamaRunner:
         self._cache = self._cache[:, :0]
 
     def forward(self, chunks: Sequence[Chunk]) -> LlamaStates:
-        # Once a step: weights are replaced only between two.
+        # Read once per step: weights are replaced only between steps.
         model = self._get_model()
         # Masked entries have weight 0, but 0 * NaN is NaN, so stale values could affect a sequence.
         new_blocks = [block for chunk in chunks for block in chunk.sequence.blocks[-(-chunk.begin // BLOCK_SIZE) :]]
@@ -111,7 +111,7 @@ class LlamaRunner:
 
 
 class LlamaStates:
-    """The last hidden states of a step. starts, lengths: of each chunk's rows, by index in the step."""
+    """The last hidden states of a step. starts, lengths: first row and number of rows of each chunk."""
 
     def __init__(self, model: Llama, rows: Floats, starts: list[int], lengths: list[int]) -> None:
         self._model, self._rows, self._starts, self._lengths = model, rows, starts, lengths
@@ -175,7 +175,7 @@ _TOKENS_PER_BATCH = 4 * CHUNK
 
 
 def compute_mean_state(model: Llama, ids: tuple[int, ...]) -> NDArray[np.float32]:
-    """Compute the mean state, [hidden], not normalized. The KV cache is freed after the call."""
+    """Compute the mean of the last hidden states, [hidden], not normalized. The KV cache is freed after the call."""
     table = np.arange(count_chunks(len(ids)) * CHUNK_BLOCKS)
     cache = model.build_cache(len(table))
     total = np.zeros(model.config.hidden, np.float32)
@@ -192,9 +192,9 @@ def compute_mean_state(model: Llama, ids: tuple[int, ...]) -> NDArray[np.float32
 
 
 class TinyEmbedder:
-    """A `core.engine.Embedder` on its own thread, concurrent with the engine's steps.
+    """Implements `core.engine.Embedder` on its own thread, concurrent with the engine's steps.
 
-    matryoshka: supported, since a mean of states has no order of importance: any prefix is as good as others.
+    It supports shortened vectors (matryoshka): all numbers of a mean state are equally important.
     """
 
     def __init__(self, get_model: Callable[[], Llama], max_tokens: int, max_waiting: int = 1024) -> None:
@@ -251,7 +251,7 @@ def load(
     rng_factory: RngFactory = build_rng,
     files: BlockFiles | None = None,
 ) -> TinyEngine:
-    """Load the engine for a directory of config.json and *.safetensors, not started yet.
+    """Load the engine from a directory of config.json and *.safetensors. It is not started.
 
     rng_factory: builds the random generator of a sequence; by default seeded with the request's seed.
     files: as in BatchingEngine.

@@ -1,4 +1,4 @@
-"""A Llama in numpy: token ids and a paged KV cache in, logits out.
+"""A Llama in numpy with a paged KV cache: its configuration, rotary embedding, attention, weights and forward pass.
 
 A row of the result is bitwise independent of other sequences in the batch and of how a prompt was chunked.
 
@@ -26,7 +26,7 @@ from ...core.errors import EngineError
 from ..arrays import ROWS, BlockSizes, Linear, Tensors, multiply, round_up
 from ..batching import BLOCK_SIZE
 
-# A Llama's config.json.
+# Configuration.
 
 
 class RopeConfig(Struct, frozen=True):
@@ -81,7 +81,7 @@ class _RopeFile(Struct):
 
 
 class _File(Struct):
-    """config.json as transformers writes it, 4 and 5."""
+    """A config.json as transformers 4 or 5 writes it."""
 
     architectures: list[str]
     hidden_size: int
@@ -103,7 +103,7 @@ class _File(Struct):
 
 
 def read_config(path: Path) -> LlamaConfig:
-    """Read a config.json; EngineError names what is missing or not supported."""
+    """Read a config.json. Raises EngineError, which names the missing or unsupported field."""
     try:
         file = msgspec.json.decode(path.read_bytes(), type=_File)
     except (OSError, msgspec.DecodeError) as error:
@@ -120,7 +120,7 @@ def read_config(path: Path) -> LlamaConfig:
         unsupported = "a number of heads that is not a multiple of the key-value heads"
     if unsupported is not None:
         raise EngineError(f"{path}: {unsupported} is not supported by the tiny engine")
-    # transformers 5 writes `rope_parameters`; 4 wrote `rope_theta`, and `rope_scaling` where there was any.
+    # transformers 5 writes `rope_parameters`; 4 wrote `rope_theta`, and `rope_scaling` if there was any.
     rope = file.rope_parameters or file.rope_scaling or _RopeFile()
     rope_type = rope.rope_type or rope.type or "default"
     if rope_type not in ("default", "linear", "llama3"):
@@ -131,8 +131,7 @@ def read_config(path: Path) -> LlamaConfig:
         layers=file.num_hidden_layers,
         heads=file.num_attention_heads,
         kv_heads=kv_heads,
-        # Files without them are of older Llamas, where every head has its own keys and their widths add up to
-        # `hidden_size`.
+        # Files of older Llamas have no head_dim: there the widths of all heads add up to `hidden_size`.
         head_dim=file.head_dim or file.hidden_size // file.num_attention_heads,
         vocab=file.vocab_size,
         max_positions=file.max_position_embeddings,
@@ -148,6 +147,8 @@ def read_config(path: Path) -> LlamaConfig:
         ),
     )
 
+
+# Rotary position embedding.
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float32]
@@ -179,8 +180,7 @@ class Rope:
         """Return the rotations [n, 1, head_dim / 2] of positions [n], shared by all heads."""
         last = int(positions.max(initial=0))
         if last >= len(self._table):
-            # To a power of two beyond the position: a sequence that grows by one token at a time extends the table
-            # rarely.
+            # Extend to a power of two, so that a sequence that grows token by token rarely extends the table.
             extension = self._compute(len(self._table), 1 << (last + 1).bit_length())
             self._table = np.concatenate((self._table, extension))
         return self._table[positions, None]
@@ -199,17 +199,19 @@ def compute_interleaved_order(head_dim: int) -> Ints:
     return np.arange(head_dim).reshape(2, head_dim // 2).T.reshape(-1)
 
 
+# Attention.
+
 CHUNK = 128
-"""Keys that one product sums over."""
+"""Number of keys that one matrix product sums over."""
 CHUNK_BLOCKS = CHUNK // BLOCK_SIZE
 _MAX_SCORES = 1 << 18
-"""Scores in memory while a prompt is computed: 1 MiB."""
+"""Limit of the scores in memory while a prompt is computed: 1 MiB of float32."""
 
 
 class SingleQueries(Struct, frozen=True):
     """Rows start to stop of a batch: one query each, of sequences of similar length.
 
-    tables: [rows, blocks] of the pool.
+    tables: [rows, blocks], numbers of the sequences' blocks in the cache.
     mask: [rows, 1, chunks, 1, CHUNK], -inf at masked keys.
     """
 
@@ -232,7 +234,10 @@ class SpanPart(Struct, frozen=True):
 
 
 class QuerySpan(Struct, frozen=True):
-    """Rows start to stop of a batch: consecutive queries of one sequence. table: [blocks] of the pool."""
+    """Rows start to stop of a batch: consecutive queries of one sequence.
+
+    table: [blocks], numbers of the sequence's blocks in the cache.
+    """
 
     start: int
     stop: int
@@ -241,8 +246,9 @@ class QuerySpan(Struct, frozen=True):
 
 
 def count_chunks(length: int) -> int:
-    """Compute the number of chunks for a length: one of few values, so that sequences of similar length form groups
-    (padding at most a half).
+    """Return the number of chunks for a length, rounded up to 2**n or 3 * 2**n.
+
+    Few different numbers let sequences of similar length form groups; at most half of a group is padding.
     """
     chunks = -(-length // CHUNK)
     power = 1 << (chunks - 1).bit_length()
@@ -250,28 +256,28 @@ def count_chunks(length: int) -> int:
 
 
 class Attention:
-    """The attention of one model. Tests at load time which BLAS calls compute all rows independently."""
+    """The attention of one model. When it is built, it tests which BLAS calls compute all rows independently."""
 
     def __init__(self, config: LlamaConfig, block_sizes: BlockSizes) -> None:
         self._kv_heads, self._group, self._head_dim = config.kv_heads, config.group_size, config.head_dim
-        # Query heads that share a key head are rows of one product; padded, so that the same BLAS kernel computes every
-        # call.
+        # Query heads that share a key head are rows of one product, padded so that BLAS uses the same kernel in all
+        # calls.
         self._row_multiple = max(4, 1 << (config.group_size - 1).bit_length())
         sample = np.random.default_rng(1).standard_normal((CHUNK, 2 * self._kv_heads, self._head_dim), np.float32)
         self._score_block = block_sizes.find_block_size(sample[:, 0].T, self._row_multiple)
         self._value_block = block_sizes.find_block_size(sample[:, self._kv_heads], self._row_multiple)
 
     def build_single(self, start: int, positions: Ints, tables: Ints) -> SingleQueries:
-        """Build single queries. positions: of the queries. tables: zero-padded to a whole number of chunks."""
+        """Build single queries. positions: one per query. tables: zero-padded to a whole number of chunks."""
         width: int = tables.shape[1] * BLOCK_SIZE
         keys = np.arange(width).reshape(1, 1, -1, 1, CHUNK)
         mask = _build_mask(keys, positions[:, None, None, None, None])
         return SingleQueries(start=start, stop=start + len(positions), tables=tables, mask=mask)
 
     def build_span(self, start: int, count: int, position: int, table: Ints) -> QuerySpan:
-        """Build a span of queries. position: of the first one. table: zero-padded to a whole number of chunks."""
+        """Build a span of queries. position: that of the first. table: zero-padded to a whole number of chunks."""
         keys = len(table) * BLOCK_SIZE
-        # In parts, so that scores stay in the processor's cache however long the prompt is.
+        # Parts keep the scores in the processor's cache, regardless of the length of the prompt.
         step = max(8, _MAX_SCORES // (self._kv_heads * self._group * keys))
         bounds = [*range(0, count, step), count]
         parts: list[SpanPart] = []
@@ -286,8 +292,10 @@ class Attention:
         return QuerySpan(start=start, stop=start + count, table=table, parts=tuple(parts))
 
     def attend_single(self, queries: Floats, single: SingleQueries, cache: Floats) -> Floats:
-        """Attend for single queries. queries: [rows, heads * head_dim], scaled. cache: [blocks, BLOCK_SIZE * kv_width]
-        of this layer.
+        """Compute attention for single queries, [rows, heads * head_dim].
+
+        queries: [rows, heads * head_dim], scaled.
+        cache: [blocks, BLOCK_SIZE * kv_width], that of this layer.
         """
         rows = len(queries)
         kv = cache.take(single.tables, axis=0).reshape(rows, -1, CHUNK, 2 * self._kv_heads, self._head_dim)
@@ -301,7 +309,7 @@ class Attention:
         return mixed[:, :, : self._group].reshape(rows, -1)
 
     def attend_span(self, queries: Floats, span: QuerySpan, cache: Floats) -> Floats:
-        """As `attend_single`, for the queries of one span."""
+        """Compute attention for the queries of one span; see `attend_single`."""
         kv = cache.take(span.table, axis=0).reshape(-1, CHUNK, 2 * self._kv_heads, self._head_dim)
         keys = kv[:, :, : self._kv_heads].transpose(2, 0, 3, 1)
         values = kv[:, :, self._kv_heads :].transpose(2, 0, 1, 3)
@@ -347,11 +355,14 @@ def _sum_in_order(parts: Floats) -> Floats:
     return total
 
 
-class TokenBatch(Struct, frozen=True):
-    """The tokens of one step, one a row.
+# Weights and forward pass.
 
-    slots: where each token's keys and values go, block * BLOCK_SIZE + offset. Every row is in exactly one of
-    singles and spans.
+
+class TokenBatch(Struct, frozen=True):
+    """The tokens of one step, one per row.
+
+    slots: place of each token's keys and values in the cache, block * BLOCK_SIZE + offset.
+    singles, spans: groups of rows; every row is in exactly one of them.
     """
 
     ids: Ints
@@ -383,7 +394,7 @@ class Llama:
         ]
         self._norm = tensors.take("model.norm.weight", config.hidden)
         if config.is_tied:
-            # A checkpoint may store the tied head all the same; `check_all_used` would reject it.
+            # A checkpoint may store the tied head too; `check_all_used` would reject it.
             tensors.drop("lm_head.weight")
             head = self._tokens
         else:
@@ -436,7 +447,7 @@ class Llama:
         return states * self._norm
 
     def _normalize(self, rows: Floats) -> Floats:
-        """RMSNorm without its weight. np.vecdot sums each row alone."""
+        """Compute RMSNorm without its weight. np.vecdot sums each row independently of the others."""
         squares = np.vecdot(rows, rows)
         squares /= np.float32(self.config.hidden)
         squares += np.float32(self.config.eps)

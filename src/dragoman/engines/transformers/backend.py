@@ -1,6 +1,6 @@
-"""torch, transformers and safetensors, needed only by this package. Imported when the engine is selected.
+"""Imports torch, transformers and safetensors, which only this package needs.
 
-Deliberately untyped here: values are checked where they are used.
+They are imported only when the engine is selected, and are deliberately untyped.
 """
 
 from __future__ import annotations

@@ -1,19 +1,20 @@
-"""Samples the tokens of a step with torch where the logits are, by the contract of `batching.sampler`.
+"""Samples the tokens of a step with torch on the logits' device, by the contract of `batching.sampler`.
 
-Only token ids and the logprobs that requests ask for are copied to the host, in one tensor. Uniform numbers are drawn
-on the host, by each sequence's generator.
+Only token ids and requested logprobs are copied to the host, in one tensor. Uniform numbers are drawn on the host, by
+each sequence's generator.
 
-A row's result does not depend on the batch, because no floats are summed, whose order depends on the shape: weights
-`exp(logit - best)` are float32 numbers rounded down to multiples of 1 / scale, as integers (see `_choose_scale`), whose
-sums are exact. The rest are element-wise operations, comparisons and sorts.
+A row's result does not depend on the batch, because no floats are summed (the order of a sum depends on the shape).
+Weights `exp(logit - best)` are float32 numbers rounded down to multiples of 1 / scale and stored as integers, whose
+sums are exact (see `_choose_scale`). The rest are element-wise operations, comparisons and sorts.
 
-Against numpy's sampler: greedy tokens, masks, biases, penalties, min_p and top_k are the same (on MPS, which has no
-doubles, penalties up to float32 rounding). top_p takes the best first and of equal logits those of lowest id, and draws
-take the same uniform number, so both give another token only where a sum of weights is within rounding of the limit:
-2**-22 of it (float32 exp), and 1 / scale for each token. A token of weight below 1 / scale is never drawn.
+Compared with numpy's sampler, greedy tokens, masks, biases, penalties, min_p and top_k are the same (on MPS, which has
+no doubles, penalties up to float32 rounding). top_p takes the best tokens first, of equal logits the lowest ids, and
+draws use the same uniform number. So the two samplers differ only where a sum of weights is within rounding of the
+limit: 2**-22 of it (float32 exp), and 1 / scale for each token. A token of weight below 1 / scale is never drawn.
 
-Computed on the host from a copy of the row: tokens of sequences whose logit_bias names an id twice; logprobs with more
-than MAX_ALTERNATIVES alternatives, and those of tokens that replace sampled ones (reasoning budgets, close_at_limit).
+Some results are computed on the host from a copy of the row: tokens of sequences whose logit_bias names an id twice;
+logprobs with more than MAX_ALTERNATIVES alternatives; and logprobs of tokens that replace sampled ones (reasoning
+budgets, close_at_limit).
 """
 
 from __future__ import annotations
@@ -36,11 +37,11 @@ from .backend import Device, Tensor, torch
 log = logging.getLogger(__name__)
 
 MAX_ALTERNATIVES = 128
-"""Alternatives of a logprob that are found on the device: limits the memory that is copied for all rows."""
+"""Most alternatives of a logprob that are found on the device; limits the memory that is copied for all rows."""
 _MAX_TOP_K = 1024
-"""The largest top_k for which the best tokens are not found by sorting all."""
+"""The largest top_k for which the best tokens are found without sorting all."""
 _MAX_WEIGHTS = 1 << 23
-"""Logits that are processed at once: limits the memory of their sorted copies."""
+"""Number of logits that are processed at once; limits the memory of their sorted copies."""
 _TRIAL_VOCAB = 77
 _TRIAL_SAMPLINGS = (
     Sampling(temperature=0.0),
@@ -52,13 +53,13 @@ _TRIAL_SAMPLINGS = (
 
 
 class DeviceSampledRows:
-    """As `batching.SampledRows`, from [n, vocab] logits on any device, which are not modified."""
+    """Implements `batching.SampledRows` for [n, vocab] logits on any device, which are not modified."""
 
     def __init__(self, logits: Tensor, states: Sequence[SamplingState], masks: Sequence[bytes | None]) -> None:
         with torch.inference_mode():
             self._logits, self._states, vocab = logits.float(), states, logits.shape[1]
             edited = [row for row, mask in enumerate(masks) if mask is not None or not states[row].is_plain]
-            # Their logit_bias names an id twice.
+            # Rows whose logit_bias names an id twice.
             on_host = [row for row in edited if len(set(states[row].bias_ids.tolist())) < len(states[row].bias_ids)]
             on_device = [row for row in edited if row not in on_host]
             scored: list[int] = []
@@ -74,8 +75,10 @@ class DeviceSampledRows:
             for begin in range(0, len(on_device), size):
                 part = on_device[begin : begin + size]
                 rows = _copy_to_device(np.array(part), logits.device)
-                chosen = _choose_tokens(self._logits[rows], [states[row] for row in part], [masks[row] for row in part])
-                tokens[rows] = chosen.where(tokens[rows] != NO_TOKEN, NO_TOKEN)
+                row_tokens = _choose_tokens(
+                    self._logits[rows], [states[row] for row in part], [masks[row] for row in part]
+                )
+                tokens[rows] = row_tokens.where(tokens[rows] != NO_TOKEN, NO_TOKEN)
             self.tokens, scores = self._read_results(tokens, scored)
         self._scores = dict(zip(scored, scores, strict=True))
         for row in on_host:
@@ -98,11 +101,11 @@ class DeviceSampledRows:
         return bool(np.isfinite(self._read_row(row)).all())
 
     def _read_row(self, row: int) -> NDArray[np.float32]:
-        """[1, vocab]"""
+        """Copy a row of logits to the host, [1, vocab]."""
         return self._logits[row : row + 1].cpu().numpy().copy()
 
     def _read_results(self, tokens: Tensor, scored: Sequence[int]) -> tuple[list[int], list[TokenLogprob]]:
-        """Copy the tokens to the host, with logprobs for these rows."""
+        """Copy the tokens to the host, with logprobs for the `scored` rows."""
         if not scored:
             return _copy_to_host(tokens).tolist(), []
         requests = [self._states[row].request for row in scored]
@@ -113,7 +116,7 @@ class DeviceSampledRows:
         numbers = _copy_to_host(torch.cat([tokens.to(table.dtype), table.flatten()])).tolist()
         width, num_rows = table.shape[1], len(tokens)
         scores: list[TokenLogprob] = []
-        # As `batching.logprobs.build_logprob`, from a row of the table.
+        # Equal to `batching.sampler.build_logprob`, but from a row of the table.
         for request, row, begin in zip(requests, scored, range(num_rows, len(numbers), width), strict=True):
             logprob, *others = numbers[begin : begin + width]
             rank, *top_ids = map(int, others[len(others) - num_top - 1 :])
@@ -146,7 +149,7 @@ def _choose_tokens(logits: Tensor, states: Sequence[SamplingState], masks: Seque
     if penalized:
         _apply_penalties(logits, states, penalized)
     if biased or penalized:
-        # NaN is impossible, +inf is certain.
+        # As in numpy's sampler: NaN is impossible, +inf is certain.
         logits.masked_fill_(logits.isnan(), -torch.inf)
         certain = logits == torch.inf
         logits = torch.where(certain.any(dim=1, keepdim=True), torch.where(certain, 0.0, -torch.inf), logits)
@@ -161,7 +164,7 @@ def _choose_tokens(logits: Tensor, states: Sequence[SamplingState], masks: Seque
 
 
 def _apply_penalties(logits: Tensor, states: Sequence[SamplingState], rows: Sequence[int]) -> None:
-    """Apply penalties to the tokens that appeared, the only ones that they change."""
+    """Apply penalties to the tokens that appeared in the sequences; they change no others."""
     device, wide = logits.device, _get_wide_dtype(logits.device)
     ids = [np.array(states[row].appeared_ids, np.int64) for row in rows]
     lengths = [len(row_ids) for row_ids in ids]
@@ -174,13 +177,13 @@ def _apply_penalties(logits: Tensor, states: Sequence[SamplingState], rows: Sequ
     row_of, id_of, count = _copy_to_device(places, device)
     values = logits[row_of, id_of]
     values = torch.where(values > 0, values / repetition, values * repetition)
-    # In doubles and rounded once, as numpy computes a float32 with an integer.
+    # In doubles and rounded once, as numpy combines a float32 with an integer.
     values = (values.to(wide) - frequency.to(wide) * count).float()
     logits[row_of, id_of] = values - presence * (count > 0)
 
 
 def _draw(logits: Tensor, states: Sequence[SamplingState]) -> Tensor:
-    """Draw a token for each row of logits relative to the best, which are overwritten."""
+    """Draw a token for each row of logits. logits: relative to the best of the row; overwritten."""
     device, vocab = logits.device, logits.shape[1]
     samplings = [state.sampling for state in states]
     temperatures = [sampling.temperature for sampling in samplings]
@@ -193,24 +196,25 @@ def _draw(logits: Tensor, states: Sequence[SamplingState]) -> Tensor:
     top_k, *fractions = _copy_to_device(np.array(columns, np.int64)[:, :, None], device)
     logits /= temperature
     logits.masked_fill_(logits < limit, -torch.inf)
-    most = max(top_ks)
-    if most < vocab or any(sampling.top_p < 1 for sampling in samplings):
-        logits.masked_fill_(~_find_top_tokens(logits, top_k, most, fractions[:2]), -torch.inf)
+    max_top_k = max(top_ks)
+    if max_top_k < vocab or any(sampling.top_p < 1 for sampling in samplings):
+        logits.masked_fill_(~_find_top_tokens(logits, top_k, max_top_k, fractions[:2]), -torch.inf)
     weights = _weigh(logits, vocab)
     sums = weights.cumsum(dim=1)
     target = _multiply(sums[:, -1:], fractions[2], fractions[3])
     return torch.searchsorted(sums, target.contiguous(), right=True)[:, 0]
 
 
-def _find_top_tokens(logits: Tensor, top_k: Tensor, most: int, share: Sequence[Tensor]) -> Tensor:
-    """Find the tokens that top_k and then top_p keep: those better than a limit, and some equal to it, of lowest id.
+def _find_top_tokens(logits: Tensor, top_k: Tensor, max_top_k: int, share: Sequence[Tensor]) -> Tensor:
+    """Find the tokens that top_k and then top_p keep: those above a limit, and of those equal to it the lowest ids.
 
-    most: the largest top_k. share: top_p, by `_split_fraction`.
+    max_top_k: the largest top_k.
+    share: top_p, split by `_split_fraction`.
     """
     vocab = logits.shape[1]
     # On MPS, topk has a limit that depends on the system's version.
-    if most <= _MAX_TOP_K and logits.device.type != "mps":
-        ranked = logits.topk(most, dim=1).values
+    if max_top_k <= _MAX_TOP_K and logits.device.type != "mps":
+        ranked = logits.topk(max_top_k, dim=1).values
     else:
         ranked = logits.sort(dim=1, descending=True).values
     least = ranked.gather(1, top_k - 1)
@@ -229,13 +233,12 @@ def _find_top_tokens(logits: Tensor, top_k: Tensor, most: int, share: Sequence[T
 
 
 def _weigh(logits: Tensor, vocab: int) -> Tensor:
-    """Weigh tokens by logits relative to the best, in integers."""
+    """Compute integer weights of tokens from logits relative to the best."""
     return (logits.exp() * _choose_scale(vocab)).long()
 
 
 def _choose_scale(vocab: int) -> float:
-    """Choose how many units the weight of the best token has: 2**44 for 128k tokens. All together have less than
-    2**62."""
+    """Choose the weight of the best token, such as 2**44 for 128k tokens. All weights together are less than 2**62."""
     return float(1 << (62 - vocab.bit_length()))
 
 
@@ -245,20 +248,19 @@ def _split_fraction(fraction: float) -> tuple[int, int]:
 
 
 def _multiply(total: Tensor, high: Tensor, low: Tensor) -> Tensor:
-    """Multiply integers below 2**62 by the fractions that `_split_fraction` gave. At most the exact product, which is
-    less than 3 more."""
+    """Multiply integers below 2**62 by fractions from `_split_fraction`, rounding down by less than 3."""
     upper, lower = total >> 31, total & ((1 << 31) - 1)
     return upper * high + (lower * high >> 31) + (upper * low >> 22)
 
 
 def _compute_logprobs(logits: Tensor, tokens: Tensor, num_top: int, ids: Sequence[tuple[int, ...]]) -> Tensor:
-    """Compute a table of a row's logprob and rank of its token, ids and logprobs of the best tokens, and logprobs of
-    the given ids."""
+    """Compute a table with a row per token: its logprob, the logprobs of the best tokens and of the given ids, its
+    rank, and the ids of the best tokens."""
     wide, vocab = _get_wide_dtype(logits.device), logits.shape[1]
     best = logits.amax(dim=1, keepdim=True)
     total = _weigh(logits - best, vocab).sum(dim=1, keepdim=True).to(wide) / _choose_scale(vocab)
-    chosen = logits.gather(1, tokens.clamp(min=0)[:, None])
-    selected, columns = [chosen], [(logits > chosen).sum(dim=1, keepdim=True) + 1]
+    token_logits = logits.gather(1, tokens.clamp(min=0)[:, None])
+    selected, columns = [token_logits], [(logits > token_logits).sum(dim=1, keepdim=True) + 1]
     if num_top:
         ranked, order = logits.sort(dim=1, descending=True, stable=True)
         selected.append(ranked[:, :num_top])
@@ -278,7 +280,7 @@ def _get_wide_dtype(device: Device) -> Any:  # noqa: ANN401 - untyped
 def _copy_to_device(values: NDArray[Any], device: Device) -> Tensor:
     tensor = torch.from_numpy(values)
     if device.type == "cuda":
-        # From pinned memory, the copy does not wait for what the device still computes.
+        # A copy from pinned memory does not wait for the device's running kernels.
         return tensor.pin_memory().to(device, non_blocking=True)
     return tensor.to(device)
 
@@ -293,7 +295,7 @@ def _copy_to_host(tensor: Tensor) -> Tensor:
 
 
 def can_sample_on_device(setting: str, device: Device) -> bool:
-    """Whether tokens are sampled on a model's device, after a trial.
+    """Whether tokens are sampled on a model's device; tries the device unless the setting rules it out.
 
     setting: see `TransformersOptions.sampling_device`.
 
@@ -312,8 +314,10 @@ def can_sample_on_device(setting: str, device: Device) -> bool:
 
 
 def check_device_sampler(device: Device) -> None:
-    """Compare the tokens and logprobs of a few steps with numpy's. Raises EngineError if the device computes others, or
-    lacks an operation."""
+    """Compare the tokens and logprobs of a few steps with numpy's.
+
+    Raises EngineError if the device's results differ, or if it lacks an operation.
+    """
 
     def build_states() -> list[SamplingState]:
         requests = [
@@ -330,7 +334,7 @@ def check_device_sampler(device: Device) -> None:
     masks: list[bytes | None] = [None, b"\xf7" * 10, None, None, None]
     rng = np.random.default_rng(0)
     for step in range(8):
-        # Quarters, so that many are equal.
+        # Multiples of 1/4, so that many logits are equal.
         logits = (rng.integers(-16, 16, (len(states), _TRIAL_VOCAB)) / 4).astype(np.float32)
         if step == 7:
             logits[0, 3], logits[2:, ::2] = np.nan, -np.inf

@@ -1,4 +1,4 @@
-"""Loads a model of the transformers library into a batching engine."""
+"""Loads a model of the transformers library into a batching engine, and checks its text and vision outputs."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ log = logging.getLogger(__name__)
 _KV_MEMORY_SHARE = 0.85
 """Share of an accelerator's free memory, after the weights are loaded, for the KV cache and state slots."""
 _TOKENS_WITHOUT_KEYS = 1 << 22
-"""Capacity of a KV cache that takes no memory, since no layer attends."""
+"""Capacity in tokens of a KV cache that takes no memory, since the model has no attention layers."""
 _IMAGE_SIZES = ((64, 48), (32, 96))
 """Width and height of each test image, pixels."""
 
@@ -71,22 +71,21 @@ class LoadedTransformers(Struct, frozen=True):
 def load(
     directory: Path, limits: EngineLimits, options: TransformersOptions, files: BlockFiles | None = None
 ) -> LoadedTransformers:
-    """Load the engine for a directory that `AutoModelForCausalLM` or `AutoModelForImageTextToText` can load.
+    """Load a model from a directory that `AutoModelForCausalLM` or `AutoModelForImageTextToText` can load.
 
-    The KV cache takes a share of an accelerator's free memory, or of main memory, see `hardware`. files: as in
-    BatchingEngine.
+    The KV cache takes a share of an accelerator's free memory, or of main memory, see `hardware`.
+
+    files: as in BatchingEngine.
 
     Raises: EngineError.
     """
     network = load_network(directory, options)
     if network.device.type == "cpu":
-        # Otherwise torch takes the number that the command gives numpy's library, one.
+        # Otherwise torch would use one thread, which the command sets for numpy's BLAS.
         torch.set_num_threads(options.threads or count_usable_cores())
     model, bytes_per_token = build_paged_model(network, options.attention_backend)
     if files and model.has_state:
-        raise EngineError(
-            f"{directory} has state beside keys and values, which --kv-offloading-dir does not store: omit the option"
-        )
+        raise EngineError(f"{directory} has recurrent state, which --kv-offloading-dir does not store: omit the option")
     model.samples_on_device = can_sample_on_device(options.sampling_device, network.device)
     vision = load_vision(model, network, directory, options) if is_vision_model(network.config) else None
     if network.device.type == "cuda":
@@ -111,8 +110,10 @@ def load(
 def _build_config(
     directory: Path, limits: EngineLimits, model: TransformersModel, bytes_per_token: int, kv_bytes: int
 ) -> EngineConfig:
-    """Divide the memory between the KV cache and the state slots, which take at most half of it if the model has both.
-    Logs the result."""
+    """Divide the memory between the KV cache and the state slots, and log the result.
+
+    If the model has both, the state slots take at most half of the memory.
+    """
     num_slots = 0
     if model.has_state:
         share = kv_bytes // 2 if bytes_per_token else kv_bytes
@@ -144,10 +145,10 @@ def _build_config(
 
 
 def build_paged_model(network: Network, attention_backend: str = "auto") -> tuple[TransformersModel, int]:
-    """Replace the network's attention by paged attention. Returns the model and its KV bytes per token.
+    """Replace the network's attention with paged attention. Returns the model and its KV bytes per token.
 
-    Paged attention is first tried with the windows that layers pass, which takes no masks of the library, and then with
-    those masks. Raises EngineError if neither gives the network's own logits.
+    Paged attention is first tried with the sliding windows that layers pass, without the library's masks, and then with
+    its masks. Raises EngineError if neither reproduces the network's own logits.
     """
     kind = type(network).__name__
     model: TransformersModel | None = None
@@ -156,7 +157,7 @@ def build_paged_model(network: Network, attention_backend: str = "auto") -> tupl
         with reduce_limits(network):
             prompts = build_trial_prompts(model.vocab, model.max_positions)
             expected = [_compute_reference(network, prompt) for prompt in prompts]
-    except Exception as error:  # whatever the library's own code may raise
+    except Exception as error:  # the library's code may raise any exception
         reason = error.message if isinstance(error, EngineError) else f"{type(error).__name__}: {error}"
         first_line = reason.strip().partition("\n")[0]
         raise _explain(network, model, EngineError(f"{kind} cannot be batched: {first_line}")) from error
@@ -175,8 +176,7 @@ def build_paged_model(network: Network, attention_backend: str = "auto") -> tupl
 
 
 def _pack_linears(model: TransformersModel, network: Network, name: str, expected: Sequence[Floats]) -> int:
-    """Pack the network's linear layers and check it again; leave them plain if that fails. Returns as
-    `_check_attention`."""
+    """Pack the network's linear layers and check it again; unpack them if that fails. Returns KV bytes per token."""
     try:
         model.linears.pack()
         return _check_attention(model, network, name, expected)
@@ -201,14 +201,14 @@ def _check_attention(model: TransformersModel, network: Network, name: str, expe
     with model.recurrent.observe():
         check_paging(model, build_paged_runner, expected, kind=kind, tolerance=tolerance)
     if model.recurrent.ignores_state:
-        # The state of a few tokens may change less than the tolerance of a data type with few bits.
+        # The check above may miss this: the state of a few tokens may matter less than the tolerance of a 16-bit dtype.
         raise EngineError(f"{kind} cannot be batched: its recurrent layers reset their state at every chunk")
     model.bytes_per_slot = runners[0].states.bytes_per_slot
     return runners[0].pool.bytes_per_token
 
 
 def _explain(network: Network, model: TransformersModel | None, error: EngineError) -> EngineError:
-    """Explain why paged attention does not give the network's own logits, where the library says it."""
+    """Return an error that explains a failed check, if the library marks the network as stateful; else the error."""
     if getattr(network, "_is_stateful", False) and not (model and model.has_state):
         reason = "its state beside keys and values is not in the library's cache (recurrent layers)"
         return EngineError(f"{type(network).__name__} cannot be batched: {reason}")
@@ -218,7 +218,7 @@ def _explain(network: Network, model: TransformersModel | None, error: EngineErr
 def load_vision(
     model: TransformersModel, network: Network, directory: Path, options: TransformersOptions
 ) -> TransformersVision | None:
-    """Enable vision if the paged model reproduces the network's own logits; otherwise the model is served text-only."""
+    """Enable vision if the paged model reproduces the network's own logits; otherwise return None (text only)."""
     try:
         processor = load_processor(directory, network.config, trust_remote_code=options.trust_remote_code)
         vision, vision_runner = TransformersVision(processor), TransformersVisionRunner(network)
@@ -238,7 +238,7 @@ def _choose_tolerance(network: Network) -> float:
 
 
 def _compute_reference(network: Network, ids: list[int]) -> Floats:
-    """Compute the network's own logits, the last ones from its own cache: some models differ without it."""
+    """Compute the network's own logits, the last row from its own cache: some models differ without a cache."""
     with torch.inference_mode():
         tensor = torch.tensor([ids], device=network.device)
         prefill = network(input_ids=tensor[:, :-1], use_cache=True)
@@ -264,8 +264,10 @@ def check_vision(
     *,
     tolerance: float,
 ) -> None:
-    """Check vision. tolerance: relative to the largest logit. Raises EngineError. Leaves the network's attention
-    paged."""
+    """Check vision. Raises EngineError. On success the network's attention is paged afterwards.
+
+    tolerance: relative to the largest logit.
+    """
     files: list[bytes] = []
     for width, height in _IMAGE_SIZES:
         pixels = np.random.default_rng(width).integers(0, 256, (height, width, 3), dtype=np.uint8)
@@ -300,7 +302,7 @@ def check_vision(
 def _compute_image_reference(
     network: Network, ids: list[int], image_mask: list[int], inputs: VisionInputs, rows: list[int]
 ) -> Floats:
-    """Compute the network's own logits. image_mask: 1 at image tokens, for models that need it."""
+    """Compute the network's own logits of these rows. image_mask: 1 at image tokens, for models that need it."""
     tensor_options = {"device": network.device}
     if hasattr(network.model, "get_rope_index"):
         inputs = {**inputs, "mm_token_type_ids": torch.tensor([image_mask], **tensor_options)}

@@ -1,4 +1,4 @@
-"""LoRA adapters applied per row: each row of a step gets the contribution of its own adapter, or none.
+"""LoRA adapters for the rows of a step: each row gets the output of its own adapter, or of none.
 
 Adapters are read in PEFT's format (adapter_config.json, adapter_model.safetensors) without running PEFT. For an input
 row x, a layer returns W x + scale * B A x (Hu et al. 2021, https://arxiv.org/abs/2106.09685).
@@ -23,7 +23,9 @@ from .recurrent import RecurrentLayers
 
 _PREFIX = "base_model.model."
 _NAME = re.compile(r"(?P<layer>.+)\.lora_(?P<half>[AB])\.weight")
+"""Name of one matrix in adapter_model.safetensors: the layer's name, and `A` or `B`."""
 _PLAIN_NAME = re.compile(r"[\w.]+")
+"""A layer's name in a pattern of adapter_config.json, without regular expression syntax."""
 
 
 class _Config(Struct, frozen=True):
@@ -55,13 +57,13 @@ class LoraPair(Struct, frozen=True):
 
 
 LoraWeights = Mapping[str, LoraPair]
-"""By the layer's name in the network."""
+"""Weights of one adapter, by the layer's name in the network."""
 
 
 class LoraLayers:
     """The adapted layers of one network. A layer without any adapter has no overhead.
 
-    recurrent: the layers that compute some rows of a step at a time.
+    recurrent: layers that compute the rows of a step in several calls.
     """
 
     def __init__(self, network: Network, recurrent: RecurrentLayers) -> None:
@@ -70,8 +72,7 @@ class LoraLayers:
         self._active: list[tuple[LoraWeights, Tensor]] = []
 
     def read(self, directory: Path) -> LoraWeights:
-        """Read an adapter. Raises RequestError if it does not fit this network, or is more than LoRA of linear
-        layers."""
+        """Read an adapter. Raises RequestError unless it fits this network and is plain LoRA of linear layers."""
         config = _read_config(directory)
         try:
             tensors: dict[str, Tensor] = safetensors.torch.load_file(directory / "adapter_model.safetensors")
@@ -105,7 +106,7 @@ class LoraLayers:
                 shapes = f"{tuple(a.shape)} and {tuple(b.shape)}"
                 raise _build_error(directory, f"`{layer}` maps {width_in} to {width_out}, not {shapes}")
             tensor_options = {"device": module.weight.device, "dtype": self._network.dtype}
-            # Scaled here, in float32 and with one rounding, which also saves a multiplication in every step.
+            # Scaled once here, in float32 and with one rounding, instead of in every step.
             up = (b.T.float() * config.compute_scale(layer)).to(**tensor_options).contiguous()
             weights[layer] = LoraPair(a.T.to(**tensor_options).contiguous(), up)
         return weights
@@ -125,12 +126,13 @@ class LoraLayers:
         for lora, _ in self._active:
             for layer in lora.keys() - self._hooked:
                 self._network.get_submodule(layer).register_forward_hook(partial(self._add, layer))
-                # A hook is never removed: without an active adapter for its layer it returns the output as it is.
+                # Hooks are never removed: without an active adapter for its layer a hook returns the output unchanged.
                 self._hooked.add(layer)
 
     def _add(self, layer: str, module: Network, inputs: tuple[Tensor], output: Tensor) -> Tensor:
-        """Add the adapters' output to a layer's. inputs, output: [1, rows, width], or [sequences, tokens, width] of the
-        rows in a call of a recurrent layer. Returns a copy, since the layer may reuse its output.
+        """Add the adapters' output to a layer's. Returns a copy, since the layer may reuse its output.
+
+        inputs, output: [1, rows, width], or [sequences, tokens, width] in a call of a recurrent layer.
         """
         del module
         pairs = [(lora[layer], rows) for lora, rows in self._active if layer in lora]

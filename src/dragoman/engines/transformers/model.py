@@ -1,4 +1,4 @@
-"""A causal language model of the transformers library as a batching model. Independent of requests.
+"""A causal language model of the transformers library as a batching model: loading, steps and weight updates.
 
 Only safetensors are read, nothing is downloaded, and a model's own code runs only if enabled.
 """
@@ -40,7 +40,7 @@ log = logging.getLogger(__name__)
 Floats = NDArray[np.float32]
 
 UNLIMITED_POSITIONS = 1 << 20
-"""Longest context of a recurrent model that states none: the computation has no limit."""
+"""Context length of a recurrent model whose configuration has none: the computation itself has no limit."""
 
 
 class TransformersOptions(Struct, frozen=True):
@@ -48,10 +48,10 @@ class TransformersOptions(Struct, frozen=True):
 
     dtype: `auto` is the checkpoint's; float32 on a CPU without bfloat16.
     device: `auto` is an accelerator if there is one.
-    trust_remote_code: run the Python code in the model's directory.
-    quantization: quantize weights while loading, see `quantization`.
+    trust_remote_code: whether to run Python code from the model's directory.
+    quantization: method to quantize weights while loading, see `packed_linears.build_quantization_args`.
     attention_backend: see `paged_attention.select_kernels`.
-    threads: of a CPU; None is all cores that the process may use.
+    threads: number of CPU threads; None is all cores that the process may use.
     sampling_device: `host`, `model` (its device), or `auto`: the model's device if that is an accelerator.
     """
 
@@ -65,13 +65,13 @@ class TransformersOptions(Struct, frozen=True):
 
 
 class TransformersModel:
-    """As `batching.Model`. Holds the weights; each runner has its own KV cache.
+    """Implements `batching.Model`. It has the weights; each runner has its own KV cache.
 
-    own_attention: the library's attention implementation that the network was loaded with.
-    paged_attention: the one that replaces it, NAME or MASKED_NAME.
-    vision_runner: set once the vision self-check has passed.
-    bytes_per_slot: state of a running sequence beside keys and values; known once the trial has passed.
-    samples_on_device: whether runners that are built from now on sample where the logits are, or on the host.
+    own_attention: name of the library's attention with which the network was loaded.
+    paged_attention: name of the attention that replaces it, NAME or MASKED_NAME.
+    vision_runner: None for a model without images; set for the vision check.
+    bytes_per_slot: bytes of a sequence's recurrent state; set by the check of paged attention.
+    samples_on_device: whether runners built from now on sample on the model's device instead of the host.
     """
 
     def __init__(self, network: Network, attention_backend: str = "auto") -> None:
@@ -114,7 +114,7 @@ class TransformersModel:
 
     def prepare_weights(self, tensors: Tensors) -> Callable[[], None]:
         if is_quantized(self._network.config):
-            raise Unsupported("The weights of a quantised model cannot be replaced.", param="weights")
+            raise Unsupported("The weights of a quantized model cannot be replaced.", param="weights")
         # All tensors are read and validated before any is replaced: a failure leaves the old weights in use.
         staged = stage_weights(self._weight_slots, tensors)
         setters = [self.linears.stage(slot.tensor, value.to(self._network.device)) for slot, value in staged]
@@ -152,7 +152,7 @@ class TransformersModel:
 
 
 class RowOptions(Struct, frozen=True, eq=False):
-    """The parts of layers that compute differently for the rows of different sequences."""
+    """The parts of a network whose computation depends on the sequence of each row."""
 
     lora: LoraLayers
     long_rope: LongRope
@@ -160,7 +160,7 @@ class RowOptions(Struct, frozen=True, eq=False):
 
 
 class TransformersRunner:
-    """As `batching.Runner`."""
+    """Implements `batching.Runner`."""
 
     def __init__(
         self,
@@ -182,7 +182,7 @@ class TransformersRunner:
         release_cached_memory(self._network.device)
 
     def forward(self, chunks: Sequence[Chunk]) -> LogitRows:
-        # Logits are needed where a token is sampled, and of all rows of prompts with logprobs.
+        # Logits are needed for the last row of each chunk, and for all rows of prompts with logprobs.
         needed_rows: set[int] = set()
         starts = [0]
         for chunk in chunks:
@@ -200,7 +200,7 @@ class TransformersRunner:
             with self._options.recurrent.activate(chunks, self.states):
                 inputs: dict[str, Tensor] = {}
                 if get_attention(self._network) == MASKED_NAME:
-                    # Without it the library takes positions that begin anew for packed sequences, and masks rows.
+                    # Without a mask the library takes decreasing positions for packed sequences, and masks rows.
                     inputs["attention_mask"] = torch.ones_like(step.ids)
                 if self._vision_runner is None:
                     inputs |= {"input_ids": step.ids, "position_ids": step.positions}
@@ -224,9 +224,10 @@ class TransformersRunner:
 
 
 class LogitRows:
-    """As `batching.StepStates`, for the needed rows only.
+    """Implements `batching.StepStates` for the needed rows only.
 
-    starts: of each chunk's rows, and the end of the last.
+    row_index: index in `logits`, by row of the step.
+    starts: first row of each chunk, and the end of the last chunk.
     """
 
     def __init__(
@@ -253,7 +254,7 @@ class LogitRows:
         return self._select([self._starts[index + 1] - 1 for index in indices])
 
     def _select(self, rows: Sequence[int]) -> Tensor:
-        """[rows, vocab]; the step's own tensor if these are all of its rows."""
+        """Select rows, [rows, vocab]; returns the step's own tensor if these are all of its rows."""
         selected = [self._row_index[row] for row in rows]
         # Indexing copies the rows: megabytes in each step for a large vocabulary.
         return self._logits if selected == list(range(len(self._logits))) else self._logits[selected]
@@ -289,7 +290,7 @@ def load_network(directory: Path, options: TransformersOptions) -> Network:
             "dtype": options.dtype,
             "use_safetensors": True,
             "output_loading_info": True,
-            # They are reported by name below.
+            # `_check_tensors` reports them by name.
             "ignore_mismatched_sizes": True,
             **quantization_args,
             **local,
@@ -299,11 +300,11 @@ def load_network(directory: Path, options: TransformersOptions) -> Network:
         except ValueError as error:
             if "scaled_dot_product_attention" not in str(error):
                 raise
-            # It lacks features of some models, such as sinks; paged attention has its own code for them.
+            # SDPA lacks features of some models, such as sinks; paged attention has its own code for them.
             network, loading_info = auto_class.from_pretrained(directory, attn_implementation="eager", **arguments)
     except EngineError:
         raise
-    except Exception as error:  # whatever the library's own code may raise
+    except Exception as error:  # the library's code may raise any exception
         raise EngineError(f"transformers cannot load {directory}: {find_reason(error)}") from error
     _check_tensors(directory, network, loading_info)
     # A quantized network cannot be moved; it was loaded onto its device.
@@ -311,13 +312,15 @@ def load_network(directory: Path, options: TransformersOptions) -> Network:
 
 
 def _check_tensors(directory: Path, network: Network, info: Mapping[str, Collection[Any]]) -> None:
-    """Raise EngineError for a checkpoint that does not have all tensors of the network: the library fills the rest with
-    random numbers. info: what the library says of the tensors that it has loaded."""
+    """Raise EngineError if the checkpoint lacks tensors of the network, which the library fills with random numbers.
+
+    info: the library's loading info.
+    """
     kind = type(network).__name__
     next_step = "download the model again, or use the config.json that belongs to it"
     for name, found, expected in sorted(info["mismatched_keys"]):
         raise EngineError(
-            f"{directory}: {name} has shape {tuple(found)}, and config.json says {tuple(expected)}; {next_step}"
+            f"{directory}: {name} has shape {tuple(found)}, but config.json says {tuple(expected)}; {next_step}"
         )
     if missing := sorted(info["missing_keys"]):
         raise EngineError(f"{directory} lacks {len(missing)} tensors of {kind}, such as {missing[0]}; {next_step}")
@@ -331,8 +334,8 @@ def _check_tensors(directory: Path, network: Network, info: Mapping[str, Collect
 class WeightSlot(Struct, frozen=True):
     """A tensor of the network.
 
-    names: in checkpoints, several if it is tied.
-    shape, dtype: at load time.
+    names: its names in checkpoints; several if it is tied.
+    shape, dtype: those at load time, since discarded weights have none.
     """
 
     names: tuple[str, ...]
@@ -342,7 +345,7 @@ class WeightSlot(Struct, frozen=True):
 
 
 def find_weight_slots(network: Network) -> tuple[WeightSlot, ...]:
-    """Find every parameter, and every buffer that is in checkpoints."""
+    """Find all parameters, and the buffers that checkpoints contain."""
     names_by_tensor: dict[int, tuple[list[str], Tensor]] = {}
     persistent = network.state_dict().keys()
     named_tensors = [*network.named_parameters(remove_duplicate=False), *network.named_buffers(remove_duplicate=False)]
@@ -355,7 +358,7 @@ def find_weight_slots(network: Network) -> tuple[WeightSlot, ...]:
 
 
 def stage_weights(slots: Sequence[WeightSlot], tensors: Tensors) -> list[tuple[WeightSlot, Tensor]]:
-    """Read and validate all tensors in the network's dtypes. Raises EngineError."""
+    """Read and validate all tensors, and convert them to the network's dtypes. Raises EngineError."""
     staged: list[tuple[WeightSlot, Tensor]] = []
     for slot in slots:
         names = [name for name in slot.names if name in tensors] or [slot.names[0]]

@@ -1,10 +1,10 @@
-"""Forms of the weights of linear layers: in the layout of oneDNN's matrix kernels, for a CPU, and quantized ones.
+"""Packed and quantized weights of linear layers.
 
-torch's own linear layer hands a plain matrix to the kernel, which rearranges it in every call. In steps of few rows
-that takes as long as the product itself.
+On a CPU, weights are packed once in the layout of oneDNN's matrix kernels. torch's own linear layer passes a plain
+matrix to the kernel, which rearranges it in every call; in steps with few rows that takes as long as the product.
 
-Quantized weights are as stored in a checkpoint, or quantized by a library while loading. The KV cache and activations
-use `--dtype`.
+Quantized weights come from a checkpoint, or are quantized by a library while loading. The KV cache and activations use
+`--dtype`.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from ...core.errors import EngineError
 from .backend import Network, Tensor, library, torch
 
 _ROWS = 32
-"""Rows that the layout is chosen for. It serves other numbers as well, but one chosen for a single row does not."""
+"""Number of rows for which the layout is chosen. It is fast for other numbers too; one for a single row is not."""
 
 
 class _PackedWeight:
-    """A weight that one or more linear layers compute with.
+    """The weight of one or more linear layers.
 
-    keeps_plain: whether other modules need it as well, as the input embedding does if it is tied.
+    keeps_plain: whether other modules need the plain form, as a tied input embedding does.
     packed: None while the model has no weights.
     """
 
@@ -33,13 +33,13 @@ class _PackedWeight:
         self.packed: Tensor | None = None
 
     def set(self, plain: Tensor, packed: Tensor | None) -> None:
-        """Set both forms of a value. packed: None to compute with the plain one, or with none at all."""
+        """Set both forms of a value. packed: None if the weight is unpacked or discarded."""
         self.packed = packed
         self.parameter.data = plain if self.keeps_plain or packed is None else plain.new_empty(0)
 
 
 class PackedLinears:
-    """The linear layers of a network's language model, packed or as the library made them."""
+    """The linear layers of a network's language model, which can be packed and unpacked."""
 
     def __init__(self, network: Network) -> None:
         self._network = network
@@ -75,7 +75,7 @@ class PackedLinears:
                 self._weights[key] = weight
             layer.forward = partial(_compute, layer, self._weights[key])
         # The other tensors are views of the mapped file, each of which would keep all of it in memory. They are copied,
-        # unless they are the most of the model.
+        # unless they are the larger part of the model.
         others = [*self._network.parameters(), *self._network.buffers()]
         num_packed = sum(weight.packed.numel() for weight in self._weights.values() if weight.packed is not None)
         if sum(tensor.numel() for tensor in others) < num_packed:
@@ -83,7 +83,7 @@ class PackedLinears:
                 tensor.data = tensor.data.clone()
 
     def unpack(self) -> None:
-        """Give the layers their plain weights back."""
+        """Restore the layers' plain weights."""
         for weight in self._weights.values():
             if weight.packed is not None:
                 weight.set(weight.packed.to_dense(), None)
@@ -92,8 +92,10 @@ class PackedLinears:
         self._weights.clear()
 
     def stage(self, parameter: Tensor, value: Tensor) -> Callable[[], None]:
-        """Prepare a new value of a parameter, plain and on its device. The returned function sets it and cannot fail.
-        An empty value frees the memory."""
+        """Prepare a new value of a parameter. Returns a function that sets it and cannot fail.
+
+        value: plain, on the parameter's device; an empty one frees the memory.
+        """
         weight = self._weights.get(id(parameter))
         if weight is None:
             return lambda: setattr(parameter, "data", value)
@@ -120,7 +122,7 @@ def build_quantization_args(config: Any, quantization: str | None, dtype: str, d
         return _build_device_map(device) if is_quantized(config) else {}
     if is_quantized(config):
         method = config.quantization_config.get("quant_method")
-        raise EngineError(f"the weights are quantised already ({method}); leave out --quantization")
+        raise EngineError(f"the weights are already quantized ({method}); omit --quantization")
     match quantization:
         case "bitsandbytes":
             # bitsandbytes computes in float32 by default.

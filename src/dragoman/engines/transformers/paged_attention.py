@@ -1,8 +1,9 @@
 """Paged attention for any model of the transformers library with replaceable attention.
 
 The rows of a step are the tokens of all its chunks, concatenated without padding. The model computes the token-wise
-layers; here every token attends to the keys and values of its own sequence. Registered with the library under NAME
-(https://huggingface.co/docs/transformers/attention_interface). Independent of requests.
+layers; here every token attends to the keys and values of its own sequence. The attention is registered with the
+library under NAME (https://huggingface.co/docs/transformers/attention_interface). The module also handles limits that
+change a model's computation at some position, such as longrope's window.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from .backend import Device, Network, Tensor, library, safetensors, torch
 
 NAME = "dragoman_paged"
 MASKED_NAME = "dragoman_paged_masked"
-"""The same attention with the library's masks, for models whose layers see more or less than windows tell."""
+"""The same attention with the library's masks, for layers whose mask is more than causal with a sliding window."""
 _PARTS = ("keys", "values")
 _ATTRIBUTES = {
     "sliding_window": 24,
@@ -30,10 +31,10 @@ _ATTRIBUTES = {
     "floor_scale": 16,
     "original_max_position_embeddings": 40,
 }
-"""Attributes of configurations and modules, and their values in a trial."""
+"""Attributes of configurations and modules that are limits, and their values in a check of a few tokens."""
 _ROPE_WINDOW = "original_max_position_embeddings"
 _LONG_FREQUENCIES = "long_inv_freq"
-"""Ends the names under which the library's RoPE modules keep what they computed from the window."""
+"""Suffix of the attributes in which the library's RoPE modules cache what they computed from the window."""
 _ROPE_TYPE = "longrope"
 
 KernelContext: TypeAlias = Callable[[], AbstractContextManager[None]]
@@ -41,18 +42,20 @@ KernelContext: TypeAlias = Callable[[], AbstractContextManager[None]]
 
 
 def allocate_slots(num_slots: int, like: Tensor) -> Tensor:
-    """Allocate a pool of zeros, [slots, ...], for entries as those of `like`, [entries, ...]."""
+    """Allocate a pool of zeros, [slots, ...], for entries like those of `like`, [entries, ...]."""
     shape = (num_slots, *like.shape[1:])
     if like.device.type != "cpu":
         return like.new_zeros(shape)
-    # numpy leaves zeroing to the system, which gives memory to a page when it is first written.
+    # numpy leaves zeroing to the system, which allocates a page only when it is first written.
     size = num_slots * like[0].numel() * like.element_size()
     return torch.from_numpy(np.zeros(size, np.uint8)).view(like.dtype).view(shape)
 
 
 class KvPool:
-    """The KV cache of every layer, in blocks of BLOCK_SIZE tokens. A layer's memory is allocated on first use, and in
-    main memory page by page."""
+    """The KV cache of all layers, in blocks of BLOCK_SIZE tokens.
+
+    A layer's memory is allocated on first use, in main memory page by page.
+    """
 
     def __init__(self, num_blocks: int, device: Device) -> None:
         self._num_slots = num_blocks * BLOCK_SIZE
@@ -60,7 +63,10 @@ class KvPool:
         self._layers: dict[int, tuple[Tensor, Tensor]] = {}
 
     def get_layer(self, index: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the layer's keys and values, [slots, heads, width] each, for new ones of [tokens, heads, width]."""
+        """Return the layer's keys and values, [slots, heads, width] each.
+
+        keys, values: new ones, [tokens, heads, width], whose shape and dtype an unallocated layer gets.
+        """
         layer = self._layers.get(index)
         if layer is None:
             layer = (allocate_slots(self._num_slots, keys), allocate_slots(self._num_slots, values))
@@ -68,8 +74,7 @@ class KvPool:
         return layer
 
     def zero_blocks(self, blocks: Sequence[int]) -> None:
-        """Zero reused blocks: masked entries have weight 0, but 0 * NaN is NaN, so stale values could affect a
-        sequence."""
+        """Zero reused blocks. Masked entries have weight 0, but 0 * NaN is NaN: stale values could change results."""
         for parts in self._layers.values():
             for part in parts:
                 part.view(-1, BLOCK_SIZE, *part.shape[1:])[list(blocks)] = 0
@@ -104,7 +109,7 @@ class AttentionGroup:
     """Rows of a step that attend in one call: one token each of several sequences, or several tokens of one.
 
     rows: their slice of the step.
-    blocks: [sequences, blocks] of the pool.
+    blocks: [sequences, blocks], block numbers in the pool.
     positions: [sequences, queries]; key k of a sequence has position k.
     """
 
@@ -117,15 +122,19 @@ class AttentionGroup:
         return len(self._blocks)
 
     def gather(self, part: Tensor) -> Tensor:
-        """Gather the sequences' keys or values from a layer's. part: [slots, heads, width]; returns
-        [sequences, heads, keys, width]."""
+        """Gather the sequences' keys or values from a layer's: [sequences, heads, keys, width].
+
+        part: [slots, heads, width].
+        """
         # Whole blocks are copied several times as fast as single slots.
         gathered = part.view(-1, BLOCK_SIZE * part[0].numel()).index_select(0, self._blocks.flatten())
         return gathered.view(self.num_sequences, -1, *part.shape[1:]).transpose(1, 2)
 
     def get_mask(self, window: int | None, library_mask: LibraryMask | None = None) -> Tensor:
-        """Return the mask [sequences, 1, queries, keys], True where a query sees a key; shared by all layers with this
-        window and library mask."""
+        """Return the mask [sequences, 1, queries, keys], True where a query sees a key.
+
+        All layers with this window and library mask share it.
+        """
         key = (window, library_mask)
         if key not in self._masks:
             keys = torch.arange(self._blocks.shape[1] * BLOCK_SIZE, device=self._blocks.device)
@@ -142,7 +151,7 @@ class AttentionGroup:
 class LibraryMask:
     """The arguments from which the library would build a layer's mask.
 
-    mask_function: tells for positions of one sequence whether a query sees a key.
+    mask_function: the library's mask function, called with positions of one sequence; True where a query sees a key.
     """
 
     def __init__(self, *, mask_function: Callable[..., Tensor], **_: object) -> None:
@@ -175,8 +184,8 @@ class PagedStep:
 
 
 def _build_groups(chunks: Sequence[Chunk], device: Device) -> list[AttentionGroup]:
-    """Group the chunks. Consecutive single-token chunks form one group if the longest is at most twice as long as the
-    rest."""
+    """Group the chunks. Consecutive single-token chunks form one group while their lengths differ by at most a factor
+    of about 2."""
     groups: list[AttentionGroup] = []
     start = index = 0
     while index < len(chunks):
@@ -219,7 +228,7 @@ def attend(
     query, key, value: [1, heads, tokens, width]; returns [1, tokens, heads, width].
     sliding_window, softcap, s_aux (sinks): features of some models, named as in the library.
     """
-    # Without these checks, a model that builds its own mask would compute wrong logits and raise nothing.
+    # Without these checks, a model that builds its own mask would silently compute wrong logits.
     if step is None or not isinstance(attention_mask, LibraryMask | None):
         raise EngineError("this model's attention uses its own mask or drops ours")
     if getattr(module.config, "attn_temperature_tuning", False) and not getattr(module, "use_rope", True):
@@ -227,7 +236,7 @@ def attend(
         scales = torch.log1p(torch.floor((step.positions[0] + 1.0) / module.floor_scale)) * module.attn_scale + 1.0
         query = (query * scales[:, None]).to(query.dtype)
     keys, values = step.pool.get_layer(step.count_layer(), key[0].transpose(0, 1), value[0].transpose(0, 1))
-    # Before attention, because the tokens of a chunk attend to one another too.
+    # Stored before attention, because the tokens of a chunk also attend to one another.
     keys[step.slots] = key[0].transpose(0, 1)
     values[step.slots] = value[0].transpose(0, 1)
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
@@ -238,15 +247,15 @@ def attend(
         group_keys, group_values = group.gather(keys), group.gather(values)
         mask = group.get_mask(sliding_window, attention_mask)
         if softcap is None and s_aux is None:
-            out = _attend_fused(group_query, group_keys, group_values, mask, scale)
+            attended = _attend_fused(group_query, group_keys, group_values, mask, scale)
         else:
-            out = _attend_unfused(group_query, group_keys, group_values, mask, scale, softcap, s_aux)
-        mixed[group.rows] = out.transpose(1, 2).reshape(-1, *mixed.shape[1:])
+            attended = _attend_unfused(group_query, group_keys, group_values, mask, scale, softcap, s_aux)
+        mixed[group.rows] = attended.transpose(1, 2).reshape(-1, *mixed.shape[1:])
     return mixed[None], None
 
 
 def select_kernels(backend: str) -> KernelContext:
-    """Restrict attention to one of torch's kernels; `auto` is torch's own choice for each step.
+    """Return a context that restricts attention to one of torch's kernels; `auto` is torch's choice for each step.
 
     Softcapping and sinks use no fused kernel, see `_attend_unfused`.
     """
@@ -263,22 +272,24 @@ def select_kernels(backend: str) -> KernelContext:
 
 
 def _attend_fused(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scale: float) -> Tensor:
-    """Attention by torch's kernels. Shapes as in `_attend_unfused`."""
+    """Compute attention with torch's kernels. Shapes as in `_attend_unfused`."""
     attention = torch.nn.functional.scaled_dot_product_attention
     if query.shape[2] > 1:
         use_gqa = query.shape[1] != key.shape[1]
         return attention(query, key, value, attn_mask=mask, scale=scale, enable_gqa=use_gqa)
-    # Heads that share keys are as good as rows of one head, since single tokens have one mask. A kernel reads the keys
-    # once for all rows.
+    # Single tokens have one mask, so heads that share keys can be rows of one head: a kernel then reads the keys once.
     rows = query.view(len(query), key.shape[1], -1, query.shape[3])
-    out = attention(rows, key, value, attn_mask=mask, scale=scale)
-    return out.reshape(*query.shape[:3], -1)
+    attended = attention(rows, key, value, attn_mask=mask, scale=scale)
+    return attended.reshape(*query.shape[:3], -1)
 
 
 def _attend_unfused(
     query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scale: float, softcap: float | None, sinks: Tensor | None
 ) -> Tensor:
-    """Attention with features that the fused kernels lack: tanh softcapping of scores, and sinks in the softmax."""
+    """Compute attention with features that the fused kernels lack: tanh softcapping of scores, sinks in the softmax.
+
+    query: [sequences, heads, queries, width]; key, value: [sequences, key heads, keys, width].
+    """
     repeats = query.shape[1] // key.shape[1]
     key, value = key.repeat_interleave(repeats, dim=1), value.repeat_interleave(repeats, dim=1)
     scores = query @ key.transpose(2, 3) * scale
@@ -287,7 +298,7 @@ def _attend_unfused(
     scores = scores.masked_fill(~mask, float("-inf")).float()
     if sinks is not None:
         column = sinks.float().reshape(1, -1, 1, 1).expand(*scores.shape[:3], 1)
-        # A sink is a column in the softmax that no value belongs to: it takes weight from the keys, as in gpt-oss.
+        # A sink is a column of the softmax without a value: it takes weight from the keys, as in gpt-oss.
         scores = torch.cat([scores, column], dim=-1)
     weights = torch.softmax(scores, dim=-1)[..., : key.shape[2]].to(value.dtype)
     return weights @ value
@@ -300,7 +311,7 @@ def set_attention(network: Network, name: str) -> None:
     part = next((part for part in config.sub_configs if getattr(config, part, None) is text), None)
     network.set_attn_implementation(name if part is None else {part: name})
     for module in network.modules():
-        # The library computes Llama 4's scale of queries from their rows in the step; `attend` does from positions.
+        # The library would compute Llama 4's scale of queries from rows of the step; `attend` uses positions instead.
         if hasattr(module, "attn_temperature_tuning") and hasattr(module, "floor_scale"):
             module.attn_temperature_tuning = module.config.attn_temperature_tuning and name not in (NAME, MASKED_NAME)
 
@@ -317,7 +328,8 @@ def register() -> None:
     library.AttentionMaskInterface.register(MASKED_NAME, LibraryMask)
 
 
-# Limits in a model that change its computation from some position on: windows, chunks and scales.
+# Limits at which a model's computation changes: windows, chunks and scales. They are reduced while a model is checked,
+# so that a few tokens exceed them.
 
 
 @contextmanager
@@ -331,7 +343,7 @@ def reduce_limits(network: Network) -> Generator[None]:
     for name, value in _ATTRIBUTES.items():
         limits = [(holder, getattr(holder, name, None)) for holder in holders]
         large = [(holder, limit) for holder, limit in limits if isinstance(limit, int) and limit > value]
-        # Some modules add 1 to the window of the configuration: differences stay.
+        # All are reduced by the same number, since some modules add 1 to the configuration's window.
         reduction = min((limit for _, limit in large), default=value) - value
         for holder, limit in large:
             setattr(holder, name, limit - reduction)
@@ -363,7 +375,7 @@ def _forget_long_frequencies(network: Network) -> None:
 
 
 def find_rope_parameters(holder: Any) -> Iterator[dict[str, Any]]:  # noqa: ANN401 - untyped
-    """Find the RoPE parameters of a configuration: of all layers, and of each type of layer."""
+    """Find the RoPE parameters of a configuration: those of all layers, and those of each type of layer."""
     parameters: dict[str, Any] | None = getattr(holder, "rope_parameters", None)
     if isinstance(parameters, dict):
         yield parameters
@@ -371,7 +383,7 @@ def find_rope_parameters(holder: Any) -> Iterator[dict[str, Any]]:  # noqa: ANN4
 
 
 class LongRope:
-    """The modules of a network whose RoPE has longrope's factors, short and long ones. Others are left alone."""
+    """The RoPE modules of a network with longrope's short and long factors. Other modules are unchanged."""
 
     def __init__(self, network: Network) -> None:
         self._config = network.config.get_text_config()
@@ -384,7 +396,7 @@ class LongRope:
 
     @property
     def window(self) -> int | None:
-        """Tokens of the longest sequence with short factors; None for a model without longrope.
+        """Length in tokens of the longest sequence with short factors; None for a model without longrope.
 
         Raises: EngineError if layers differ.
         """
@@ -411,7 +423,7 @@ class LongRope:
         self._short_rows = self._long_rows = None
 
     def _compute(self, forward: Any, states: Tensor, position_ids: Tensor, **options: Any) -> Any:  # noqa: ANN401 - untyped
-        """Compute the embeddings of each row with its own factors: [1, rows, width], or a tuple of them."""
+        """Compute the embeddings of each row with its sequence's factors: [1, rows, width], or a tuple of them."""
         if self._short_rows is None or self._long_rows is None:
             return forward(states, position_ids, **options)
         parts: list[tuple[Tensor, Any]] = []

@@ -1,8 +1,8 @@
-"""Recurrent and convolutional layers: their state beside keys and values, a slot for each running sequence.
+"""Recurrent and convolutional layers, whose state has a slot for each running sequence.
 
-The library computes a layer's rows with a cache. Here each row of a step is computed with the state of its own
-sequence: sequences with one new token together, chunks of several tokens one by one. Independent of requests and
-architectures: a layer is recurrent if its code updates such a state in the library's cache.
+The library computes a layer's rows with one cache. Here each row of a step is computed with the state of its own
+sequence: sequences with one new token together, chunks of several tokens one by one. No architecture is named: a layer
+is recurrent if its code updates such a state in the library's cache.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ _UPDATES = frozenset({"update_conv_state", "update_recurrent_state"})
 CACHE_NAMES = ("cache", "cache_params", "past_key_values")
 """Names of the cache in inputs and outputs: `cache` since transformers 5.24, the others in earlier versions."""
 _KINDS = ("conv_states", "recurrent_states")
-"""Attributes of a layer of the library's cache: states by number."""
+"""Attributes of a layer of the library's cache, each with states by number."""
 
 StateKey: TypeAlias = tuple[str, int]
 """Kind and number of a state of a layer."""
 
 
 class StatePool:
-    """The states of all recurrent layers: [slots, ...] each. Allocated on first use, in main memory page by page."""
+    """The states of all recurrent layers, [slots, ...] each; allocated on first use, in main memory page by page."""
 
     def __init__(self, num_slots: int) -> None:
         self._num_slots = num_slots
@@ -49,7 +49,7 @@ class StatePool:
         return self._layers.get(index, {})
 
     def write(self, index: int, key: StateKey, slots: slice | Tensor, state: Tensor) -> None:
-        """Write states of [sequences, ...] to their slots, unless they are in them already."""
+        """Write states, [sequences, ...], to their slots, unless they are already there."""
         layer = self._layers.setdefault(index, {})
         if key not in layer:
             layer[key] = allocate_slots(self._num_slots, state)
@@ -62,9 +62,9 @@ class StatePool:
 class StateGroup(Struct, frozen=True, eq=False):
     """Rows of a step that a recurrent layer computes in one call.
 
-    rows: of the step, by sequence and then by position.
-    slots: of their sequences; a slice if they are consecutive.
-    num_sequences: each has the same number of rows.
+    rows: their numbers in the step, by sequence and then by position.
+    slots: slots of their sequences; a slice if they are consecutive.
+    num_sequences: number of sequences, which have equally many rows.
     continues: whether the sequences have state from earlier steps.
     """
 
@@ -75,9 +75,9 @@ class StateGroup(Struct, frozen=True, eq=False):
 
 
 class _ActiveStep(Struct, frozen=True, eq=False):
-    """A step that is computed now.
+    """The step that is being computed.
 
-    order: where each of its rows is in the rows of all groups, joined.
+    order: for each row of the step, its index in the concatenated rows of all groups.
     """
 
     groups: list[StateGroup]
@@ -88,9 +88,9 @@ class _ActiveStep(Struct, frozen=True, eq=False):
 class _Layer(Struct, frozen=True, eq=False):
     """A recurrent layer of the library.
 
-    linears: the linear layers in it.
-    index: in the library's cache.
-    parameters: of `forward`.
+    linears: its linear layers.
+    index: its index in the library's cache.
+    parameters: names of the parameters of `forward`.
     cache_name: the parameter for the cache.
     """
 
@@ -102,11 +102,12 @@ class _Layer(Struct, frozen=True, eq=False):
 
 
 class RecurrentLayers:
-    """The recurrent layers of a network. Others are left alone, and so are all of them between steps.
+    """The recurrent layers of a network. Their computation is changed only during `activate`.
 
-    by_token: compute chunks that continue a sequence token by token, for layers that begin anew with longer chunks.
+    by_token: whether to compute chunks that continue a sequence token by token, for layers that reset their state at
+        every longer chunk.
     ignores_state: whether `observe` found a layer whose longer chunks do not depend on its state.
-    row_linears: linear layers in them that `observe` found to be called once for all rows of a call.
+    row_linears: their linear layers that `observe` found to be called once for all rows of a call.
     """
 
     def __init__(self, network: Network) -> None:
@@ -136,7 +137,7 @@ class RecurrentLayers:
 
     @property
     def rows(self) -> Tensor | None:
-        """Rows of the step that the current call of a recurrent layer computes; None outside of one."""
+        """Rows of the step that the current call of a recurrent layer computes; None outside of such calls."""
         return self._rows
 
     def contains(self, linear: Network) -> bool:
@@ -145,7 +146,7 @@ class RecurrentLayers:
 
     @contextmanager
     def observe(self) -> Generator[None]:
-        """Set `ignores_state` and `row_linears` from the calls until the end of the block."""
+        """Observe calls until the end of the block, and set `ignores_state` and `row_linears`."""
         self.ignores_state = False
         num_rows = self._num_rows = {layer: list[int]() for layer in self._layers}
         self._num_linear_rows = {linear: [] for layer in self._layers for linear in layer.linears}
@@ -197,7 +198,7 @@ class RecurrentLayers:
                 groups += [self._build_group([row], [slot], continues=True) for row in rows]
             start = rows.stop
         if decoding:
-            # Neighbouring slots are one slice of the pool, whose states are computed in place instead of copied twice.
+            # Adjacent slots are one slice of the pool, whose states are updated in place instead of copied twice.
             slots, rows = zip(*sorted(decoding), strict=True)
             groups.append(self._build_group(rows, slots, continues=True))
         return groups
@@ -213,16 +214,16 @@ class RecurrentLayers:
         )
 
     def _compute(self, layer: _Layer, *args: Any, **options: Any) -> Any:  # noqa: ANN401 - as the library's layer
-        """Compute one layer: tensors of [1, rows, ...]."""
+        """Compute one layer on tensors of [1, rows, ...]."""
         step = self._step
         if step is None:
             return layer.forward(*args, **options)
-        given = {**dict(zip(layer.parameters, args, strict=False)), **options}
-        # The step is an argument of attention, and masks are for padded batches.
+        named_args = {**dict(zip(layer.parameters, args, strict=False)), **options}
+        # The step is only for attention, and masks are for padded batches.
         arguments: dict[str, Any] = {
-            name: None if name.endswith("mask") else value for name, value in given.items() if name != "step"
+            name: None if name.endswith("mask") else value for name, value in named_args.items() if name != "step"
         }
-        num_rows = given["hidden_states"].shape[1]
+        num_rows = named_args["hidden_states"].shape[1]
         # Tensors of [1, rows, ...]; other arguments are passed on as they are.
         row_tensors: dict[str, Tensor] = {
             name: value[0]
@@ -231,9 +232,11 @@ class RecurrentLayers:
         }
         parts: list[Any] = []
         for group in step.groups:
-            # Their rows of this group, of shape (sequences, tokens, ...).
-            own = {name: t[group.rows].unflatten(0, (group.num_sequences, -1)) for name, t in row_tensors.items()}
-            inputs = {**arguments, **own}
+            # The group's rows of each tensor, [sequences, tokens, ...].
+            group_args = {
+                name: tensor[group.rows].unflatten(0, (group.num_sequences, -1)) for name, tensor in row_tensors.items()
+            }
+            inputs = {**arguments, **group_args}
             is_chunk = group.continues and len(group.rows) > group.num_sequences
             without_state = self._compute_without_state(layer, inputs, group, step.pool) if is_chunk else []
             if self._num_rows is not None:
@@ -255,22 +258,24 @@ class RecurrentLayers:
     def _compute_without_state(
         self, layer: _Layer, inputs: dict[str, Any], group: StateGroup, pool: StatePool
     ) -> list[Any]:
-        """Compute a chunk with other values in the states of each kind, while the layer is observed."""
+        """Compute a chunk once for each kind of state with wrong values in it. Empty unless the layer is observed."""
         results: list[Any] = []
         for kind in _KINDS if self._num_rows is not None else ():
             states = self._load(layer.index, group, pool)
             for name in _KINDS:
-                known = {number: state for number, state in getattr(states, name).items() if state is not None}
-                # A value far from those of the state: a layer that reads it cannot give an equal result by chance.
-                copies = {n: torch.full_like(s, 100.0) if name == kind else s.clone() for n, s in known.items()}
+                loaded = {number: state for number, state in getattr(states, name).items() if state is not None}
+                # 100 is far from values of a state: a layer that reads it cannot return an equal result by chance.
+                copies = {n: torch.full_like(s, 100.0) if name == kind else s.clone() for n, s in loaded.items()}
                 getattr(states, name).update(copies)
                 if name == kind and copies:
                     results.append(states)
         return [_call(layer, inputs, states) for states in results]
 
     def _load(self, index: int, group: StateGroup, pool: StatePool) -> Any:  # noqa: ANN401 - untyped
-        """Build a layer of the library's cache. States of consecutive slots are views of the pool, which the library
-        updates in place."""
+        """Build a layer of the library's cache with the states of a group.
+
+        States of consecutive slots are views of the pool, which the library updates in place.
+        """
         layer = _CACHES.LinearAttentionLayer(self._num_states[index])
         if group.continues:
             for (kind, number), state in pool.get_layer(index).items():
@@ -284,7 +289,7 @@ class RecurrentLayers:
 
 def _call(layer: _Layer, inputs: dict[str, Any], states: Any) -> Any:  # noqa: ANN401 - untyped
     """Call a layer of the library with a cache of these states."""
-    # The layer looks up its state by its own number, so the layers before it are empty places.
+    # The layer looks up its state by its own index, so the entries before it can be None.
     caches = library.Cache(layers=[None] * layer.index + [states])
     return layer.forward(**{**inputs, layer.cache_name: caches})
 
@@ -297,12 +302,12 @@ def _is_equal(first: Any, second: Any) -> bool:  # noqa: ANN401 - tensors or tup
 
 
 def _join(parts: Sequence[Tensor], order: Tensor) -> Tensor:
-    """Join tensors of [sequences, tokens, ...] to [1, rows, ...]."""
+    """Join tensors of [sequences, tokens, ...] into one of [1, rows, ...]."""
     return torch.cat([part.flatten(0, 1) for part in parts])[order][None]
 
 
 def _find_cache_name(module: Network) -> str | None:
-    """Find under which name a recurrent layer takes the library's cache; None for other modules."""
+    """Find the name of a recurrent layer's parameter for the library's cache; None for other modules."""
     kind = cast("type[Any]", type(module))
     functions = [
         inspect.unwrap(function)

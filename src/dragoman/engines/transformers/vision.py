@@ -1,6 +1,6 @@
 """Images for models of the transformers library: preprocessing by the model's own processor, and the vision encoder.
 
-Preprocessing runs on any thread but the event loop's, the encoder on the worker thread.
+Preprocessing runs on threads other than the event loop's, the encoder on the worker thread.
 """
 
 from __future__ import annotations
@@ -35,8 +35,10 @@ _TEXT_INPUTS = frozenset(
 _CACHE_BYTES = 128 << 20
 _FEATURE_CACHE_BYTES = 512 << 20
 _GRID_MODEL_TYPES = frozenset({"qwen2_vl", "qwen2_5_vl", "qwen3_5", "qwen3_5_moe"})
-"""Model types whose processors need torchvision for videos, which are not supported; for images they only count
-patches."""
+"""Model types whose full processor needs torchvision for videos, which are not supported.
+
+For images it only counts patches, which `_process_by_grid` does instead.
+"""
 _IMAGE_ERRORS = (
     ArithmeticError,
     AttributeError,
@@ -55,7 +57,7 @@ _IMAGE_ERRORS = (
 class ImagePixels(Struct, frozen=True):
     """One preprocessed image, stored in `PreparedImage.model_inputs`.
 
-    count: placeholder tokens, each for one row of features.
+    count: number of placeholder tokens, one per row of features.
     """
 
     inputs: VisionInputs
@@ -69,7 +71,8 @@ class ImagePixels(Struct, frozen=True):
 class VisionProcessor(Struct, frozen=True):
     """The image processor of a model.
 
-    placeholder, token: the text that its template writes for an image, and its id.
+    placeholder: text for an image in the chat template.
+    token: id of the placeholder's token.
     process: returns the expanded text of each image, and the vision inputs of all.
     """
 
@@ -118,7 +121,7 @@ def _process_by_grid(
 
 
 class TransformersVision:
-    """As `core.images.ImageProcessor`."""
+    """Implements `core.images.ImageProcessor`."""
 
     def __init__(self, processor: VisionProcessor) -> None:
         self._processor = processor
@@ -172,7 +175,7 @@ def is_vision_model(config: Any) -> bool:  # noqa: ANN401 - untyped
 
 
 class TransformersVisionRunner:
-    """As `batching.VisionRunner`: features for each image, inserted at its tokens, with the model's positions.
+    """Implements `batching.VisionRunner`: image features, inserted at the images' tokens, and the model's positions.
 
     Evicted features are computed again when needed.
     """
@@ -191,7 +194,7 @@ class TransformersVisionRunner:
             self._get_features(image)
 
     def clear_cache(self) -> None:
-        """Drop all features: they come from other weights."""
+        """Drop all features, after the weights have changed."""
         self._cache.clear()
 
     def build_embeddings(self, ids: Tensor, chunks: Sequence[Chunk]) -> Tensor:
@@ -212,8 +215,10 @@ class TransformersVisionRunner:
         return embeddings
 
     def build_positions(self, chunks: Sequence[Chunk], text_positions: Tensor) -> Tensor:
-        """Build the positions of a step. text_positions: [1, tokens]. Returns [3, 1, tokens] (time, row, column) for
-        M-RoPE."""
+        """Build the positions of a step: [3, 1, tokens] (time, row, column) with M-RoPE, else text_positions.
+
+        text_positions: [1, tokens].
+        """
         if self._compute_rope_index is None:
             return text_positions
         parts = [self._build_chunk_positions(chunk).to(text_positions.device) for chunk in chunks]
@@ -223,7 +228,7 @@ class TransformersVisionRunner:
         return self._cache.get_or_compute(image.digest, lambda: self._compute_features(image))
 
     def _compute_features(self, image: PromptImage) -> Tensor:
-        """[pieces, width]"""
+        """Compute the features of an image, [pieces, width]."""
         pixels, network = get_pixels(image), self._network
         inputs = {name: move_to_device(network, tensor) for name, tensor in pixels.inputs.items()}
         with torch.inference_mode():
@@ -234,7 +239,7 @@ class TransformersVisionRunner:
         return rows
 
     def _build_chunk_positions(self, chunk: Chunk) -> Tensor:
-        """[3, tokens]. Behind the prompt every token is one further, for all three."""
+        """Build the positions of a chunk, [3, tokens]. After the prompt all three increase by 1 per token."""
         sequence = chunk.sequence
         text_positions = torch.arange(chunk.begin, chunk.end).expand(3, -1)
         if not sequence.request.images:
@@ -262,7 +267,7 @@ def move_to_device(network: Network, tensor: Tensor) -> Tensor:
 class LruBytes(Generic[T]):
     """An LRU cache of computed values. Thread-safe.
 
-    max_bytes: limit of all values; the most recent one is cached even if it is larger.
+    max_bytes: limit of all values together; the most recent one is cached even if it is larger.
     size: returns the bytes of a value.
     """
 
@@ -278,7 +283,7 @@ class LruBytes(Generic[T]):
             if key in self._items:
                 self._items.move_to_end(key)
                 return self._items[key]
-        # Without the lock: computing an image takes long, and computing one twice does no harm.
+        # Computed without the lock: it is slow, and computing a value twice does no harm.
         value = compute()
         with self._lock:
             if key not in self._items:

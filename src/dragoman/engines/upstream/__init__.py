@@ -1,4 +1,7 @@
-"""An engine over any OpenAI-compatible server; all dialects of this server work over it."""
+"""An engine that forwards requests to another server: OpenAI-compatible, or with the Messages or Responses API.
+
+All APIs of this server work with it.
+"""
 
 from .discovery import KINDS, DiscoveredModel, ModelTasks, ServerKind, Upstream, Wire, discover, find_kind_by_host
 from .encode import UpstreamDefaults

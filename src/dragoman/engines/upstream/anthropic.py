@@ -1,4 +1,4 @@
-"""Anthropic's Messages: encodes requests, and reads the events of the response. Pure.
+"""Anthropic's Messages API as an upstream: encodes requests and reads the events of responses. Pure.
 
 Sources: the parameter types of anthropic-python 2.11 and the pages "Messages", "Extended thinking" and "Prompt caching"
 of Anthropic's documentation.
@@ -66,13 +66,14 @@ from .wire import WireError
 log = logging.getLogger(__name__)
 
 DEFAULT_MAX_TOKENS = 8192
-"""Messages requires a limit; this one is below that of every model since Claude 3.5."""
+"""Limit for requests without one, since Messages requires it; no model since Claude 3.5 has a lower maximum."""
 INVALID_JSON_KEY = "INVALID_JSON"
 """Anthropic's convention for arguments that are not a JSON object: they are sent as the value of this key."""
 
 _EFFORTS = {"minimal": "low"}
-"""Efforts of OpenAI that have another name."""
+"""OpenAI's efforts that have another name in Messages."""
 _INVALID_ID_CHARACTER = re.compile(r"[^a-zA-Z0-9_-]")
+"""A character that Anthropic does not allow in the id of a tool call."""
 _CACHE_MARK = {"type": "ephemeral"}
 _ANSWERED_ROLES = (Role.USER, Role.TOOL)
 
@@ -80,14 +81,14 @@ _ANSWERED_ROLES = (Role.USER, Role.TOOL)
 def encode_messages_request(
     request: GenerateRequest, kind: ServerKind, model: str, defaults: UpstreamDefaults
 ) -> UpstreamRequest:
-    """Encode a request. Raises Unsupported for what Messages lacks, RequestError for what it cannot represent."""
+    """Encode a request. Raises Unsupported for features that Messages lacks, RequestError for invalid messages."""
     conversation = require_conversation(request, kind)
     warnings: list[str] = []
     sampling = merge_sampling(request.sampling, defaults.sampling)
     body = _encode_prompt(request, conversation, model, warnings)
     limit = resolve_max_tokens(request, defaults)
     if limit is None:
-        # The budget of thinking is a part of the limit.
+        # The thinking budget is part of the limit.
         limit = DEFAULT_MAX_TOKENS + (conversation.reasoning.budget or 0)
         warnings.append(f"max_tokens: the upstream requires a limit; it is {limit}")
     body |= {
@@ -103,7 +104,7 @@ def encode_messages_request(
 
 
 def encode_count_request(request: GenerateRequest, kind: ServerKind, model: str) -> UpstreamRequest:
-    """Encode a request for the number of tokens of a prompt. Raises as `encode_messages_request`."""
+    """Encode a request to count the tokens of a prompt. Raises as `encode_messages_request`."""
     body = _encode_prompt(request, require_conversation(request, kind), model, [])
     return UpstreamRequest("/messages/count_tokens", encode_body(body))
 
@@ -115,7 +116,7 @@ def _encode_prompt(
     continues = conversation.template.continue_final_message
     system, messages = _encode_messages(conversation.messages, warnings, continues=continues)
     if conversation.tools or any(message["role"] == "assistant" for message in messages):
-        # A longer conversation will be sent again: caching is automatic, as it is with other engines.
+        # The conversation will probably be continued, so its prefix is cached, as with other engines.
         _mark_for_cache(system)
         for turn in [turn for turn in messages if turn["role"] == "user"][-1:]:
             _mark_for_cache(turn["content"])
@@ -146,7 +147,7 @@ def _encode_prompt(
 
 
 def _encode_thinking(conversation: Conversation, warnings: list[str]) -> tuple[dict[str, Any] | None, str | None]:
-    """Encode `thinking` and the effort. A model's default applies to what the request leaves open."""
+    """Encode `thinking` and the effort. None leaves the choice to the model's default."""
     options, messages = conversation.reasoning, conversation.messages
     effort = None if options.effort is None else _EFFORTS.get(options.effort, options.effort)
     if options.enabled is False or effort == "none" or options.budget == 0:
@@ -154,10 +155,10 @@ def _encode_thinking(conversation: Conversation, warnings: list[str]) -> tuple[d
     if options.budget is None:
         if not options.enabled and effort is None:
             return None, None
-        # Without `display`, some models return no text of their thinking.
+        # Without `display`, some models return no thinking text.
         return {"type": "adaptive", "display": "summarized"}, effort
     if messages and messages[-1].role is Role.TOOL:
-        # With a budget, Messages rejects a conversation whose last turn called tools, unless the turn begins with its
+        # With a budget, Messages rejects a conversation whose last turn calls tools, unless the turn begins with its
         # thinking.
         turn: list[Part] = []
         for message in reversed(messages):
@@ -176,9 +177,9 @@ def _encode_thinking(conversation: Conversation, warnings: list[str]) -> tuple[d
 def _encode_messages(
     messages: Sequence[Message], warnings: list[str], *, continues: bool
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Encode the system prompt's blocks, and the turns. Adjacent messages of one role are one turn.
+    """Encode the system prompt's blocks, and the turns. Adjacent messages of one role are merged into one turn.
 
-    continues: the client wants the last message to be continued.
+    continues: whether the client wants the last message to be continued.
     """
     system: list[dict[str, Any]] = []
     turns: list[dict[str, Any]] = []
@@ -196,14 +197,14 @@ def _encode_messages(
             turns.append({"role": role, "content": blocks})
     warn_of_names(messages, warnings)
     if turns and turns[-1]["role"] == "assistant" and not continues:
-        warnings.append("messages: the upstream continues the last message, since that is the assistant's")
+        warnings.append("messages: the upstream continues the last message, since it is an assistant message")
     if any(isinstance(part, Reasoning) and _encode_reasoning(part) is None for m in messages for part in m.parts):
-        warnings.append("messages: reasoning without a signature of the upstream's vendor was left out")
+        warnings.append("messages: reasoning without a signature of the upstream's vendor was omitted")
     return system, turns
 
 
 def _mark_for_cache(blocks: list[dict[str, Any]]) -> None:
-    """Mark the end of a prefix that is to be cached."""
+    """Mark the last block as the end of a prefix to cache."""
     if blocks:
         blocks[-1] = {**blocks[-1], "cache_control": _CACHE_MARK}
 
@@ -241,7 +242,7 @@ def _encode_part(part: Part, role: Role) -> dict[str, Any] | None:
 
 
 def _encode_reasoning(part: Reasoning) -> dict[str, Any] | None:
-    """Encode thinking, as the upstream made it. Anthropic rejects all other, also that of another vendor."""
+    """Encode thinking that the upstream signed; None for any other, which Anthropic rejects."""
     if (signature := SealKind.ANTHROPIC.read(part.seal)) is not None:
         return {"type": "thinking", "thinking": part.text, "signature": signature}
     data = SealKind.ANTHROPIC_REDACTED.read(part.seal)
@@ -249,7 +250,7 @@ def _encode_reasoning(part: Reasoning) -> dict[str, Any] | None:
 
 
 def _encode_id(id: str) -> str:
-    """Encode a call's id. Anthropic allows letters, digits, `_` and `-` only."""
+    """Encode a call's id. Anthropic allows only letters, digits, `_` and `-`."""
     return _INVALID_ID_CHARACTER.sub("_", id)
 
 
@@ -263,14 +264,14 @@ def _encode_source(source: MediaSource, default_type: str) -> dict[str, Any]:
 
 
 def _encode_document(file: File) -> dict[str, Any]:
-    """Encode a document: a PDF, or a text in UTF-8."""
+    """Encode a document: a PDF, or a UTF-8 text."""
     source = _encode_source(file.source, "application/pdf")
     if isinstance(file.source, InlineMedia) and source["media_type"] != "application/pdf":
         try:
             source = {"type": "text", "media_type": "text/plain", "data": file.source.data.decode()}
         except UnicodeDecodeError:
             raise Unsupported(
-                f"The upstream takes PDF and text, not {source['media_type']!r:.80}.", param="messages"
+                f"The upstream accepts only PDF and text, not {source['media_type']!r:.80}.", param="messages"
             ) from None
     title_field = {} if file.filename is None else {"title": file.filename}
     return {"type": "document", "source": source, **title_field}
@@ -282,7 +283,7 @@ def _encode_tool(tool: Tool) -> dict[str, Any]:
     encoded: dict[str, Any] = {"name": tool.name}
     if tool.description is not None:
         encoded["description"] = tool.description
-    # `input_schema` has to be that of an object.
+    # Messages requires `input_schema` to have the type `object`.
     encoded["input_schema"] = to_raw(tool.parameters or "") if schema.get("type") else {**schema, "type": "object"}
     if tool.strict is not None:
         encoded["strict"] = tool.strict
@@ -329,7 +330,7 @@ class _Block(Struct, frozen=True):
 
 
 class _Delta(Struct, frozen=True, gc=False):
-    """A block's delta, or that of the message, which has no type."""
+    """The delta of a block, or of the message, which has no type."""
 
     type: str | None = None
     text: str | None = None
@@ -341,7 +342,7 @@ class _Delta(Struct, frozen=True, gc=False):
 
 
 class _WireEvent(Struct, frozen=True):
-    """Any event; `type` selects the fields that apply. Others are ignored: Anthropic may add new types."""
+    """An event; `type` determines which fields it has. Unknown types are ignored: Anthropic may add new ones."""
 
     type: str
     index: int | None = None
@@ -356,7 +357,7 @@ _decode = msgspec.json.Decoder(_WireEvent).decode
 
 
 class MessageEventReader:
-    """A `StreamReader` of the events of one message."""
+    """Implements `StreamReader` for the events of one message."""
 
     def __init__(self) -> None:
         self.has_started = self.is_done = False
@@ -365,7 +366,7 @@ class MessageEventReader:
         self._open: _Block | None = None
         self._open_index = -1
         self._signature: list[str] = []
-        # Whether the open call has had arguments; and whether an ended one had none, so that these are an empty object.
+        # Whether the open call has arguments so far; and whether an ended call had none, so `{}` may have to be sent.
         self._has_arguments = self._owes_arguments = False
         self._has_finished = False
 
@@ -394,9 +395,9 @@ class MessageEventReader:
                     return events
                 reason = _REASONS.get(delta.stop_reason)
                 if reason is None or not self.has_started or self._has_finished:
-                    raise EngineError(f"The upstream ended its answer with {delta.stop_reason!r:.80}.")
+                    raise EngineError(f"The upstream ended its response with {delta.stop_reason!r:.80}.")
                 self._has_finished = True
-                # A call that the limit has cut before its arguments is not one without arguments.
+                # Only if the token limit did not cut the call before its arguments.
                 if self._owes_arguments and reason is FinishReason.STOP:
                     events.append(ToolCallDelta(0, "{}"))
                 stop = delta.stop_sequence if delta.stop_reason == "stop_sequence" else None
@@ -438,8 +439,8 @@ class MessageEventReader:
             case "text" | "thinking":
                 return [*owed]
             case _:
-                # Blocks of tools that the vendor runs: no request asks for one.
-                log.warning("an upstream's block of type %.40r was left out", block.type)
+                # Such as blocks of tools that the vendor runs, which no request asks for.
+                log.warning("a block of type %.40r in an upstream's response was ignored", block.type)
                 return [*owed]
 
     def _read_delta(self, event: _WireEvent) -> list[Event]:
@@ -464,26 +465,26 @@ class MessageEventReader:
         if block.type == "thinking" and (signature := "".join(self._signature)):
             return [ReasoningDelta(0, "", seal=SealKind.ANTHROPIC + signature)]
         if block.type == "tool_use" and not self._has_arguments:
-            # Some servers have the whole input in the block itself.
+            # Some servers send the whole input in the block itself.
             if bytes(block.input) not in (b"", b"{}", b"null"):
                 return [ToolCallDelta(0, bytes(block.input).decode())]
-            # Only what follows shows whether the call has no arguments, or the token limit has cut it before them.
+            # The next events show whether the call has no arguments, or the token limit cut it before them.
             self._owes_arguments = True
         return []
 
     def _count(self, usage: _Usage | None) -> None:
-        """Take over counts. Those of `message_delta` are of the whole message, and may leave out some."""
+        """Update the usage. The counts of `message_delta` are for the whole message; missing ones do not change."""
         if usage is None:
             return
         old = self._usage
         cached = old.cached if usage.cache_read_input_tokens is None else usage.cache_read_input_tokens
         written = old.written if usage.cache_creation_input_tokens is None else usage.cache_creation_input_tokens
-        # Anthropic's `input_tokens` excludes the cached ones.
-        rest = old.prompt - (old.cached or 0) - (old.written or 0)
-        rest = rest if usage.input_tokens is None else usage.input_tokens
+        # Anthropic's `input_tokens` excludes tokens that are read from the cache or written to it.
+        uncached = old.prompt - (old.cached or 0) - (old.written or 0)
+        uncached = uncached if usage.input_tokens is None else usage.input_tokens
         details = usage.output_tokens_details
         self._usage = Usage(
-            rest + (cached or 0) + (written or 0),
+            uncached + (cached or 0) + (written or 0),
             old.completion if usage.output_tokens is None else usage.output_tokens,
             cached,
             old.reasoning if details is None else details.thinking_tokens,

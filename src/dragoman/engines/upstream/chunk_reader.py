@@ -1,6 +1,6 @@
-"""Reads the chunks of one response as a valid stream of events. Pure: independent of connections and time.
+"""Converts the chunks of one Chat Completions or Completions response to a valid stream of events. Pure.
 
-A stream that ends before all of its choices have finished is a failure.
+A stream that ends before all of its choices have finished is an error.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from .wire import (
 )
 
 MAX_PENDING_CHARACTERS = 8 * 1024 * 1024
-"""Limit of buffered calls, characters."""
+"""Limit of buffered tool calls, in characters."""
 
 Tokens = tuple[Token, ...]
 
@@ -59,8 +59,8 @@ _decode = msgspec.json.Decoder(UpstreamChunk).decode
 class ChunkReader:
     """Converts chunks to events. Call `close` after the upstream's [DONE] or the end of the connection.
 
-    prompt_text: the text of a prompt of token ids.
-    warnings: those of the upstream, as far as they precede the first chunk.
+    prompt_text: the text of a prompt that consists of token ids.
+    warnings: warnings that the upstream sent before the first chunk.
     """
 
     def __init__(self, request: GenerateRequest, new_id: Callable[[], str], prompt_text: str | None = None) -> None:
@@ -72,19 +72,21 @@ class ChunkReader:
         self.warnings: tuple[str, ...] = ()
 
     def read(self, data: bytes) -> list[Event]:
-        """As `StreamReader`."""
+        """Read one event of the stream, see `StreamReader.read`."""
         if data == _DONE:
             self.is_done = True
             return []
         return self.feed(decode_chunk(data))
 
     def read_whole(self, body: bytes) -> list[Event]:
-        """As `StreamReader`."""
+        """Read a whole response, see `StreamReader.read_whole`."""
         return self.feed(decode_chunk(body))
 
     def feed(self, chunk: UpstreamChunk) -> list[Event]:
-        """Feed a chunk. Raises RequestError if the upstream rejects the request, EngineError if it fails or the chunk
-        is invalid."""
+        """Convert a chunk to events.
+
+        Raises RequestError if the upstream rejects the request, EngineError if it fails or the chunk is invalid.
+        """
         if chunk.error is not None:
             raise build_event_error(chunk.error, has_started=self.has_started)
         if chunk.usage is not None:
@@ -105,7 +107,7 @@ class ChunkReader:
                 prompt, top = self._request.prompt, self._request.prompt_logprobs
                 text = prompt if isinstance(prompt, str) else self._prompt_text or chunk.prompt_text or ""
                 sources = (chunk, *(chunk.choices or ()))
-                # A prompt of token ids may have been truncated where the upstream returns others.
+                # The upstream may have truncated a prompt of token ids; then it returns other ids than were sent.
                 sent_ids = prompt if isinstance(prompt, tuple) else ()
                 ids = next((source.prompt_token_ids for source in sources if source.prompt_token_ids), sent_ids)
                 rows = next((source.prompt_logprobs for source in sources if source.prompt_logprobs), None) or []
@@ -179,7 +181,7 @@ class _ChoiceReader:
             and delta.tool_calls is None
             and not self.calls.is_open
         ):
-            # The common case, which `_read_delta` treats alike.
+            # A fast path for the common case, with the same result as `_read_delta`.
             if self.pending_tokens:
                 tokens, self.pending_tokens = self.pending_tokens + tokens, ()
             return [TextDelta(self.choice, delta.content, tokens)]
@@ -191,7 +193,7 @@ class _ChoiceReader:
             self.is_finished = True
             reason = _REASON_BY_WORD.get(chunk.finish_reason)
             if reason is None:
-                raise EngineError(f"The upstream ended its answer with {chunk.finish_reason!r:.80}.")
+                raise EngineError(f"The upstream ended its response with {chunk.finish_reason!r:.80}.")
             stop = chunk.matched_stop if chunk.stop_reason is None else chunk.stop_reason
             matched_stop = stop if isinstance(stop, str | int) and reason is FinishReason.STOP else None
             events.append(ChoiceFinished(self.choice, reason, matched_stop, self.pending_tokens, kv_transfer_params))
@@ -252,11 +254,13 @@ def read_tokens(choice: ChunkChoice) -> tuple[Token, ...]:
 
 
 def read_prompt_tokens(ids: Sequence[int], rows: PromptLogprobRows, top: int) -> tuple[Token, ...]:
-    """Read the tokens of a prompt. The first one has no row, and no text here.
+    """Read the tokens of a prompt. The first token has no row, so its text is empty.
 
-    A row has the token itself, whatever its rank, and the alternatives of the best ranks.
+    A row contains the token itself, whatever its rank, and the alternatives of the best ranks.
 
-    top: alternatives for each token. Raises EngineError if the rows are not those of the ids.
+    top: number of alternatives for each token.
+
+    Raises: EngineError if the rows do not match the ids.
     """
     if len(rows) != len(ids):
         raise EngineError("The upstream did not return the logprobs of the prompt.")
@@ -265,8 +269,8 @@ def read_prompt_tokens(ids: Sequence[int], rows: PromptLogprobRows, top: int) ->
         if not row:
             tokens.append(Token(id, ""))
             continue
-        own = row.get(str(id))
-        if own is None:
+        token_entry = row.get(str(id))
+        if token_entry is None:
             raise EngineError("The upstream did not return the logprobs of the prompt.")
         ranked = sorted(
             (entry.rank, int(key), entry) for key, entry in row.items() if entry.rank is not None and key.isdecimal()
@@ -274,7 +278,9 @@ def read_prompt_tokens(ids: Sequence[int], rows: PromptLogprobRows, top: int) ->
         alternatives = tuple(
             Alternative(key, entry.decoded_token or "", entry.logprob) for rank, key, entry in ranked if rank <= top
         )
-        tokens.append(Token(id, own.decoded_token or "", own.logprob, alternatives, rank=own.rank))
+        tokens.append(
+            Token(id, token_entry.decoded_token or "", token_entry.logprob, alternatives, rank=token_entry.rank)
+        )
     return tuple(tokens)
 
 
@@ -293,13 +299,13 @@ def _read_text(entry: TokenLogprobEntry) -> tuple[str, bytes | None]:
     return text, None if text.encode() == raw else raw
 
 
-# Tool calls: possibly interleaved deltas of one choice become sequential calls. In the event stream a call ends before
-# the next begins. A later call is buffered until the one before it is complete: when its arguments are a whole JSON
-# object, which causes no delay for sequential calls, or else at the end of all calls.
+# Tool calls: the deltas of one choice's calls may be interleaved, but in the event stream a call ends before the next
+# begins. A later call is buffered until the one before it is complete: when its arguments are a whole JSON object,
+# which causes no delay for sequential calls, or else at the end of all calls.
 
 
 class ToolCallSequencer:
-    """The tool calls of one choice. new_id: creates ids for calls without one."""
+    """Puts the tool calls of one choice in sequence. new_id: creates ids for calls without one."""
 
     def __init__(self, choice: int, new_id: Callable[[], str]) -> None:
         self._choice, self._new_id = choice, new_id
@@ -313,14 +319,14 @@ class ToolCallSequencer:
         return bool(self._queue)
 
     def feed(self, delta: CallDelta, tokens: Tokens = ()) -> list[Event]:
-        """Feed a delta, and return the events that are ready. tokens: of the same chunk."""
+        """Feed a delta, and return the events that are ready. tokens: those of the same chunk."""
         index = delta.index
         if index is None:
             # Some servers send each call whole, without an index.
             is_new = delta.id is not None or not self._by_index
             index = len(self._by_index) if is_new else max(self._by_index)
         call = self._by_index.get(index)
-        # Others use index 0 for all calls.
+        # Other servers use index 0 for all calls.
         is_another = call is not None and delta.id and call.id and delta.id != call.id and call.is_complete
         if call is None or is_another:
             call = _Call(delta.id or None, delta.custom is not None)
@@ -332,7 +338,7 @@ class ToolCallSequencer:
         if call.is_finished:
             # White space after the object is not part of the arguments.
             if text.strip():
-                raise EngineError("The upstream continued a tool call that was complete.")
+                raise EngineError("The upstream continued a tool call that was already complete.")
             text = ""
         call.scanner.feed(text)
         if not call.is_finished:

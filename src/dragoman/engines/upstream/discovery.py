@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 ANTHROPIC_VERSION = "2023-06-01"
 _KNOWN_HOSTS = {"api.anthropic.com": "anthropic"}
-"""Kinds of servers that are known by their host."""
+"""Kind of server by host, for hosts whose kind is known without a request."""
 
 
 class Upstream(Struct, frozen=True):
@@ -41,7 +41,7 @@ class Upstream(Struct, frozen=True):
 
 
 class Wire(StrEnum):
-    """The API by which a server generates text."""
+    """The API with which a server generates text."""
 
     CHAT = "chat"
     MESSAGES = "messages"
@@ -52,22 +52,22 @@ class ServerKind(Struct, frozen=True):
     """One kind of server.
 
     features, parameters: see Capabilities.
-    wire: the API that requests use. Only Chat comes with Completions for prompts that are not conversations.
+    wire: the API that requests use. CHAT includes Completions, for prompts that are not conversations.
     owners: values of `owned_by` in its `/models`.
-    max_tokens_field: its name in a chat.
-    unlimited_max_tokens: JSON value for "the rest of the context" in a completion; None if there is none.
+    max_tokens_field: name of the field for max_tokens in Chat Completions.
+    unlimited_max_tokens: JSON value of max_tokens for "the rest of the context" in Completions; None if there is none.
     reasoning_fields: fields that accept past reasoning of the assistant.
-    returns_token_ids: returns token ids on request, and usage with every chunk.
-    has_developer_role: accepts the developer role.
-    has_openai_tools: accepts custom tools and `allowed_tools`.
-    has_structured_outputs: accepts vLLM's `structured_outputs`.
-    has_one_task: serves one model, which either generates, embeds or scores.
-    has_encoding_options: `/score`, and vLLM's options of embeddings.
-    has_tei_rerank: `/rerank` in the form of Text Embeddings Inference.
-    has_admin_routes: vLLM's routes that pause, put to sleep, reset the prefix cache, and load adapters.
-    reports_warnings: lists in a response what it ignores of the request, if it is asked to.
-    parameter_names: its names for parameters that differ.
-    field_names: our names for those of its fields that differ, in its errors and warnings.
+    returns_token_ids: whether it returns token ids on request, and usage with every chunk.
+    has_developer_role: whether it accepts the developer role.
+    has_openai_tools: whether it accepts custom tools and `allowed_tools`.
+    has_structured_outputs: whether it accepts vLLM's `structured_outputs`.
+    has_one_task: whether it serves one model, which either generates, embeds or scores.
+    has_encoding_options: whether it has `/score` and vLLM's options for embeddings.
+    has_tei_rerank: whether it has `/rerank` in the format of Text Embeddings Inference.
+    has_admin_routes: whether it has vLLM's routes to pause, sleep, reset the prefix cache and load adapters.
+    reports_warnings: whether its responses list ignored parts of the request, if asked to.
+    parameter_names: its names of parameters, where they differ from ours.
+    field_names: maps field names in its errors and warnings to ours, where they differ.
     max_logprobs: maximum of top_logprobs.
     """
 
@@ -196,7 +196,7 @@ _ALL = (
         field_names=FieldNames(("repeat_penalty", "repetition_penalty")),
         has_one_task=True,
     ),
-    # Any server with Anthropic's Messages.
+    # Any server with Anthropic's Messages API.
     ServerKind(
         "anthropic",
         frozenset({Feature.JSON_SCHEMA, Feature.TOOLS, Feature.IMAGES, Feature.FILES, Feature.REASONING_BUDGET}),
@@ -209,7 +209,7 @@ _ALL = (
             (r"output_config\.format", "response_format"),
         ),
     ),
-    # Any server with OpenAI's Responses. The pipeline applies stop strings, which this API lacks.
+    # Any server with OpenAI's Responses API, which lacks stop strings; the pipeline applies them.
     ServerKind(
         "responses",
         frozenset({Feature.JSON_OBJECT, Feature.JSON_SCHEMA, Feature.TOOLS, Feature.IMAGES, Feature.FILES}),
@@ -223,7 +223,7 @@ _ALL = (
         ),
         has_openai_tools=True,
     ),
-    # Text Embeddings Inference of Hugging Face: no text generation.
+    # Hugging Face's Text Embeddings Inference, which does not generate text.
     ServerKind("tei", frozenset(), frozenset(), has_tei_rerank=True),
 )
 KINDS: Mapping[str, ServerKind] = MappingProxyType({kind.name: kind for kind in _ALL})
@@ -240,8 +240,8 @@ def find_kind(owner: str) -> ServerKind:
 class ModelTasks(Struct, frozen=True):
     """The tasks of a model.
 
-    generates: generates text.
-    encoding: besides generation, or instead of it.
+    generates: whether it generates text.
+    encoding: its other tasks, in addition to generation or instead of it.
     """
 
     generates: bool = True
@@ -251,9 +251,9 @@ class ModelTasks(Struct, frozen=True):
 class DiscoveredModel(Struct, frozen=True):
     """A model of an upstream.
 
-    max_model_len: tokens; None if the upstream does not report it.
-    adapters: names of the adapters (LoRA) that it has loaded.
-    max_tokens: the longest answer, in tokens; None if the upstream does not report it.
+    max_model_len: context length in tokens; None if the upstream does not report it.
+    adapters: names of its loaded LoRA adapters.
+    max_tokens: most output tokens; None if the upstream does not report it.
     """
 
     model: str
@@ -273,7 +273,7 @@ class _Details(Struct):
 
 
 class _Model(Struct):
-    """A model in OpenAI's list, or in Anthropic's, which has a `type`, two limits and no `object`."""
+    """A model in OpenAI's list, or in Anthropic's, which has `type`, two limits and no `object`."""
 
     id: str
     type: str | None = None
@@ -308,9 +308,10 @@ def discover(
     """Query an upstream's models. Blocking. Raises EngineError.
 
     model: its name; None selects the first one.
-    kind, tasks: None asks the upstream: for tasks with a text of one letter, if its list of models does not say.
+    kind: None detects it.
+    tasks: None detects them, if necessary with requests for a text of one letter.
     """
-    # Before any request: Anthropic's API rejects one without its version header, even one for the list of models.
+    # Before any request: Anthropic's API rejects requests without its version header, even for the list of models.
     kind = kind or find_kind_by_host(upstream.url)
     with client or httpx2.Client(timeout=10.0) as http:
         http.headers.update(build_auth_headers(upstream, kind))
@@ -330,13 +331,13 @@ def discover(
         if listed is None:
             names = ", ".join(candidate.id for candidate in models[:20])
             raise EngineError(f"{upstream.url} has no model {model!r}. It has: {names or 'none'}")
-        # Only Anthropic lists a model like this. Servers of both APIs have OpenAI's fields too.
+        # Only Anthropic lists models without OpenAI's fields; servers with both APIs have them.
         if kind is None and listed.type == "model" and listed.object is None and listed.owned_by is None:
             kind = KINDS["anthropic"]
         kind = kind or find_kind(listed.owned_by or "")
         limit = listed.max_model_len or listed.max_input_tokens
         if limit is None and listed.meta is not None:
-            # llama.cpp's list has no max_model_len, only what the model was trained for.
+            # llama.cpp's list has no max_model_len, only the context length of the training.
             limit = listed.meta.n_ctx_train
         if tasks is None and listed.dragoman is not None and listed.dragoman.capabilities:
             capabilities = listed.dragoman.capabilities
@@ -349,7 +350,7 @@ def discover(
 
 
 def find_kind_by_host(url: str) -> ServerKind | None:
-    """Find the kind of a server that is known by its host, without asking it."""
+    """Find the kind of a server by its host, without a request; None if the host is unknown."""
     name = _KNOWN_HOSTS.get(urlsplit(url).hostname or "")
     return None if name is None else KINDS[name]
 
@@ -359,20 +360,20 @@ class _AnthropicErrorDetail(Struct):
 
 
 class _AnthropicError(Struct, tag_field="type", tag="error"):
-    """Anthropic's envelope of errors."""
+    """Anthropic's error envelope."""
 
     error: _AnthropicErrorDetail
 
 
 def _speaks_anthropic(url: str, http: httpx2.Client) -> bool:
-    """Whether a server rejects a request of OpenAI's with Anthropic's envelope: it wants other headers."""
+    """Whether a server rejects an OpenAI-style request with Anthropic's error envelope, since it lacks its headers."""
     try:
         response = http.get(url)
         if response.status_code in (400, 401, 403):
             msgspec.json.decode(response.read(), type=_AnthropicError)
             return True
     except (httpx2.HTTPError, msgspec.MsgspecError, UnicodeDecodeError):
-        # Whatever it is, the next request to the same address reports it.
+        # The caller raises the error of its own request.
         return False
     return False
 
@@ -380,7 +381,7 @@ def _speaks_anthropic(url: str, http: httpx2.Client) -> bool:
 def _discover_tei(
     upstream: Upstream, model: str | None, tasks: ModelTasks | None, http: httpx2.Client
 ) -> DiscoveredModel:
-    # TEI's own routes lie beside its OpenAI-compatible ones.
+    # TEI's own routes are at the root, its OpenAI-compatible ones below `/v1`.
     url = f"{upstream.url.removesuffix('/v1')}/info"
     info = _fetch(url, _TeiInfo, "describe a model as Text Embeddings Inference does", http)
     by_type = {"embedding": EncodingTask.EMBEDDINGS, "reranker": EncodingTask.SCORING}
@@ -393,8 +394,9 @@ def _discover_tei(
 
 
 def _try_tasks(upstream: Upstream, model: str, kind: ServerKind, http: httpx2.Client) -> ModelTasks:
-    """Find the tasks of a server that loads one model and does not say what it is for. A server of many models may
-    bill, or load a model for this, so it is not tried.
+    """Find the tasks of a server of one model by trying embeddings and scores.
+
+    Other servers are not tried, since they may bill the request or load a model for it.
     """
     if not kind.has_one_task:
         return ModelTasks()
@@ -428,7 +430,7 @@ def _fetch(url: str, type: type[T], purpose: str, http: httpx2.Client) -> T:
 
 
 def build_auth_headers(upstream: Upstream, kind: ServerKind | None = None) -> dict[str, str]:
-    """The headers by which an upstream of this kind recognizes this server."""
+    """Build the authentication headers for an upstream of this kind, with Anthropic's version header."""
     if kind is not None and kind.wire is Wire.MESSAGES:
         key_header = {} if upstream.key is None else {"x-api-key": upstream.key}
         return {"anthropic-version": ANTHROPIC_VERSION, **key_header}

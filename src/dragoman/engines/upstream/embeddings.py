@@ -1,7 +1,7 @@
 """Embeddings and scores: encodes the requests for an upstream, and decodes its responses. Pure.
 
-Requests use OpenAI's `/v1/embeddings`, and vLLM's `/score` where the upstream has it; else Cohere's and Jina's
-`/v1/rerank`, which knows one query, or that of Text Embeddings Inference (TEI).
+Embedding requests use OpenAI's `/v1/embeddings`. Score requests use vLLM's `/score` if the upstream has it, else
+Cohere's and Jina's `/v1/rerank`, which takes one query, or the `/rerank` of Text Embeddings Inference (TEI).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from .encode import UpstreamRequest, encode_body
 T = TypeVar("T")
 
 LARGE_BODY = 64 * 1024
-"""Bytes above which a response is decoded in a thread."""
+"""Size in bytes above which a response is decoded on a thread."""
 
 
 class _Usage(Struct, frozen=True):
@@ -43,7 +43,7 @@ class _Vectors(Struct, frozen=True):
 
 
 class _Score(Struct, frozen=True):
-    """One score: `score` is the name in vLLM's scores and in TEI, `relevance_score` in Cohere and Jina."""
+    """One score. vLLM's `/score` and TEI name it `score`, Cohere and Jina `relevance_score`."""
 
     index: int
     score: float | None = None
@@ -62,7 +62,7 @@ def encode_embed_request(request: TextEmbedRequest, kind: ServerKind, model: str
     """Encode an embedding request. Raises Unsupported for options that this kind of server lacks."""
     texts = request.texts
     inputs = texts.inputs
-    # Base64 takes 5.3 characters for a number of four bytes, and no decimal number has to be parsed.
+    # Base64 takes 5.3 characters per float32 number, and needs no parsing of decimal numbers.
     body: dict[str, Any] = {
         "model": model,
         "input": inputs[0] if len(inputs) == 1 else inputs,
@@ -76,7 +76,7 @@ def encode_embed_request(request: TextEmbedRequest, kind: ServerKind, model: str
         if texts.truncate is not None:
             body["truncate_prompt_tokens"] = texts.truncate
             if texts.keep_end:
-                # If a side is named, even the default, vLLM truncates the special tokens too.
+                # Sent only if needed: with this field, even for the default side, vLLM truncates special tokens too.
                 body["truncation_side"] = "left"
         if not texts.add_special_tokens:
             body["add_special_tokens"] = False
@@ -92,7 +92,7 @@ def encode_embed_request(request: TextEmbedRequest, kind: ServerKind, model: str
 
 
 def decode_embeddings(body: bytes, request: TextEmbedRequest, kind: ServerKind) -> Embeddings:
-    """Decode the vectors. Raises EngineError for an invalid response, Unsupported where it ignores `dimensions`."""
+    """Decode the vectors. Raises EngineError for an invalid response, Unsupported if `dimensions` was ignored."""
     answer = _decode(body, _Vectors)
     if len(answer.data) != len(request.texts.inputs):
         raise EngineError(f"The upstream returned {len(answer.data)} vectors for {len(request.texts.inputs)} inputs.")
@@ -122,14 +122,14 @@ def decode_embeddings(body: bytes, request: TextEmbedRequest, kind: ServerKind) 
     [dimensions] = sizes
     if request.dimensions not in (None, dimensions):
         raise Unsupported(f"The upstream's vectors have {dimensions} dimensions.", param="dimensions")
-    # These servers have no option to ask for it; a vector that is normalized already does not change.
+    # Servers without the option are not asked to normalize. A normalized vector does not change here.
     if request.normalize and not kind.has_encoding_options:
         vectors = tuple(map(_normalize, vectors))
     return Embeddings(vectors, dimensions, _count_tokens(answer.usage))
 
 
 def encode_score_requests(pairs: TextPairs, kind: ServerKind, model: str) -> tuple[UpstreamRequest, ...]:
-    """Encode the pairs: one request, or one for each query where the upstream only reranks. Raises Unsupported."""
+    """Encode the pairs: one request, or one per query if the upstream only reranks. Raises Unsupported."""
     if kind.has_encoding_options:
         queries = pairs.queries[0] if len(pairs.queries) == 1 else pairs.queries
         fields = {
@@ -191,7 +191,10 @@ def decode_scores(bodies: list[bytes], pairs: TextPairs) -> RelevanceScores:
 
 
 def _check_no_truncation(truncate: int | None) -> None:
-    """-1 passes: it only allows to truncate, and an upstream that does not rejects what is too long."""
+    """Raise Unsupported for a truncation to a number of tokens.
+
+    -1 passes: it only permits truncation to the context, and an upstream that does not truncate rejects longer texts.
+    """
     if truncate is not None and truncate >= 0:
         raise Unsupported("The upstream does not truncate to a number of tokens.", param="truncate_prompt_tokens")
 

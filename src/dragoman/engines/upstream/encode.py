@@ -1,6 +1,6 @@
-"""Requests in the format of OpenAI's Chat Completions and Completions, and of vLLM's tokenization. Pure.
+"""Encodes requests for OpenAI's Chat Completions and Completions, and for vLLM's `/tokenize` and `/detokenize`. Pure.
 
-A request is streamed, unless it asks for the logprobs of the prompt.
+Responses are streamed, unless the request asks for the logprobs of the prompt.
 """
 
 from __future__ import annotations
@@ -65,8 +65,8 @@ class UpstreamRequest(Struct, frozen=True):
     """A request to POST.
 
     path: relative to the base URL.
-    is_versioned: the path is below the API's version, `/v1`.
-    warnings: what of the request is changed or left out, for the client.
+    is_versioned: whether the path is below the API's version, `/v1`.
+    warnings: for the client, about changed or omitted parts of the request.
     """
 
     path: str
@@ -76,7 +76,7 @@ class UpstreamRequest(Struct, frozen=True):
 
 
 class UpstreamDefaults(Struct, frozen=True):
-    """This server's defaults for fields that a request leaves open."""
+    """This server's defaults for fields that a request does not set."""
 
     sampling: SamplingOptions = SamplingOptions()
     max_tokens: int | None = None
@@ -85,8 +85,9 @@ class UpstreamDefaults(Struct, frozen=True):
 def encode_request(
     request: GenerateRequest, kind: ServerKind, model: str, defaults: UpstreamDefaults
 ) -> UpstreamRequest:
-    """Encode a request. Raises Unsupported for features that this kind of server lacks, RequestError for values that
-    JSON cannot represent.
+    """Encode a request for text.
+
+    Raises Unsupported for features that this kind of server lacks, RequestError for values that JSON cannot represent.
     """
     if request.return_prompt and not kind.returns_token_ids:
         raise Unsupported(
@@ -97,9 +98,9 @@ def encode_request(
         raise Unsupported("The upstream always removes the stop string.", param="include_stop_str_in_output")
     if request.special_tokens_in_text and "skip_special_tokens" not in kind.parameters:
         raise Unsupported("The upstream always omits control tokens.", param="skip_special_tokens")
-    # An adapter is a model of its own there.
-    # vLLM has no logprobs of a prompt in streams.
+    # vLLM does not stream prompt logprobs.
     is_streamed = request.prompt_logprobs is None
+    # In vLLM's API an adapter is a model of its own.
     name = request.extras.lora or model
     body = {"model": name, "stream": is_streamed, **dict(_encode_common(request, kind, defaults))}
     if isinstance(request.prompt, Conversation):
@@ -111,7 +112,7 @@ def encode_request(
     if limit is not None:
         body["max_tokens"] = limit
     elif kind.unlimited_max_tokens is not None:
-        # Without it the default of Completions applies, which is 16 tokens.
+        # Without a limit the default of Completions applies, which is 16 tokens.
         body["max_tokens"] = Raw(kind.unlimited_max_tokens)
     logprobs = _resolve_logprobs(request)
     if logprobs is not None:
@@ -126,17 +127,17 @@ def encode_body(body: dict[str, Any]) -> bytes:
     try:
         return msgspec.json.encode(body)
     except UnicodeEncodeError:
-        raise RequestError("The request holds text that is not valid Unicode.") from None
+        raise RequestError("The request contains text that is not valid Unicode.") from None
 
 
 def require_conversation(request: GenerateRequest, kind: ServerKind) -> Conversation:
-    """The conversation of a request to a server that has neither Completions nor extensions of Chat.
+    """Return the conversation of a request to a server without Completions and without extensions of Chat Completions.
 
-    Raises Unsupported for what such a server cannot do and the request relies on.
+    Raises Unsupported if the request needs features that such a server lacks.
     """
     prompt = request.prompt
     if not isinstance(prompt, Conversation):
-        raise Unsupported("The upstream does not support texts to complete, only conversations.", param="prompt")
+        raise Unsupported("The upstream supports only conversations, not plain prompts.", param="prompt")
     if request.return_prompt:
         raise Unsupported("The upstream does not return the tokens of this prompt.", param="return_token_ids")
     if request.limits.include_stop:
@@ -146,7 +147,7 @@ def require_conversation(request: GenerateRequest, kind: ServerKind) -> Conversa
     if prompt.template.template is not None:
         raise Unsupported("Chat templates in requests are not forwarded to an upstream.", param="chat_template")
     if not prompt.template.add_generation_prompt and not prompt.template.continue_final_message:
-        raise Unsupported("The upstream always begins an answer.", param="add_generation_prompt")
+        raise Unsupported("The upstream always adds a generation prompt.", param="add_generation_prompt")
     for tool in prompt.tools:
         if isinstance(tool, CustomTool) and not kind.has_openai_tools:
             raise Unsupported("The upstream does not support free-form tools.", param="tools")
@@ -154,13 +155,13 @@ def require_conversation(request: GenerateRequest, kind: ServerKind) -> Conversa
 
 
 def warn_of_names(messages: Sequence[Message], warnings: list[str]) -> None:
-    """Append a warning if a participant has a name. A tool's is known by its call."""
+    """Append a warning if a participant has a name. Names of tools do not matter: their calls have them too."""
     if any(message.name is not None and message.role is not Role.TOOL for message in messages):
         warnings.append("messages: names of participants are ignored: the upstream does not support them")
 
 
 def select_tools(conversation: Conversation) -> tuple[tuple[Tool, ...], ToolChoice]:
-    """The tools and the choice among them for a server without `allowed_tools`: it gets the allowed tools only."""
+    """Select the tools and the tool choice for a server without `allowed_tools`, which gets only the allowed tools."""
     tools, choice = conversation.tools, conversation.tool_choice
     if choice.names is None or choice.is_named:
         return tools, choice
@@ -175,13 +176,13 @@ def encode_tokenize_request(
     body: dict[str, Any] = {"model": model, "add_special_tokens": request.add_special_tokens}
     if isinstance(prompt, Conversation):
         body["messages"] = encode_messages(prompt.messages, kind)
-        # vLLM shows tools that must not be called, OpenAI's rules are to leave them out.
+        # With tool_choice `none`, vLLM renders the tools into the prompt; servers with OpenAI's tools omit them.
         if prompt.tools and not (prompt.tool_choice.mode == "none" and kind.has_openai_tools):
             body["tools"] = [_encode_tool(tool, kind) for tool in prompt.tools]
         body |= _encode_template(prompt, kind)
         effort = prompt.reasoning.effort
         if effort is not None:
-            # `/tokenize` has no field for it. Templates read one variable or the other.
+            # `/tokenize` has no field for the effort. Templates read one of these variables.
             variables = {"reasoning_effort": effort, "enable_thinking": effort != "none"}
             body["chat_template_kwargs"] = variables | body.get("chat_template_kwargs", {})
     else:
@@ -198,12 +199,12 @@ def encode_detokenize_request(model: str, prompt: tuple[int, ...]) -> UpstreamRe
 
 def _encode_common(request: GenerateRequest, kind: ServerKind, defaults: UpstreamDefaults) -> Fields:
     """Encode the fields that chats and completions share."""
-    # The candidates of `best_of` are ranked on this server, so the upstream has to return all of them.
+    # This server ranks the candidates of `best_of`, so the upstream must return all of them.
     choices = max(request.choices, request.best_of or 0)
     if choices > 1:
         yield "n", choices
     if request.prompt_logprobs is None:
-        # With usage in the first chunk, the length of the prompt is known when the answer starts, not only at its end.
+        # With usage in every chunk, the length of the prompt is known when the response starts, not only at its end.
         continuous = {"continuous_usage_stats": True} if kind.returns_token_ids else {}
         yield "stream_options", {"include_usage": True, **continuous}
     else:
@@ -245,7 +246,7 @@ def _encode_sampling(sampling: SamplingOptions, kind: ServerKind) -> Fields:
         if name == "logit_bias":
             value = {str(id): bias for id, bias in value}
         elif name == "top_k" and value == 0:
-            # No limit is 0 here, and -1 for these servers.
+            # No limit is 0 in our requests, but -1 for these servers.
             value = -1
         yield kind.parameter_names.get(name, name), value
 
@@ -299,13 +300,14 @@ def _encode_chat(
 
 
 def resolve_max_tokens(request: GenerateRequest, defaults: UpstreamDefaults) -> int | None:
-    """Resolve the limit of an answer; None if neither the request nor the defaults state one."""
+    """Resolve the limit of output tokens; None if neither the request nor the defaults set one."""
     return defaults.max_tokens if request.limits.max_tokens is None else request.limits.max_tokens
 
 
 def _resolve_logprobs(request: GenerateRequest) -> int | None:
-    """Resolve the number of logprobs. `best_of` ranks candidates by likelihood, so it needs logprobs even if the client
-    does not request them.
+    """Resolve the number of logprobs.
+
+    `best_of` ranks candidates by likelihood, so it needs logprobs even if the client does not request them.
     """
     if request.logprobs is None and (request.best_of or 0) > request.choices:
         return 0
@@ -374,9 +376,9 @@ def _encode_template(conversation: Conversation, kind: ServerKind) -> dict[str, 
 
 
 def encode_messages(messages: Sequence[Message], kind: ServerKind) -> list[dict[str, Any]]:
-    """Encode messages as Chat Completions messages, such that parsing them gives the same messages.
+    """Encode messages as Chat Completions messages; parsing them gives the same messages.
 
-    Raises Unsupported for media given by a file id only.
+    Raises Unsupported for media with only a file id.
     """
     encoded: list[dict[str, Any]] = []
     for message in messages:
@@ -384,7 +386,7 @@ def encode_messages(messages: Sequence[Message], kind: ServerKind) -> list[dict[
             encoded.append(_encode_assistant(message, kind))
             continue
         role = Role.SYSTEM if message.role is Role.DEVELOPER and not kind.has_developer_role else message.role
-        # Each tool result is a message of its own, as are the parts between two results.
+        # Each tool result becomes a message of its own, and so do the parts between two results.
         pending: list[Part] = []
         for part in message.parts:
             if not isinstance(part, ToolResult):
@@ -434,7 +436,7 @@ def _encode_name(name: str | None) -> dict[str, Any]:
 
 
 def state_failure(result: ToolResult) -> Sequence[Part]:
-    """The content of a tool result for an API without an error flag: the text states the failure."""
+    """Build the content of a tool result for an API without an error flag: its text states the failure."""
     if not result.is_error:
         return result.content
     first, *rest = result.content or (Text(""),)
@@ -478,7 +480,7 @@ def _encode_part(part: Part) -> dict[str, Any]:  # noqa: PLR0911 - a table
 
 
 def build_media_url(source: MediaSource) -> str:
-    """Build the URL of media, with the data in it where they are inline. Raises Unsupported for a file id."""
+    """Build the URL of media; a data URL for inline media. Raises Unsupported for a file id."""
     match source:
         case InlineMedia(data, media_type):
             return f"data:{media_type or 'application/octet-stream'};base64,{base64.b64encode(data).decode()}"
