@@ -1,4 +1,4 @@
-"""Request parsing: heads with llhttp in strict mode, and the end of bodies. Pure.
+"""Parsing of requests: heads with llhttp in strict mode, and the framing of bodies. Does no I/O.
 
 Rejects every head that two servers could interpret differently (request smuggling, RFC 9112, 11.2): a body has one
 length, given once.
@@ -17,6 +17,7 @@ from msgspec import Struct
 class BadRequest(Exception):
     """A request that the server rejects.
 
+    status: of the response.
     message: for the client and the log; contains nothing from the request.
     lines: extra header lines, each with its CRLF.
     """
@@ -32,10 +33,12 @@ _FORBIDDEN = re.compile(rb"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]|\r[^\n]|(?<!\r)\n|\n
 """Bytes that are invalid anywhere in a head."""
 _REQUEST_LINE = re.compile(rb"[^ \r\n]+ [^ \r\n]+ HTTP/[0-9]\.[0-9]\r\n")
 """RFC 9112, 3: single spaces and the protocol name HTTP only; llhttp also accepts RTSP and ICE."""
+# Scheme and authority of a request target in absolute form (RFC 9112, 3.2.2).
 _AUTHORITY = re.compile(rb"(https?)://([^/?#]*)", re.IGNORECASE)
 _DEFAULT_PORT = {b"http": b":80", b"https": b":443"}
 # At most 18 digits, which fit into a signed integer of 64 bits.
 _CONTENT_LENGTH = re.compile(rb"[0-9]{1,18}")
+# Sec-WebSocket-Key: 16 bytes in base64 (RFC 6455, 4.1).
 _KEY = re.compile(rb"[A-Za-z0-9+/]{22}==")
 _COMMON_NAMES = (
     b"accept", b"accept-encoding", b"accept-language", b"authorization", b"baggage", b"cache-control", b"connection",
@@ -51,9 +54,11 @@ _INTERNED_NAMES: Mapping[bytes, bytes] = {name: name for name in _COMMON_NAMES}
 _CONTROL_HEADERS = frozenset({b"connection", b"content-length", b"expect", b"transfer-encoding", b"upgrade"})
 """Headers that control the connection."""
 MAX_LINE = 1024
-"""Bytes of a chunk-size line."""
+"""Limit of a line of the chunked coding, bytes."""
 MAX_TRAILERS = 8 * 1024
+"""Limit of all trailers together, bytes."""
 
+# Size in hexadecimal digits, with optional extensions, and a trailer field (RFC 9112, 7.1).
 _CHUNK_SIZE_LINE = re.compile(rb"([0-9a-fA-F]{1,15})(?:;[\t\x20-\x7e\x80-\xff]*)?\r\n")
 _TRAILER_LINE = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+:[\t\x20-\x7e\x80-\xff]*\r\n")
 
@@ -105,7 +110,7 @@ class ChunkedReader:
                 continue
             end = data.find(b"\n", offset) + 1
             line = self._partial_line + data[offset : end or len(data)]
-            # Checked while the line is incomplete too: otherwise one without an end would be buffered as a whole.
+                # Incomplete lines are checked too: otherwise a line without an end would be buffered without limit.
             if len(line) > (2 if self._parse_next is ChunkedReader._parse_chunk_end else MAX_LINE):
                 raise BadRequest(400, "The body's chunks are malformed.")
             if not end:
@@ -263,7 +268,7 @@ def check_partial_head(data: bytes, checked_bytes: int) -> None:
     """
     # One byte earlier: a pattern of two bytes may begin at the end of what was checked.
     if _FORBIDDEN.search(data, max(0, checked_bytes - 1)) is not None:
-        # For the message: llhttp knows more precisely than the pattern what is wrong.
+        # llhttp's error message is more precise than the pattern.
         _run_parser(data)
         raise _build_malformed_error()
 
@@ -273,7 +278,7 @@ def _run_parser(data: bytes) -> tuple[_HeadCallbacks, httptools.HttpRequestParse
     parser = httptools.HttpRequestParser(callbacks)
     try:
         parser.feed_data(data)
-    # Raised for every request with `Upgrade`, also one that this server answers as an ordinary one.
+    # Raised for every request with `Upgrade`, even if this server ignores the header.
     except httptools.HttpParserUpgrade:
         pass
     except httptools.HttpParserError as error:
@@ -282,12 +287,15 @@ def _run_parser(data: bytes) -> tuple[_HeadCallbacks, httptools.HttpRequestParse
 
 
 def _build_malformed_error(reason: str = "") -> BadRequest:
-    """reason: llhttp's error message, or ""."""
+    """Build the error of a malformed request.
+
+    reason: llhttp's error message, or "".
+    """
     return BadRequest(400, f"The request is not well-formed HTTP/1.1{': ' if reason else ''}{reason}.")
 
 
 def check_websocket(head: RequestHead) -> None:
-    """Validate a WebSocket handshake (RFC 6455, 4.2.1): uvicorn's protocol leaves some invalid ones without a response.
+    """Validate a WebSocket handshake (RFC 6455, 4.2.1), since uvicorn does not respond to some invalid ones.
 
     Headers that describe a body are rejected, even for an empty body.
 
