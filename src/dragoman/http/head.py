@@ -110,7 +110,7 @@ class ChunkedReader:
                 continue
             end = data.find(b"\n", offset) + 1
             line = self._partial_line + data[offset : end or len(data)]
-                # Incomplete lines are checked too: otherwise a line without an end would be buffered without limit.
+            # Incomplete lines are checked too: otherwise a line without an end would be buffered without limit.
             if len(line) > (2 if self._parse_next is ChunkedReader._parse_chunk_end else MAX_LINE):
                 raise BadRequest(400, "The body's chunks are malformed.")
             if not end:

@@ -310,7 +310,7 @@ class HttpResponse:
         self._wake()
 
     async def read(self) -> bytes | None:
-        """Return the bytes of the body that have arrived since the last call, at least one; None at the end of the body.
+        """Return the bytes of the body that have arrived since the last call, at least one; None at its end.
 
         Returns b"" after `interrupt`.
 

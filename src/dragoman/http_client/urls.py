@@ -1,4 +1,4 @@
-"""URLs with http or https, and the proxies for them, as configured by HTTP_PROXY, HTTPS_PROXY, ALL_PROXY and NO_PROXY."""
+"""http and https URLs, and the proxies for them from HTTP_PROXY, HTTPS_PROXY, ALL_PROXY and NO_PROXY."""
 
 from __future__ import annotations
 

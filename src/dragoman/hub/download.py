@@ -28,7 +28,7 @@ MAX_WORKERS = 4
 MAX_ATTEMPTS = 5
 """Consecutive attempts without a single byte, after which a download fails."""
 RETRY_SECONDS = 1.0
-"""Delay before the second retry without progress; it grows by as much with each further one."""
+"""Delay after the first consecutive attempt without progress; the nth is followed by n times this delay."""
 TIMEOUT_SECONDS = 30.0
 """Time without a byte after which a connection counts as lost."""
 

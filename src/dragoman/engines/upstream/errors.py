@@ -87,7 +87,7 @@ class ConnectionClosed(Overloaded):
 
 
 def build_transport_error(error: HttpClientError) -> EngineError:
-    """Build the error of a failed request. An Overloaded error can be retried: no byte of a response had arrived."""
+    """Build the error of a request without a response. Only an Overloaded error can be retried."""
     match error:
         case ConnectFailed():
             return Overloaded("The upstream cannot be reached.")

@@ -147,7 +147,7 @@ class UpstreamControl:
         return sum(_decode(body, _Aborted).aborted for body in await self._post("/abort_requests"))
 
     def count_cached_tokens(self, prompt: Sequence[int], cache_salt: str) -> int | None:  # noqa: ARG002 - of the protocol
-        """Implements `PrefixCache`; None, since vLLM has no route for it."""
+        """Implements `PrefixCache`: None, since the contents of the upstreams' caches are unknown."""
         return None
 
     async def reset_prefix_cache(self) -> bool:
