@@ -95,7 +95,7 @@ class ChunkedReader:
         self._parse_next = ChunkedReader._parse_size
 
     def feed(self, data: bytes) -> tuple[bytes, bytes | None]:
-        """As `ContentLengthReader.feed`.
+        """Return the body's bytes in `data` and what follows the body, or None while the body is incomplete.
 
         Raises:
             BadRequest: the chunked coding is malformed.
@@ -131,7 +131,7 @@ class ChunkedReader:
 
     def _parse_chunk_end(self, line: bytes) -> bool:
         if line != b"\r\n":
-            raise BadRequest(400, "One of the body's chunks does not end where it says.")
+            raise BadRequest(400, "One of the body's chunks does not have the stated size.")
         self._parse_next = ChunkedReader._parse_size
         return False
 
@@ -217,7 +217,7 @@ def parse_head(data: bytes) -> RequestHead:
     # Interned, like the method below: both are held for as long as the response streams.
     version = sys.intern(parser.get_http_version())
     if version not in ("1.0", "1.1"):
-        raise BadRequest(505, "This server speaks HTTP/1.1.")
+        raise BadRequest(505, "This server supports HTTP/1.1.")
     if _REQUEST_LINE.match(data) is None:
         raise _build_malformed_error("Invalid request line")
     method = sys.intern(parser.get_method().decode("ascii"))
@@ -304,14 +304,14 @@ def check_websocket(head: RequestHead) -> None:
     """
     fields = dict(head.headers)
     if head.method != "GET":
-        raise BadRequest(400, "A WebSocket handshake is a GET.")
+        raise BadRequest(400, "A WebSocket handshake must be a GET request.")
     if b"content-length" in fields or b"transfer-encoding" in fields:
-        raise BadRequest(400, "A WebSocket handshake has no body.")
+        raise BadRequest(400, "A WebSocket handshake must not have a body.")
     if fields.get(b"sec-websocket-version") != b"13":
         lines = b"sec-websocket-version: 13\r\nupgrade: websocket\r\n"
-        raise BadRequest(426, "This server speaks version 13 of the WebSocket protocol.", lines)
+        raise BadRequest(426, "This server supports only version 13 of the WebSocket protocol.", lines)
     if _KEY.fullmatch(fields.get(b"sec-websocket-key", b"")) is None:
-        raise BadRequest(400, "A WebSocket handshake has a Sec-WebSocket-Key of 16 bytes in base64.")
+        raise BadRequest(400, "A WebSocket handshake needs a Sec-WebSocket-Key of 16 bytes in base64.")
 
 
 def _build_body_reader(control_headers: Mapping[bytes, list[bytes]], version: str) -> BodyReader | None:
@@ -320,9 +320,9 @@ def _build_body_reader(control_headers: Mapping[bytes, list[bytes]], version: st
     if codings:
         # Each of these has been used to smuggle requests past proxies that read them otherwise (RFC 9112, 11.2).
         if lengths or len(codings) > 1 or version == "1.0":
-            raise _build_malformed_error("Transfer-Encoding beside another one, beside Content-Length or in HTTP/1.0")
+            raise _build_malformed_error("Transfer-Encoding more than once, with Content-Length or in HTTP/1.0")
         if codings[0].lower() != b"chunked":
-            raise BadRequest(501, "The only transfer coding that this server takes is `chunked`.")
+            raise BadRequest(501, "The only transfer coding that this server supports is `chunked`.")
         return ChunkedReader()
     if not lengths:
         return None

@@ -81,7 +81,7 @@ class NoContentFraming:
     def frame(self, body: bytes, more_body: bool) -> bytes:  # noqa: ARG002
         """Return b"". Raises RuntimeError if there is a body."""
         if body:
-            raise RuntimeError("Response content where its status allows none")
+            raise RuntimeError("Response content for a status that allows none")
         return b""
 
 

@@ -155,7 +155,7 @@ class HttpClient:
         self._routes[connection] = route
         if connection.transport.is_closing():
             connection.abort()
-            raise ConnectFailed("the server closed the connection at once")
+            raise ConnectFailed("the server closed the connection immediately")
         return connection
 
     def _find_tls_context(self) -> ssl.SSLContext:

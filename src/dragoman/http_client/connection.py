@@ -229,7 +229,7 @@ class ClientConnection(asyncio.Protocol):
         else:
             self._excess_head_bytes += len(data)
             if self._excess_head_bytes > MAX_HEAD_BYTES:
-                self._end(InvalidResponse("the framing of the body is too large"))
+                self._end(InvalidResponse("the chunk extensions or trailers of the body are too large"))
 
     # Calls of the response.
 
@@ -300,7 +300,7 @@ class ClientConnection(asyncio.Protocol):
         is_exact: no bytes follow the response.
         """
         if not is_exact:
-            self._end(InvalidResponse("the server sent more than the response"))
+            self._end(InvalidResponse("the server sent more bytes than the response contains"))
             return
         self._response = self._parser = self._callbacks = None
         self._set_deadline(None)
@@ -480,12 +480,12 @@ async def _open_tunnel(
         try:
             status = parse_response_head(received[:end])[0].status
         except HttpClientError as error:
-            raise ConnectFailed(f"the proxy's answer is invalid: {error}") from None
+            raise ConnectFailed(f"the proxy's response is invalid: {error}") from None
         if not 200 <= status < 300:
             raise ConnectFailed(f"the proxy returned HTTP {status}")
         # In TLS the client sends first, so these bytes cannot be the host's but would be taken for them.
         if len(received) > end:
-            raise ConnectFailed("the proxy sent more than its answer")
+            raise ConnectFailed("the proxy sent bytes after its response")
         async with asyncio.timeout(step_timeout):
             tunnel = await loop.start_tls(transport, protocol, context, server_hostname=route.host)
     except BaseException:

@@ -161,7 +161,7 @@ def parse_response_head(
         framing = BodyFraming.NONE
     elif codings:
         if lengths or version != "1.1" or codings != [b"chunked"]:
-            raise InvalidResponse("the response has an invalid Transfer-Encoding, or one beside a Content-Length")
+            raise InvalidResponse("the response has an invalid Transfer-Encoding, or one with a Content-Length")
         framing = BodyFraming.CHUNKED
     elif lengths:
         if len(lengths) > 1 or _CONTENT_LENGTH.fullmatch(lengths[0]) is None:

@@ -51,7 +51,7 @@ def parse_url(text: str) -> Url:
     if parts.scheme not in ("http", "https") or not host or parts.username is not None:
         raise ValueError(f"{parts.scheme}://{host} is not a valid http or https URL")
     if _VISIBLE.fullmatch(host) is None:
-        raise ValueError("a host's name has only visible characters")
+        raise ValueError("the host name contains invalid characters")
     is_tls = parts.scheme == "https"
     return Url(is_tls, host, parts.port or (443 if is_tls else 80), target)
 
@@ -91,7 +91,9 @@ class ProxyRules:
                 continue
             parts = urlsplit(text if "://" in text else f"http://{text}")
             if parts.scheme not in _DEFAULT_PORTS or not parts.hostname:
-                raise ValueError(f"a proxy has the form http://HOST:PORT or https://HOST:PORT, not {parts.scheme}://")
+                raise ValueError(
+                    f"a proxy must have the form http://HOST:PORT or https://HOST:PORT, not {parts.scheme}://"
+                )
             authorization = None
             if parts.username is not None:
                 credentials = f"{unquote(parts.username)}:{unquote(parts.password or '')}".encode()

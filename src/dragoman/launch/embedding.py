@@ -74,7 +74,7 @@ def resolve_models(
         raise SettingsError("engines: at least one engine is needed")
     read_settings = load_keywords(settings)
     if read_settings.served_model_name and len(engines) > 1:
-        raise SettingsError("served_model_name: several engines have the names under which they are given")
+        raise SettingsError("served_model_name: with several engines, each is served under its key in `engines`")
     return read_settings, lambda settings, clock: _build_engine_models(engines, settings, clock)
 
 

@@ -47,7 +47,7 @@ def expand_instances(settings: Settings) -> list[Settings]:
             and _offset_kv_transfer(kv_transfer, number, is_own="kv_transfer_config" in overrides),
         )
         if instance_settings.port >= 1 << 16:
-            raise ValueError(f"{number + 1}: there is no port {instance_settings.port}")
+            raise ValueError(f"{number + 1}: {instance_settings.port} is not a valid port")
         ranks += instance_settings.data_parallel_size
         expanded.append(instance_settings)
     return expanded

@@ -350,7 +350,7 @@ def _build_unknown_message(kind: str, rest: str) -> str:
     if _OLLAMA_NAME.fullmatch(kind) or _OLLAMA_TAG.match(rest):
         name = f"{kind}:{rest}" if rest else kind
         return (
-            f"unknown engine or model `{name}`; a name of Ollama's library is none of the hub: find the model at "
+            f"unknown engine or model `{name}`; names of Ollama's library are not names of the hub: find the model at "
             "https://huggingface.co/models and serve it as `org/name`"
         )
     matches = get_close_matches(kind, _ENGINES, n=1)

@@ -299,7 +299,7 @@ class ServerPorts:
         plans = {port: plan_changes(port_commands) for port, port_commands in commands_by_port.items()}
         all_plans = [plans.get(schedule.port, schedule.changes) for schedule in self._schedules]
         if all(planned[-1][1].state != "listening" for planned in all_plans):
-            message = "No port would be left to order it from that one listens again; say for how many `seconds`."
+            message = "No port would remain to receive further commands; limit a fault with `seconds`."
             raise RequestError(message, param="seconds")
         for schedule in self._schedules:
             if schedule.port in plans:

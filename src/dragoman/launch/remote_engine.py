@@ -79,7 +79,7 @@ def _check_kind(model: str) -> None:
     if kind == "encoder":
         raise ValueError("an encoder is not shared by several front ends: as `encoder:NAME` each worker has its own")
     if kind not in HOSTED:
-        raise ValueError(f"the engine `{kind}` cannot have a process of its own that several front ends share")
+        raise ValueError(f"the engine `{kind}` cannot run in a process that several front ends share")
 
 
 def host_model(model: ServedModel) -> HostedEngine:
@@ -90,7 +90,7 @@ def host_model(model: ServedModel) -> HostedEngine:
     backend = model.backend
     if not isinstance(backend, TokenBackend):
         raise ValueError(
-            "a model that only embeds or scores cannot be shared by several front ends; serve it by one process"
+            "a model that only embeds or scores cannot be shared by several front ends; serve it with one process"
         )
 
     async def build_matcher(request: AddRequest) -> Matcher:

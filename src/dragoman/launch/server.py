@@ -247,7 +247,7 @@ def adopt_address(settings: Settings, listener: socket.socket) -> Settings:
         SettingsError: the address is reachable from other machines, and there is no API key.
     """
     if settings.instances.items:
-        raise SettingsError("instances: each needs a port of its own, which socket activation does not have")
+        raise SettingsError("instances: each needs its own port, which socket activation does not provide")
     address = listener.getsockname()
     if listener.family == socket.AF_UNIX:
         return msgspec.structs.replace(settings, uds=str(address))

@@ -39,7 +39,7 @@ def build_vllm(settings: Settings, clock: Clock, path: str) -> ServedModel:
     loaded = load(directory, options)
     if not isinstance(loaded, LoadedEngine):
         if adapters:
-            raise EngineError("vLLM's pooling models are served without adapters")
+            raise EngineError("adapters are not supported for vLLM's pooling models")
         tokenizer = load_tokenizer(directory, generates=False)
         match loaded:
             case VllmEmbedder():

@@ -101,7 +101,7 @@ class WebSocket(WebSocketsSansIOProtocol, LongLived):
             return
         self._pending = pending
         if self._count is not None and not self._count(pending):
-            self._fail(1013, "too much of all connections")
+            self._fail(1013, "the server buffers too many incomplete messages")
         elif not pending:
             self._end_deadline()
         elif self._deadline is None:
@@ -127,7 +127,7 @@ class WebSocket(WebSocketsSansIOProtocol, LongLived):
         if self.read_paused or self._pending - self._pending_at_deadline >= self.limits.body_rate * self.limits.body:
             self._begin_deadline()
         elif self._pending:
-            self._fail(1008, "the message takes too long")
+            self._fail(1008, "the message took too long")
 
     def _fail(self, code: int, reason: str) -> None:
         if self.transport.is_closing():

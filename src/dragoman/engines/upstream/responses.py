@@ -188,7 +188,7 @@ def _encode_part(part: Part, role: Role) -> dict[str, Any]:
         case Audio():
             raise Unsupported("The upstream does not support audio.", param="messages")
         case _:
-            raise RequestError("A message contains a part where none can be.", param="messages")
+            raise RequestError("A message contains a part of an unsupported type.", param="messages")
 
 
 def _encode_tool(tool: Tool) -> dict[str, Any]:

@@ -53,7 +53,7 @@ class _PoolingEngine:
         await self._process.stop()
 
     def health(self) -> Health:
-        # vLLM reports an input only when it is done, so waiting and running inputs cannot be told apart.
+        # vLLM reports an input only when it is done, so all inputs in progress count as running.
         return self._process.get_health(waiting=0, running=self._num_running)
 
     async def _run(self, inputs: Sequence[tuple[tuple[int, ...], PoolingParams]]) -> list[PoolingResult]:

@@ -183,8 +183,8 @@ def check_engines(settings: Settings, place: str) -> None:
             )
         elif not is_single and is_hosted:
             reason = (
-                f"{model} exists once, and workers share the engine of one MODEL only, not those of `models`; serve "
-                "each of them by a server of its own"
+                f"{model} can only be loaded once, and workers can share the engine of one MODEL, not those of "
+                "`models`; serve each model with its own server"
             )
         elif kind in REPLICABLE:
             reason = (
@@ -192,8 +192,8 @@ def check_engines(settings: Settings, place: str) -> None:
             )
         else:
             reason = (
-                f"each worker would load {model} for itself, and the engine `{kind}` can have no process that they "
-                "share; serve it without --workers, and put several workers in front of it, which serve its address "
+                f"each worker would load its own {model}, and the engine `{kind}` cannot run in a process that they "
+                "share; serve it without --workers, and put a server with several workers in front of it "
                 "(`dragoman serve http://HOST:PORT/v1 --workers N`)"
             )
         raise SettingsError(f"{place}: {reason}")

@@ -103,7 +103,7 @@ class SupervisorLink(Notifier):
             self._is_lost = True
             for waiting in self._merges.values():
                 if not waiting.done():
-                    waiting.set_exception(ConnectionError("the supervisor is gone"))
+                    waiting.set_exception(ConnectionError("the supervisor has died"))
             return None
 
     def provide(self, read: Callable[[], Sequence[MetricFamily]]) -> None:
@@ -111,7 +111,7 @@ class SupervisorLink(Notifier):
 
     async def merge(self) -> Sequence[MetricFamily]:
         if self._is_lost:
-            raise ConnectionError("the supervisor is gone")
+            raise ConnectionError("the supervisor has died")
         id, waiting = next(self._ids), asyncio.get_running_loop().create_future()
         self._merges[id] = waiting
         try:
