@@ -140,7 +140,7 @@ class HttpExchange:
         if self._connection is None:
             return
         self._detach()
-        # In an iteration of its own, as `OnDisconnect` promises: the callback may cancel the task that is running now.
+        # In its own iteration of the event loop, as `OnDisconnect` promises: the callback may cancel the running task.
         if self._disconnect_callback is not None:
             self._context.loop.call_soon(self._notify_disconnect)
 

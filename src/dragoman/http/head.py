@@ -266,7 +266,7 @@ def check_partial_head(data: bytes, checked_bytes: int) -> None:
     Raises:
         BadRequest: the head is malformed.
     """
-    # One byte earlier: a pattern of two bytes may begin at the end of what was checked.
+    # The search starts one byte earlier: a match of two bytes may begin with the last checked byte.
     if _FORBIDDEN.search(data, max(0, checked_bytes - 1)) is not None:
         # llhttp's error message is more precise than the pattern.
         _run_parser(data)

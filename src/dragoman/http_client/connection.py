@@ -306,7 +306,7 @@ class ClientConnection(asyncio.Protocol):
         self._set_deadline(None)
         response.feed(last_piece, is_complete=True)
         self.resume_reading()
-        # A request that was not written completely would precede the next one.
+        # If the request was not written completely, its remaining bytes would still be sent.
         if self._keeps_alive and not self._is_unsent and not self.transport.is_closing():
             self._on_idle(self)
         else:
@@ -338,7 +338,7 @@ class ClientConnection(asyncio.Protocol):
             self._on_closed(self)
 
     def fail(self, error: HttpClientError) -> None:
-        """Close with an error of the client's own, such as `ClientClosed`."""
+        """Close the connection, and fail its request or response with `error`."""
         self._end(error)
 
     def _set_deadline(self, due: float | None) -> None:

@@ -327,7 +327,7 @@ def read_details(path: Path) -> ModelDetails:
         config = msgspec.json.decode((path / "config.json").read_bytes(), type=_Config)
     except (OSError, msgspec.DecodeError):
         config = _Config()
-    # Multimodal models describe their language model in an object of its own.
+    # Multimodal models describe their language model in a separate object.
     text = config.text_config or config
     heads, hidden = text.num_attention_heads, text.hidden_size
     head_dim = text.head_dim or (hidden // heads if hidden and heads else None)

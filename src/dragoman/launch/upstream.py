@@ -122,7 +122,7 @@ def _discover(settings: Settings, upstreams: tuple[Upstream, ...]) -> Discovered
     If both are configured no request is sent, so that this server can start before its upstreams.
     """
     kind = _find_kind(settings, upstreams[0].url)
-    # None means that the upstream is asked for its tasks.
+    # None means that discovery requests the tasks from the upstream.
     tasks = None
     names = {name.strip() for option in settings.upstream_task for name in option.split(",")}
     if unknown := names - _TASKS.keys():

@@ -242,7 +242,7 @@ class PrefixMatcher:
             whitespace = _WHITESPACE.match(text, pos)
             pos = whitespace.end() if whitespace else pos
         while pos < len(text):
-            # All candidates agree in what is already read, so one character decides which of them remain.
+            # All candidates begin with the text read so far, so the next character decides which of them remain.
             candidates = [marker for marker in self._candidates if marker.startswith(text[pos], self.matched)]
             if not candidates:
                 return (

@@ -33,7 +33,7 @@ _NO_ROUTE = frozenset({"Not Found", "Method Not Allowed"})
 
 
 class UpstreamPool:
-    """Load balancing over at least one upstream: healthy ones, by weight, with affinity to the prompt's prefix.
+    """Balances the load over the upstreams that are up, by weight and with affinity to the prompt's prefix.
 
     It does no I/O: the caller reports which upstreams are up. An upstream counts as up until a failure is reported.
 

@@ -336,7 +336,7 @@ class ResponseEventReader:
         self._open, self._open_index, self._has_deltas = item, event.output_index, False
         if item.type not in _CALLS:
             if item.type not in ("message", "reasoning"):
-                # Items of tools that the vendor runs: no request asks for one.
+                # Items of the vendor's server-side tools, which this server never requests.
                 log.warning("an upstream's item of type %.40r was left out", item.type)
             return []
         if not item.call_id or not item.name:

@@ -127,7 +127,7 @@ def _count_iteration(stats: EngineStats, iteration: IterationStats) -> None:
         stats.per_output_token.observe(finished.mean_time_per_output_token)
         stats.request_prompt_tokens.observe(finished.num_prompt_tokens)
         stats.request_generation_tokens.observe(finished.num_generation_tokens)
-        # This server sends every choice to vLLM as a request of its own.
+        # This server sends every choice to vLLM as a separate request.
         stats.request_choices.observe(1)
         if finished.max_tokens_param:
             stats.request_max_tokens.observe(finished.max_tokens_param)

@@ -67,7 +67,7 @@ class MetricsHub:
         self._current[asking] = own
         others = set(ready) - {asking}
         self._rounds.append(_Round(answer, others, now + COLLECT_TIMEOUT))
-        # One report serves all rounds that wait for it, so that concurrent scrapes do not multiply the work.
+        # One report serves all rounds that wait for it: concurrent scrapes do not multiply the work.
         for number in others - self._outstanding:
             self._outstanding.add(number)
             self.collect(number)

@@ -82,13 +82,13 @@ def run_workers(
     Raises: SettingsError for a configuration that cannot be served.
     """
     check_workers(settings)
-    configured, place = settings, describe_workers(settings)
+    configured, option = settings, describe_workers(settings)
 
     def read_checked() -> Settings:
         """Read the settings for a reload, which may add models."""
         assert read_settings is not None
         new = read_settings()
-        check_engines(new, place)
+        check_engines(new, option)
         return new
 
     settings, inherited, secret = prepare_process(settings)
@@ -143,31 +143,31 @@ def has_engine_process(settings: Settings) -> bool:
 
 def check_workers(settings: Settings) -> None:
     """Raise SettingsError for settings that several processes cannot serve."""
-    place = describe_workers(settings)
+    option = describe_workers(settings)
     if settings.api_server_count is not None and settings.workers > 1:
-        raise SettingsError(f"{place}: use it or --workers, not both")
+        raise SettingsError(f"{option}: use it or --workers, not both")
     if sys.platform == "win32":
-        raise SettingsError(f"{place}: Windows cannot fork processes; start several servers on ports of their own")
+        raise SettingsError(f"{option}: Windows cannot fork processes; start several servers on ports of their own")
     if settings.store == "memory":
         raise SettingsError(
-            f"{place}: with `--store memory` each worker would have responses of its own; use `sqlite`, PostgreSQL or "
+            f"{option}: with `--store memory` each worker would have responses of its own; use `sqlite`, PostgreSQL or "
             "`none`"
         )
-    check_engines(settings, place)
+    check_engines(settings, option)
     single = _SINGLE if has_engine_process(settings) else _SINGLE | _OF_ENGINE
     for setting in FIELDS:
         if setting.name in single and getattr(settings, setting.name) != setting.default:
-            raise SettingsError(f"{place}: {setting.flag} needs a port or files that only one process can have")
+            raise SettingsError(f"{option}: {setting.flag} needs a port or files that only one process can have")
 
 
-def check_engines(settings: Settings, place: str) -> None:
+def check_engines(settings: Settings, option: str) -> None:
     """Raise SettingsError for an engine that the workers can neither share nor each run for themselves.
 
-    place: prefix of the message.
+    option: the option that configures several processes, as the prefix of the message.
     """
     is_single = not settings.models.entries
     if settings.api_server_count is not None and not is_single:
-        raise SettingsError(f"{place}: an engine process serves one model, not those of `models`")
+        raise SettingsError(f"{option}: an engine process serves one model, not those of `models`")
     for model in [settings.for_entry(entry).model for entry in settings.models.entries] or [settings.model]:
         try:
             kind, _ = parse_model(model)
@@ -196,7 +196,7 @@ def check_engines(settings: Settings, place: str) -> None:
                 "share; serve it without --workers, and put a server with several workers in front of it "
                 "(`dragoman serve http://HOST:PORT/v1 --workers N`)"
             )
-        raise SettingsError(f"{place}: {reason}")
+        raise SettingsError(f"{option}: {reason}")
 
 
 @dataclass(slots=True, eq=False)
