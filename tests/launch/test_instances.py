@@ -46,7 +46,7 @@ def test_events_and_transfers_of_instances_have_ports_of_their_own() -> None:
 
 
 def test_a_port_that_there_is_not_is_refused() -> None:
-    with pytest.raises(ValueError, match="2: there is no port 65536"):
+    with pytest.raises(ValueError, match="2: 65536 is not a valid port"):
         expand_instances(build_settings(port="65535", instances="2"))
 
 

@@ -55,9 +55,9 @@ def model_directory(path: Path, architecture: str, **more: object) -> Path:
         ("vllm", "`vllm` needs a model: vllm:DIRECTORY"),
         (
             "llama3",
-            "unknown engine or model `llama3`; a name of Ollama's library is none of the hub: find the model at ",
+            "unknown engine or model `llama3`; names of Ollama's library are not names of the hub: find the model at ",
         ),
-        ("qwen3:8b", "unknown engine or model `qwen3:8b`; a name of Ollama's library"),
+        ("qwen3:8b", "unknown engine or model `qwen3:8b`; names of Ollama's library"),
         ("mistral:latest", "https://huggingface.co/models and serve it as `org/name`"),
         ("/no/such/dir", "/no/such/dir does not exist; check the path, or serve `org/name` to download a model"),
         ("/no/models--org--name", "/no/models--org--name does not exist; to download it, serve org/name"),

@@ -1,7 +1,6 @@
-"""ASGI extensions of the server: a callback when the client disconnects, and pieces of a body written at once, without
-a coroutine.
+"""ASGI extensions of the server: a callback for disconnects of the client, and writing of body pieces without `await`.
 
-The callback needs no task that waits in `receive`:
+With the callback, no task has to wait in `receive`:
 
     on_disconnect = find_on_disconnect(scope)  # None if the server lacks it: wait for `http.disconnect` instead
     if on_disconnect is not None:
@@ -48,7 +47,7 @@ class DirectResponse(Protocol):
         ...
 
     def write(self, body: bytes) -> None:
-        """Write a piece of the body, after which others follow. Only where `can_write` is true."""
+        """Write a piece of the body that is not the last one. May be called only while `can_write` is true."""
         ...
 
 

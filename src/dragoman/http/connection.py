@@ -1,8 +1,8 @@
-"""A client's connection: splits bytes into requests, controls reading and enforces deadlines.
+"""A client's connection: splits bytes into requests, applies backpressure to the client and enforces deadlines.
 
     head ---> body ---> (responded) ---> head ...
       |         |            |
-      +---------+------------+--> closed: rejected, timed out, no keep-alive, disconnected
+      +---------+------------+--> closed: rejected, timed out, no keepalive, disconnected
 
 While a response is written the connection holds no parser, no headers and no timer. Bytes of a pipelined request are
 buffered up to a limit; then reading pauses, and the socket is polled for a disconnect.
@@ -36,11 +36,12 @@ T = TypeVar("T")
 
 
 class Deadlines(Generic[T]):
-    """Deadlines that all last `seconds`.
+    """A queue of deadlines with the same duration.
 
-    on_timeout: called with each item whose time has passed since `start`, unless `cancel` came first.
+    seconds: time from `start` to the deadline.
+    on_timeout: called with each item whose deadline has passed, unless `cancel` came first.
 
-    Equal durations expire in the order of their start, so the timer is set for the first item only.
+    Equal durations expire in the order of their start, so one timer, for the first item, is enough.
     """
 
     __slots__ = ("_due_times", "_loop", "_on_timeout", "_seconds", "_timer")
@@ -61,7 +62,7 @@ class Deadlines(Generic[T]):
 
     def cancel(self, item: T) -> None:
         """Cancel the item's deadline, if any."""
-        # The timer stays as it is: it fires once for nothing, instead of being rescheduled by every request.
+        # The timer is left running: one superfluous call is cheaper than rescheduling it for every request.
         self._due_times.pop(item, None)
 
     def _schedule(self) -> None:
@@ -129,7 +130,7 @@ class HttpConnection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
         self.transport = transport
         self.client, server = read_addresses(transport)
-        # One object for all connections of a listener: idle connections are many, and each would hold a tuple.
+        # One object for all connections of a listener: otherwise each of many idle connections would hold a tuple.
         self.server = self._context.intern_address(server)
         self.is_secure = transport.get_extra_info("sslcontext") is not None
         # Before `admit`, whose limit counts this connection too.
@@ -138,7 +139,7 @@ class HttpConnection(asyncio.Protocol):
         self._set_deadline(self._timeouts.head)
         if not self._context.admit(self._address):
             # Reject a connection above the limit: with a 503, or with a reset when the server is flooded.
-            # A reset costs no write and no lingering connection, which are what a flood would use up.
+            # A reset costs no write and no lingering connection, the resources that a flood exhausts.
             if self._context.is_flooded:
                 self.abort(hard=True)
             else:
@@ -155,11 +156,11 @@ class HttpConnection(asyncio.Protocol):
         self._disconnect_exchange()
 
     def eof_received(self) -> None:
-        """A half-closed connection counts as a disconnect: the transport closes."""
+        """Treat a half-closed connection as a disconnect, and close the transport."""
         self._close()
 
     def data_received(self, data: bytes) -> None:
-        # While the connection lingers, the rest of the client's input is read and dropped.
+        # While the connection lingers, the client's remaining input is read and dropped.
         if self._is_closing:
             return
         if self._body is not None:
@@ -202,7 +203,7 @@ class HttpConnection(asyncio.Protocol):
         if self._body is None:
             self._start_next_request() if keeps_alive else self._close()
         elif keeps_alive:
-            # The rest of this body is discarded, but the next request is behind it.
+            # The rest of this body is read and discarded, since the next request follows it.
             self._resume_reading()
             self._set_deadline(self._timeouts.linger)
         else:
@@ -220,7 +221,10 @@ class HttpConnection(asyncio.Protocol):
     # Parsing.
 
     def _feed_head(self, data: bytes) -> None:
-        """Parse `data` as all or part of a head, or more. Skips empty lines before the request line (RFC 9112, 2.2)."""
+        """Parse the next bytes of a head, and pass on those that follow it.
+
+        Empty lines before the request line are skipped (RFC 9112, 2.2).
+        """
         checked_bytes = len(self._buffer)
         data = self._buffer + data if checked_bytes else data.lstrip(b"\r\n")
         try:
@@ -252,11 +256,11 @@ class HttpConnection(asyncio.Protocol):
         if head.body is not None:
             self._body_until = self._context.loop.time() + self._context.limits.body_total
         self._exchange = exchange = HttpExchange(self, self._context, head)
-        # Before the rest of the input is read, so that the application can answer without waiting for a body.
+        # Before the remaining input is read, so that the application can respond without waiting for a body.
         exchange.start(self, head)
         if remaining_data:
             self.data_received(remaining_data)
-        # A client that awaits `100 Continue` sends nothing before the application reads, so its time does not run yet.
+        # A client that awaits `100 Continue` sends nothing before the application reads: its deadline starts then.
         elif head.body is not None and not exchange.is_awaiting_continue:
             self._begin_waiting_for_body()
 
@@ -268,10 +272,10 @@ class HttpConnection(asyncio.Protocol):
         Raises:
             BadRequest: the head is too large or malformed.
         """
-        # Only from where an end could begin in the earlier bytes: a head that arrives byte by byte must not cost
-        # quadratic time.
+        # The search starts where an end could begin in the earlier bytes: a head that arrives byte by byte must not
+        # cost quadratic time.
         end = data.find(HEAD_END, max(0, checked_bytes - len(HEAD_END) + 1)) + len(HEAD_END)
-        # `find` returns -1, which makes `end` less than the length of what was searched.
+        # If `find` returns -1, `end` is less than the length of the searched bytes.
         is_complete = end >= len(HEAD_END)
         limit = self._context.limits.max_head_bytes
         if (end if is_complete else len(data)) > limit:
@@ -285,22 +289,22 @@ class HttpConnection(asyncio.Protocol):
     def _feed_body(self, body: BodyReader, data: bytes) -> None:
         exchange = self._exchange
         try:
-            chunk, rest = body.feed(data)
+            chunk, pipelined_data = body.feed(data)
         except BadRequest as error:
-            # After the response has been completed there is nothing left to answer the error with.
+            # If the response is already complete, the error can no longer be reported.
             self._reject(error) if exchange is not None else self._close()
             return
-        if rest is not None:
+        if pipelined_data is not None:
             self._body = None
         if exchange is None:
-            if rest is not None:
-                self._buffer = rest
+            if pipelined_data is not None:
+                self._buffer = pipelined_data
                 self._start_next_request()
             return
-        exchange.feed(chunk, is_complete=rest is not None)
-        if rest is not None:
+        exchange.feed(chunk, is_complete=pipelined_data is not None)
+        if pipelined_data is not None:
             self._set_deadline(None)
-            self._buffer_pipelined(rest)
+            self._buffer_pipelined(pipelined_data)
             return
         limits = self._context.limits
         if exchange.unread_bytes > limits.max_buffered_bytes:
@@ -312,8 +316,7 @@ class HttpConnection(asyncio.Protocol):
         if self._deadline is not self._timeouts.body:
             self._begin_waiting_for_body()
         elif self._received_bytes >= limits.body_rate * limits.body:
-            # A client that sends just fast enough for every interval could still take hours: this bounds the whole
-            # body.
+            # A client that just meets the minimum rate could still take hours: `body_total` bounds the whole body.
             if self._context.loop.time() > self._body_until:
                 self.on_body_timeout()
             else:
@@ -340,7 +343,7 @@ class HttpConnection(asyncio.Protocol):
 
     def _reject(self, error: BadRequest) -> None:
         log.warning("Invalid HTTP request received: %s", error.message)
-        # A second status line inside of a response would be read as its body: the connection is cut instead.
+        # A second status line within a response would be read as its body: the connection is aborted instead.
         if self._exchange is not None and self._exchange.has_started:
             self._exchange.fail()
             return
@@ -351,15 +354,15 @@ class HttpConnection(asyncio.Protocol):
         self._linger()
 
     def _linger(self) -> None:
-        """Close after reading what the client still sends (RFC 9112, 9.6): otherwise a TCP reset could discard the
-        response.
+        """Half-close, and read what the client still sends before closing (RFC 9112, 9.6).
+
+        An immediate close could cause a TCP reset, which would discard the response.
         """
         # asyncio's TLS transports cannot be half-closed.
         if not self.transport.can_write_eof():
             self._close()
             return
         self._is_closing, self._body, self._buffer = True, None, b""
-        # Half-closing tells the client that the response is complete while what it still sends is read and dropped.
         self.transport.write_eof()
         self._resume_reading()
         self._set_deadline(self._timeouts.linger)
@@ -368,10 +371,10 @@ class HttpConnection(asyncio.Protocol):
         self._is_closing, self._body, self._buffer = True, None, b""
         self._set_deadline(None)
         self._disconnect_exchange()
-        # Close once: asyncio's TLS transport drops its protocol at the second close and fails on later calls.
+        # Closed only once: asyncio's TLS transport drops its protocol at the second close and fails on later calls.
         if not self.transport.is_closing():
             self.transport.close()
-            # asyncio closes the socket only when everything is sent, which is never if the client does not read.
+            # asyncio closes the socket only when everything is sent, which never happens if the client does not read.
             self._start_drain_deadline()
 
     def _disconnect_exchange(self) -> None:
@@ -410,7 +413,7 @@ class HttpConnection(asyncio.Protocol):
             self._timeouts.drain.start(self)
 
     def on_head_timeout(self) -> None:
-        """A connection that has sent nothing is closed without a response."""
+        """Reject the request with 408, or close without a response if no byte of it has arrived."""
         if self._buffer:
             self._reject(BadRequest(408, "The request's headers took too long."))
         else:
@@ -420,8 +423,10 @@ class HttpConnection(asyncio.Protocol):
         self._reject(BadRequest(408, "The request's body took too long."))
 
     def peek(self) -> None:
-        """Check for a disconnect while reading is paused. With more than `max_buffered_bytes` unread in the socket, the
-        end of the stream may be hidden; no real client pipelines that much, so it counts as disconnected.
+        """Check for a disconnect while reading is paused.
+
+        More than `max_buffered_bytes` unread in the socket may hide the end of the stream. No real client pipelines
+        that much, so such a client counts as disconnected.
         """
         is_pipelining = self._exchange is not None and self._body is None
         if has_disconnected(self.transport) or (
@@ -432,7 +437,7 @@ class HttpConnection(asyncio.Protocol):
             self._set_deadline(self._timeouts.peek)
 
     def on_drain_timeout(self) -> None:
-        """A slow client is not stalled: any progress starts a new deadline."""
+        """Abort a stalled connection. Any progress since the last check starts a new deadline instead."""
         if self.transport.get_write_buffer_size() < self._unsent_bytes:
             self._start_drain_deadline()
         else:
@@ -440,7 +445,12 @@ class HttpConnection(asyncio.Protocol):
 
 
 class ConnectionTimeouts:
-    """The deadlines of all connections, one queue per kind. drain: the client must read what was written."""
+    """The deadlines of all connections of a server, one queue per kind.
+
+    head, body, peek, linger: see `HttpLimits`.
+    idle: keepalive time between requests; uvicorn's `timeout_keep_alive`.
+    drain: time within which the client must read some of what was written; `HttpLimits.stall_timeout`.
+    """
 
     def __init__(self, context: ServerContext) -> None:
         loop, limits = context.loop, context.limits
@@ -469,7 +479,7 @@ class Http11ProtocolFactory:
         app_state: dict[str, Any],
         _loop: asyncio.AbstractEventLoop | None = None,
     ) -> HttpConnection:
-        # uvicorn's servers each have a state of their own: one factory may serve several, one after the other.
+        # Each server of uvicorn has its own state: one factory may serve several servers, one after the other.
         if self._per_server is None or self._per_server[0].state is not server_state:
             context = ServerContext(config, server_state, app_state, self._limits)
             self._per_server = context, ConnectionTimeouts(context)

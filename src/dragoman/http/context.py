@@ -1,4 +1,4 @@
-"""State that all connections of one server share, such as its limits, and what they need of asyncio and sockets."""
+"""State that all connections of one server share, its limits, and helpers for asyncio and sockets."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class HttpLimits(Struct, frozen=True):
     head_timeout: from the connection, or a later request's first byte, to the end of the headers.
     body: the interval in which a body must grow by `body * body_rate` bytes, or end.
     body_rate: minimum bytes per second, averaged over `body`.
-    body_total: from the body's first byte to its last.
+    body_total: from the end of the headers to the body's last byte.
     linger_timeout: how long the unread rest of a body is read and discarded.
     stall_timeout: how long a client may read nothing of what was written.
     peek: interval between disconnect checks while reading is paused.
@@ -77,7 +77,10 @@ class ServerContext:
         self._by_address: dict[str, int] = {}
 
     def admit(self, host: str | None) -> bool:
-        """Count a connection from `host` until `release`; return whether the limits allow it. None: a Unix socket."""
+        """Count a connection until `release`, and return whether the limits allow it.
+
+        host: the client's address; None for a Unix socket.
+        """
         if host is None or is_loopback(host):
             return len(self.connections) <= self.limits.connections
         count = self._by_address[host] = self._by_address.get(host, 0) + 1
@@ -118,7 +121,7 @@ class ServerContext:
             self.release(host)
             original_connection_lost(error)
 
-        # uvicorn's protocol takes the connection over and reports its end only to itself.
+        # uvicorn's protocol takes over the connection, so this server's `connection_lost` is no longer called.
         protocol.connection_lost = connection_lost
         return cast("asyncio.Protocol", protocol)
 
@@ -130,15 +133,15 @@ class ServerContext:
 
 
 class Wakeup:
-    """A stateless `asyncio.Event`: wakes only the tasks that wait when `notify_all` is called.
+    """A condition without a lock: `notify_all` wakes the tasks that wait at that moment.
 
-    It costs nothing while no task waits.
+    It holds no container while no task waits.
     """
 
     __slots__ = ("_waiters",)
 
     def __init__(self) -> None:
-        # The empty tuple is a constant of the interpreter: a connection without waiting tasks holds no container.
+        # A tuple: the empty one is a constant of the interpreter.
         self._waiters: tuple[asyncio.Future[None], ...] = ()
 
     async def wait(self) -> None:
@@ -161,9 +164,10 @@ class Wakeup:
 
 
 def read_addresses(transport: asyncio.BaseTransport) -> tuple[Address | None, Address | None]:
-    """Return the client's and the server's address in ASGI's form. Bypasses the transport, which would cache them.
+    """Return the client's and the server's address in ASGI's form.
 
-    A Unix socket is the server's address; its client has none.
+    The transport's `get_extra_info` is bypassed, since it caches addresses. For a Unix socket the server's address is
+    the path, and the client has none.
     """
     sock = transport.get_extra_info("socket")
     if sock is None:
@@ -180,7 +184,10 @@ def read_addresses(transport: asyncio.BaseTransport) -> tuple[Address | None, Ad
 
 
 def is_loopback(host: str) -> bool:
-    """host: in the form of `socket.getpeername`."""
+    """Whether an address is a loopback address.
+
+    host: in the form of `socket.getpeername`.
+    """
     return host.startswith(("127.", "::ffff:127.")) or host == "::1"
 
 
@@ -222,7 +229,10 @@ def reset_transport(transport: asyncio.Transport) -> None:
 
 
 def _build_address(sockname: tuple[str, int] | str, *, is_server: bool = False) -> Address | None:
-    """sockname: an address of the socket module; IPv6 tuples have more than two elements."""
+    """Convert an address of the socket module to ASGI's form.
+
+    sockname: IPv6 tuples have more than two elements.
+    """
     if isinstance(sockname, tuple):
         # Interned because many connections come from one host.
         return sys.intern(sockname[0]), sockname[1]

@@ -140,7 +140,7 @@ class HttpExchange:
         if self._connection is None:
             return
         self._detach()
-        # In an iteration of its own, as `OnDisconnect` promises: the callback may cancel the task that is running now.
+        # In its own iteration of the event loop, as `OnDisconnect` promises: the callback may cancel the running task.
         if self._disconnect_callback is not None:
             self._context.loop.call_soon(self._notify_disconnect)
 
@@ -174,8 +174,7 @@ class HttpExchange:
 
     async def receive(self) -> Message:
         connection = self._connection
-        # Only now: an application that rejects the request by its headers never asks for the body, and it is never
-        # sent.
+        # Sent only now: if the application rejects the request by its headers, the client never sends the body.
         if self._expects_continue and connection is not None:
             self._expects_continue = False
             connection.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
@@ -196,12 +195,11 @@ class HttpExchange:
             RuntimeError: the message is invalid in this state.
         """
         connection = self._connection
-        # Backpressure: the application waits for the client, and with it the engine's stream that it reads.
+        # Backpressure: while the client does not read, the application waits, and so does the engine's stream.
         while connection is not None and connection.is_write_paused:
             await connection.writable.wait()
             connection = self._connection
-        # As in other ASGI servers, what is sent after a disconnect is dropped: the application may not have noticed
-        # yet.
+        # As in other ASGI servers, messages after a disconnect are dropped: the application may not have noticed it.
         if connection is None:
             if self._is_complete:
                 raise RuntimeError(f"Unexpected ASGI message '{message['type']}': the response is complete.")
@@ -219,12 +217,12 @@ class HttpExchange:
 
     @property
     def can_write(self) -> bool:
-        """As `asgi_extensions.DirectResponse.can_write`."""
+        """Implements `asgi_extensions.DirectResponse.can_write`."""
         connection = self._connection
         return connection is not None and self._framing is not None and not connection.is_write_paused
 
     def write(self, body: bytes) -> None:
-        """As `asgi_extensions.DirectResponse.write`."""
+        """Implements `asgi_extensions.DirectResponse.write`."""
         connection, framing = self._connection, self._framing
         if connection is not None and framing is not None:
             self._write_piece(connection, framing, body, more_body=True)
@@ -242,7 +240,7 @@ class HttpExchange:
             connection.transport.write(data)
 
     def _write_head(self) -> None:
-        """Write the head alone: its body does not follow in the same iteration of the event loop."""
+        """Write the head without a piece of the body, if it is still held back."""
         head, self._pending_head = self._pending_head, b""
         if head and self._connection is not None:
             self._connection.transport.write(head)
@@ -260,7 +258,8 @@ class HttpExchange:
             keeps_alive=self.keeps_alive and not self._expects_continue,
         )
         self._framing, self.keeps_alive = response_head.framing, response_head.keeps_alive
-        # Nearly always the body or its first piece follows at once, and one system call writes both.
+        # Held back for one iteration of the event loop: the first piece of the body nearly always follows at once, and
+        # one system call writes both.
         self._pending_head = response_head.head
         self._context.loop.call_soon(self._write_head)
 
@@ -274,7 +273,7 @@ class HttpExchange:
         self._context.state.tasks.discard(task)
         connection, self._disconnect_callback = self._connection, None
         error = asyncio.CancelledError() if task.cancelled() else task.exception()
-        # A task that was cancelled because its client left is not an error of the application.
+        # A task that was cancelled because the client disconnected is not an error of the application.
         if error is not None and not (task.cancelled() and connection is None):
             log.error("Exception in ASGI application", exc_info=error)
         elif connection is not None:

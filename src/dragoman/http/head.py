@@ -1,4 +1,4 @@
-"""Request parsing: heads with llhttp in strict mode, and the end of bodies. Pure.
+"""Parsing of requests: heads with llhttp in strict mode, and the framing of bodies. Does no I/O.
 
 Rejects every head that two servers could interpret differently (request smuggling, RFC 9112, 11.2): a body has one
 length, given once.
@@ -17,6 +17,7 @@ from msgspec import Struct
 class BadRequest(Exception):
     """A request that the server rejects.
 
+    status: of the response.
     message: for the client and the log; contains nothing from the request.
     lines: extra header lines, each with its CRLF.
     """
@@ -32,10 +33,12 @@ _FORBIDDEN = re.compile(rb"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]|\r[^\n]|(?<!\r)\n|\n
 """Bytes that are invalid anywhere in a head."""
 _REQUEST_LINE = re.compile(rb"[^ \r\n]+ [^ \r\n]+ HTTP/[0-9]\.[0-9]\r\n")
 """RFC 9112, 3: single spaces and the protocol name HTTP only; llhttp also accepts RTSP and ICE."""
+# Scheme and authority of a request target in absolute form (RFC 9112, 3.2.2).
 _AUTHORITY = re.compile(rb"(https?)://([^/?#]*)", re.IGNORECASE)
 _DEFAULT_PORT = {b"http": b":80", b"https": b":443"}
 # At most 18 digits, which fit into a signed integer of 64 bits.
 _CONTENT_LENGTH = re.compile(rb"[0-9]{1,18}")
+# Sec-WebSocket-Key: 16 bytes in base64 (RFC 6455, 4.1).
 _KEY = re.compile(rb"[A-Za-z0-9+/]{22}==")
 _COMMON_NAMES = (
     b"accept", b"accept-encoding", b"accept-language", b"authorization", b"baggage", b"cache-control", b"connection",
@@ -51,9 +54,11 @@ _INTERNED_NAMES: Mapping[bytes, bytes] = {name: name for name in _COMMON_NAMES}
 _CONTROL_HEADERS = frozenset({b"connection", b"content-length", b"expect", b"transfer-encoding", b"upgrade"})
 """Headers that control the connection."""
 MAX_LINE = 1024
-"""Bytes of a chunk-size line."""
+"""Limit of a line of the chunked coding, bytes."""
 MAX_TRAILERS = 8 * 1024
+"""Limit of all trailers together, bytes."""
 
+# Size in hexadecimal digits, with optional extensions, and a trailer field (RFC 9112, 7.1).
 _CHUNK_SIZE_LINE = re.compile(rb"([0-9a-fA-F]{1,15})(?:;[\t\x20-\x7e\x80-\xff]*)?\r\n")
 _TRAILER_LINE = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+:[\t\x20-\x7e\x80-\xff]*\r\n")
 
@@ -90,7 +95,7 @@ class ChunkedReader:
         self._parse_next = ChunkedReader._parse_size
 
     def feed(self, data: bytes) -> tuple[bytes, bytes | None]:
-        """As `ContentLengthReader.feed`.
+        """Return the body's bytes in `data` and what follows the body, or None while the body is incomplete.
 
         Raises:
             BadRequest: the chunked coding is malformed.
@@ -105,7 +110,7 @@ class ChunkedReader:
                 continue
             end = data.find(b"\n", offset) + 1
             line = self._partial_line + data[offset : end or len(data)]
-            # Checked while the line is incomplete too: otherwise one without an end would be buffered as a whole.
+            # Incomplete lines are checked too: otherwise a line without an end would be buffered without limit.
             if len(line) > (2 if self._parse_next is ChunkedReader._parse_chunk_end else MAX_LINE):
                 raise BadRequest(400, "The body's chunks are malformed.")
             if not end:
@@ -126,7 +131,7 @@ class ChunkedReader:
 
     def _parse_chunk_end(self, line: bytes) -> bool:
         if line != b"\r\n":
-            raise BadRequest(400, "One of the body's chunks does not end where it says.")
+            raise BadRequest(400, "One of the body's chunks does not have the stated size.")
         self._parse_next = ChunkedReader._parse_size
         return False
 
@@ -212,7 +217,7 @@ def parse_head(data: bytes) -> RequestHead:
     # Interned, like the method below: both are held for as long as the response streams.
     version = sys.intern(parser.get_http_version())
     if version not in ("1.0", "1.1"):
-        raise BadRequest(505, "This server speaks HTTP/1.1.")
+        raise BadRequest(505, "This server supports HTTP/1.1.")
     if _REQUEST_LINE.match(data) is None:
         raise _build_malformed_error("Invalid request line")
     method = sys.intern(parser.get_method().decode("ascii"))
@@ -261,9 +266,9 @@ def check_partial_head(data: bytes, checked_bytes: int) -> None:
     Raises:
         BadRequest: the head is malformed.
     """
-    # One byte earlier: a pattern of two bytes may begin at the end of what was checked.
+    # The search starts one byte earlier: a match of two bytes may begin with the last checked byte.
     if _FORBIDDEN.search(data, max(0, checked_bytes - 1)) is not None:
-        # For the message: llhttp knows more precisely than the pattern what is wrong.
+        # llhttp's error message is more precise than the pattern.
         _run_parser(data)
         raise _build_malformed_error()
 
@@ -273,7 +278,7 @@ def _run_parser(data: bytes) -> tuple[_HeadCallbacks, httptools.HttpRequestParse
     parser = httptools.HttpRequestParser(callbacks)
     try:
         parser.feed_data(data)
-    # Raised for every request with `Upgrade`, also one that this server answers as an ordinary one.
+    # Raised for every request with `Upgrade`, even if this server ignores the header.
     except httptools.HttpParserUpgrade:
         pass
     except httptools.HttpParserError as error:
@@ -282,12 +287,15 @@ def _run_parser(data: bytes) -> tuple[_HeadCallbacks, httptools.HttpRequestParse
 
 
 def _build_malformed_error(reason: str = "") -> BadRequest:
-    """reason: llhttp's error message, or ""."""
+    """Build the error of a malformed request.
+
+    reason: llhttp's error message, or "".
+    """
     return BadRequest(400, f"The request is not well-formed HTTP/1.1{': ' if reason else ''}{reason}.")
 
 
 def check_websocket(head: RequestHead) -> None:
-    """Validate a WebSocket handshake (RFC 6455, 4.2.1): uvicorn's protocol leaves some invalid ones without a response.
+    """Validate a WebSocket handshake (RFC 6455, 4.2.1), since uvicorn does not respond to some invalid ones.
 
     Headers that describe a body are rejected, even for an empty body.
 
@@ -296,14 +304,14 @@ def check_websocket(head: RequestHead) -> None:
     """
     fields = dict(head.headers)
     if head.method != "GET":
-        raise BadRequest(400, "A WebSocket handshake is a GET.")
+        raise BadRequest(400, "A WebSocket handshake must be a GET request.")
     if b"content-length" in fields or b"transfer-encoding" in fields:
-        raise BadRequest(400, "A WebSocket handshake has no body.")
+        raise BadRequest(400, "A WebSocket handshake must not have a body.")
     if fields.get(b"sec-websocket-version") != b"13":
         lines = b"sec-websocket-version: 13\r\nupgrade: websocket\r\n"
-        raise BadRequest(426, "This server speaks version 13 of the WebSocket protocol.", lines)
+        raise BadRequest(426, "This server supports only version 13 of the WebSocket protocol.", lines)
     if _KEY.fullmatch(fields.get(b"sec-websocket-key", b"")) is None:
-        raise BadRequest(400, "A WebSocket handshake has a Sec-WebSocket-Key of 16 bytes in base64.")
+        raise BadRequest(400, "A WebSocket handshake needs a Sec-WebSocket-Key of 16 bytes in base64.")
 
 
 def _build_body_reader(control_headers: Mapping[bytes, list[bytes]], version: str) -> BodyReader | None:
@@ -312,9 +320,9 @@ def _build_body_reader(control_headers: Mapping[bytes, list[bytes]], version: st
     if codings:
         # Each of these has been used to smuggle requests past proxies that read them otherwise (RFC 9112, 11.2).
         if lengths or len(codings) > 1 or version == "1.0":
-            raise _build_malformed_error("Transfer-Encoding beside another one, beside Content-Length or in HTTP/1.0")
+            raise _build_malformed_error("Transfer-Encoding more than once, with Content-Length or in HTTP/1.0")
         if codings[0].lower() != b"chunked":
-            raise BadRequest(501, "The only transfer coding that this server takes is `chunked`.")
+            raise BadRequest(501, "The only transfer coding that this server supports is `chunked`.")
         return ChunkedReader()
     if not lengths:
         return None

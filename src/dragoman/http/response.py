@@ -1,7 +1,7 @@
-"""Response serialization: the head and the framing of the body. Pure.
+"""Serialization of responses: the head and the framing of the body. Does no I/O.
 
-An application that violates its own headers (such as Content-Length) gets a RuntimeError; the client never sees a
-truncated response as complete.
+If an application violates its own headers (such as Content-Length), a RuntimeError is raised in it, and the client
+never takes the truncated response for a complete one.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from http import HTTPStatus
 
 from msgspec import Struct
 
+# Header lines: a token, and a value without control characters (RFC 9110, 5.1 and 5.5).
 _HEADER_BLOCK = re.compile(rb"(?:[!#$%&'*+.^_`|~0-9A-Za-z-]+: [\t\x20-\x7e\x80-\xff]*\r\n)*")
-
 
 _PHRASES = {status.value: status.phrase for status in HTTPStatus}
 # Final statuses only: an application may not send an interim response (1xx).
@@ -28,20 +28,25 @@ class ChunkedFraming:
     __slots__ = ()
 
     def frame(self, body: bytes, more_body: bool) -> bytes:
-        """Serialize one piece of the body. more_body: whether another may follow."""
+        """Serialize one piece of the body.
+
+        more_body: whether another piece may follow.
+        """
         if more_body:
             return b"%x\r\n%b\r\n" % (len(body), body) if body else b""
         return b"%x\r\n%b\r\n0\r\n\r\n" % (len(body), body) if body else b"0\r\n\r\n"
 
 
 class ContentLengthFraming:
+    """A body of the length that Content-Length states."""
+
     __slots__ = ("_remaining",)
 
     def __init__(self, length: int) -> None:
         self._remaining = length
 
     def frame(self, body: bytes, more_body: bool) -> bytes:
-        """Raises RuntimeError: the body is longer or shorter than Content-Length."""
+        """Serialize one piece. Raises RuntimeError if the body is longer or shorter than Content-Length."""
         self._remaining -= len(body)
         if self._remaining < 0:
             raise RuntimeError("Response content longer than Content-Length")
@@ -51,7 +56,7 @@ class ContentLengthFraming:
 
 
 class CloseDelimitedFraming:
-    """The end of the connection ends the body: for HTTP/1.0, which has no chunked coding."""
+    """A body that ends with the connection, for HTTP/1.0, which has no chunked coding."""
 
     __slots__ = ()
 
@@ -60,7 +65,7 @@ class CloseDelimitedFraming:
 
 
 class HeadRequestFraming:
-    """The response to HEAD: the headers of a GET without the body."""
+    """The response to a HEAD request: the headers of a GET without the body."""
 
     __slots__ = ()
 
@@ -69,18 +74,18 @@ class HeadRequestFraming:
 
 
 class NoContentFraming:
-    """For a status without a body (204, 304)."""
+    """A response with a status that allows no body (204, 304)."""
 
     __slots__ = ()
 
     def frame(self, body: bytes, more_body: bool) -> bytes:  # noqa: ARG002
-        """Raises RuntimeError: there is a body."""
+        """Return b"". Raises RuntimeError if there is a body."""
         if body:
-            raise RuntimeError("Response content where its status allows none")
+            raise RuntimeError("Response content for a status that allows none")
         return b""
 
 
-# Stateless, so each is a singleton.
+# These framings have no state, so all responses share one instance of each.
 _CHUNKED, _CLOSE_DELIMITED, _HEAD_REQUEST, _NO_CONTENT = (
     ChunkedFraming(),
     CloseDelimitedFraming(),
@@ -137,11 +142,11 @@ def build_response_head(
             # Transfer-Encoding is dropped: the server chooses the framing.
             lines.append(b"%b: %b\r\n" % (name, value))
     block = b"".join(lines)
-    # Counted too: a value with a line break in it could be two valid lines (response splitting).
+    # The lines are counted too: a value with a line break could form two valid lines (response splitting).
     if block.count(b"\r\n") != len(lines) or _HEADER_BLOCK.fullmatch(block) is None:
         raise RuntimeError("A response's header is malformed")
     framing: Framing
-    # First: the response to HEAD keeps the Content-Length of a GET, which its empty body must not be checked against.
+    # HEAD comes first: its response keeps the Content-Length of a GET, which must not be enforced on the empty body.
     if method == "HEAD":
         framing = _HEAD_REQUEST
     elif status in (204, 304):
@@ -158,7 +163,7 @@ def build_response_head(
 
 
 def build_plain_response(status: int, text: str, common_lines: bytes) -> bytes:
-    """Serialize a complete response of the server itself, after which the connection closes."""
+    """Serialize a complete text response of the server itself, after which the connection closes."""
     body = text.encode()
     fields = [(b"content-type", b"text/plain; charset=utf-8"), (b"content-length", b"%d" % len(body))]
     response_head = build_response_head(status, fields, common_lines, method="GET", version="1.1", keeps_alive=False)

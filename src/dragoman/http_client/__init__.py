@@ -1,4 +1,4 @@
-"""An HTTP/1.1 client for streams: pooled connections, llhttp as the parser, and no coroutine for a piece of a body."""
+"""An HTTP/1.1 client for streamed responses: pooled connections, llhttp as the parser, pieces of a body by callback."""
 
 from .client import ClientTimeouts, HttpClient
 from .response import (

@@ -1,4 +1,4 @@
-"""The client: a pool of connections, and what is sent on them."""
+"""The HTTP client: sends requests on a pool of connections."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from .connection import ClientConnection, OriginRoute, build_route, open_connect
 from .response import ClientClosed, ConnectFailed, ConnectionLost, HttpResponse
 from .urls import ProxyRules, parse_url
 
+# A header line: a token, and a value without control characters (RFC 9110, 5.1 and 5.5).
 _HEADER = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+: [\t\x20-\x7e\x80-\xff]*")
 _IDEMPOTENT = frozenset({"GET", "HEAD", "OPTIONS", "PUT", "DELETE"})
 
@@ -20,9 +21,9 @@ _IDEMPOTENT = frozenset({"GET", "HEAD", "OPTIONS", "PUT", "DELETE"})
 class ClientTimeouts(Struct, frozen=True):
     """Timeouts in seconds.
 
-    connect: of each step of a connection: the name and TCP, a proxy's tunnel, TLS.
-    read: without any progress, until the first byte of a response and between its bytes.
-    idle: how long an unused connection is kept.
+    connect: limit for each step of a connection: name resolution and TCP, a proxy's tunnel, TLS.
+    read: limit without any progress, before the first byte of a response and between its bytes.
+    idle: how long an unused connection is kept open.
     """
 
     connect: float = 5.0
@@ -31,12 +32,12 @@ class ClientTimeouts(Struct, frozen=True):
 
 
 class HttpClient:
-    """Sends requests on pooled connections. Belongs to one event loop, and must be closed.
+    """Sends requests on pooled connections. It belongs to one event loop, and must be closed.
 
-    proxies: None takes them from the environment.
+    proxies: None means those of the environment.
     tls_context: None verifies servers against the system's certificates, or those of SSL_CERT_FILE or SSL_CERT_DIR.
-    uds: path of a Unix socket, to which all requests go.
-    max_idle: unused connections that are kept for each origin. Connections in use are not limited: callers are.
+    uds: path of a Unix socket, to which all requests are sent.
+    max_idle: unused connections that are kept for each origin. Connections in use are not limited.
     """
 
     def __init__(
@@ -76,10 +77,10 @@ class HttpClient:
         """Send a request, and return the response once its head has arrived. Redirects are not followed.
 
         headers: without Host, Content-Length and Accept-Encoding, which are added.
-        read_timeout: instead of the client's.
+        read_timeout: seconds; None means the client's.
 
-        A request that a kept connection loses without a response is sent once more, on a new connection, if that
-        cannot repeat its effect: its method is idempotent, or it had not been written completely.
+        If a reused connection is lost without a response, the request is sent once more on a new connection, provided
+        that this cannot repeat its effect: the method is idempotent, or the request had not been written completely.
 
         Raises:
             HttpClientError: the request has no response.
@@ -90,7 +91,7 @@ class HttpClient:
         lines = [f"{name}: {value}" for name, value in headers.items()]
         if route.is_forwarded and route.proxy is not None and route.proxy.authorization is not None:
             lines.append(f"proxy-authorization: {route.proxy.authorization}")
-        # A line break in a value would be a header of its own, and another request behind it.
+        # A line break in a value could smuggle in another header, or another request.
         for line in lines:
             if _HEADER.fullmatch(line) is None:
                 raise ValueError(f"the header {line.partition(':')[0]!r} is malformed")
@@ -102,7 +103,7 @@ class HttpClient:
         timeout = self._timeouts.read if read_timeout is None else read_timeout
         idle = self._idle.get(route, [])
         while idle:
-            # The connection that was used last: the others may expire.
+            # The most recently used connection, so that the others can expire.
             connection = idle.pop()
             if connection.idle_timer is not None:
                 connection.idle_timer.cancel()
@@ -113,7 +114,7 @@ class HttpClient:
             try:
                 return await connection.request(head, body, timeout)
             except ConnectionLost as error:
-                # RFC 9110, 9.2.2: a client must not repeat a request by itself whose effect it could repeat.
+                # RFC 9110, 9.2.2: a client must not automatically retry a request that is not idempotent.
                 if method not in _IDEMPOTENT and not error.is_untouched:
                     raise
                 break
@@ -125,8 +126,7 @@ class HttpClient:
         self._is_closed = True
         now = asyncio.get_running_loop().time()
         for timeout in self._connecting:
-            # Connections that are being opened belong to callers' tasks; an expired timeout ends them without
-            # cancelling those.
+            # Connections are opened in the callers' tasks; an expired timeout stops that without cancelling the tasks.
             timeout.reschedule(now)
         connections = list(self._routes)
         for connection in connections:
@@ -155,12 +155,12 @@ class HttpClient:
         self._routes[connection] = route
         if connection.transport.is_closing():
             connection.abort()
-            raise ConnectFailed("the server closed the connection at once")
+            raise ConnectFailed("the server closed the connection immediately")
         return connection
 
     def _find_tls_context(self) -> ssl.SSLContext:
         if self._tls_context is None:
-            import httpx2  # noqa: PLC0415 - for its choice of the system's certificates alone
+            import httpx2  # noqa: PLC0415 - only for its selection of the system's certificates
 
             self._tls_context = httpx2.create_ssl_context()
             self._tls_context.set_alpn_protocols(["http/1.1"])

@@ -1,10 +1,10 @@
-"""A connection to a server: writes requests, and splits what arrives into responses.
+"""A connection to a server: writes requests and reads responses, one at a time; and the functions that open one.
 
     idle ---> head ---> body ---> idle
       |         |         |
-      +---------+---------+---> closed: lost, silent, invalid, aborted, or not kept alive
+      +---------+---------+---> closed: lost, timed out, invalid, aborted, or no keepalive
 
-Bytes that no request has asked for close the connection: they could be taken for the next response.
+Unrequested bytes close the connection: they could be taken for the next response.
 """
 
 from __future__ import annotations
@@ -39,12 +39,13 @@ from .urls import Proxy, Url
 log = logging.getLogger(__name__)
 
 MAX_HEAD_BYTES = 100 * 1024
-"""Limit of a head, with the interim ones before it; and of what frames a body without being part of it, in a row."""
+"""Limit of a head together with interim responses before it, and of consecutive chunk framing without body bytes."""
 MAX_DRAINED_BYTES = 64 * 1024
-"""Limit of the rest of a response that is read and dropped to reuse its connection."""
+"""Limit of the remaining bytes of a response that are read and dropped to reuse its connection."""
 DRAIN_TIMEOUT = 1.0
+"""Seconds in which an unwanted response must end for its connection to be reused."""
 STAGGER = 0.25
-"""Seconds until the next address of a host is tried beside the one before (Happy Eyeballs, RFC 8305)."""
+"""Seconds until the next address of a host is tried in parallel (Happy Eyeballs, RFC 8305)."""
 
 AddressInfo = tuple[Any, Any, int, str, Any]
 
@@ -110,7 +111,7 @@ class ClientConnection(asyncio.Protocol):
     def is_usable(self) -> bool:
         """Whether an idle connection can take a request: the server has neither closed it nor sent anything.
 
-        The socket is asked, because the event loop may not have got round to it.
+        The socket is polled, because the event loop may not have processed its events yet.
         """
         if self.transport.is_closing():
             return False
@@ -118,7 +119,7 @@ class ClientConnection(asyncio.Protocol):
         if sock is None or sock.fileno() < 0:
             return False
         if hasattr(select, "poll"):
-            # Not `select`, which fails for descriptors above 1023.
+            # `select` fails for descriptors above 1023.
             poller = select.poll()
             poller.register(sock.fileno(), select.POLLIN)
             return not poller.poll(0)
@@ -138,7 +139,7 @@ class ClientConnection(asyncio.Protocol):
         self._has_received = self._is_draining = False
         self._timeout, self._last_progress = read_timeout, self._loop.time()
         self._deadline = self._loop.call_at(self._last_progress + read_timeout, self._on_deadline)
-        # One system call for the usual request; copying a large body would cost more than the second one.
+        # One system call for the usual request; for a large body a second call costs less than copying it.
         if len(body) < 16 * 1024:
             self.transport.write(data + body)
         else:
@@ -155,15 +156,15 @@ class ClientConnection(asyncio.Protocol):
             raise
 
     def abort(self) -> None:
-        """Close at once, so that the server sees that the response is not wanted."""
+        """Close the connection at once, which cancels a running request at the server."""
         self._end(None)
 
     # Callbacks of asyncio.
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
         self.transport = transport
-        # So that `pause_writing` and `resume_writing` tell whether a request has been written completely. With a limit
-        # of 0 asyncio's TLS would pause at every write and never resume.
+        # With these limits `pause_writing` and `resume_writing` show whether a request has been written completely.
+        # With a limit of 0 asyncio's TLS would pause at every write and never resume.
         transport.set_write_buffer_limits(1, 0)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -185,7 +186,7 @@ class ClientConnection(asyncio.Protocol):
         self._end(error)
 
     def eof_received(self) -> None:
-        """The server has sent all: the transport closes."""
+        """Let the transport close: the server sends nothing more."""
 
     def pause_writing(self) -> None:
         self._is_unsent = True
@@ -197,8 +198,7 @@ class ClientConnection(asyncio.Protocol):
         self._last_progress = self._loop.time()
         callbacks, response = self._callbacks, self._response
         if response is None or callbacks is None or self._parser is None:
-            # An answer to no request, a 408 before closing for example; read as the next response it would be given to
-            # the wrong caller.
+            # A response without a request, for example a 408 before closing. The next request would receive it.
             if self._head is None:
                 log.warning("a server sent %d bytes that were not requested", len(data))
                 self._end(None)
@@ -221,7 +221,7 @@ class ClientConnection(asyncio.Protocol):
             self._excess_head_bytes = 0
             if self._is_draining:
                 self._drained_bytes += len(piece)
-                # Reading the rest keeps the connection, but only a short rest is cheaper than a new connection.
+                # Draining keeps the connection, but a long remainder costs more than a new connection.
                 if self._drained_bytes > MAX_DRAINED_BYTES:
                     self._end(None)
                 return
@@ -229,7 +229,7 @@ class ClientConnection(asyncio.Protocol):
         else:
             self._excess_head_bytes += len(data)
             if self._excess_head_bytes > MAX_HEAD_BYTES:
-                self._end(InvalidResponse("the framing of the body is too large"))
+                self._end(InvalidResponse("the chunk extensions or trailers of the body are too large"))
 
     # Calls of the response.
 
@@ -271,7 +271,7 @@ class ClientConnection(asyncio.Protocol):
                 head, parser, callbacks = parse_response_head(data[:end])
                 data = data[end:]
                 self._head_bytes += end
-                # Bytes of another protocol would be read as a response.
+                # Bytes of another protocol would be parsed as a response.
                 if head.status == 101:
                     raise InvalidResponse("the server switched to another protocol")
                 if head.status >= 200:
@@ -285,7 +285,7 @@ class ClientConnection(asyncio.Protocol):
         self._response, self._parser, self._callbacks = response, parser, callbacks
         self._framing, self._keeps_alive, self._excess_head_bytes = head.framing, head.keeps_alive, 0
         if waiter is None or waiter.done():
-            # The request was cancelled in this iteration: nothing reads what would be buffered.
+            # The request was cancelled in this iteration of the event loop: nothing would read the body.
             self._end(None)
             return
         waiter.set_result(response)
@@ -294,16 +294,19 @@ class ClientConnection(asyncio.Protocol):
         elif data:
             self.data_received(data)
 
-    def _complete(self, response: HttpResponse, rest: bytes, *, is_exact: bool) -> None:
-        """The response has ended. is_exact: no bytes follow it."""
+    def _complete(self, response: HttpResponse, last_piece: bytes, *, is_exact: bool) -> None:
+        """Complete the response, and return the connection to the pool or close it.
+
+        is_exact: no bytes follow the response.
+        """
         if not is_exact:
-            self._end(InvalidResponse("the server sent more than the response"))
+            self._end(InvalidResponse("the server sent more bytes than the response contains"))
             return
         self._response = self._parser = self._callbacks = None
         self._set_deadline(None)
-        response.feed(rest, is_complete=True)
+        response.feed(last_piece, is_complete=True)
         self.resume_reading()
-        # A request that was not written completely is still on its way.
+        # If the request was not written completely, its remaining bytes would still be sent.
         if self._keeps_alive and not self._is_unsent and not self.transport.is_closing():
             self._on_idle(self)
         else:
@@ -312,7 +315,10 @@ class ClientConnection(asyncio.Protocol):
     # Closing and deadlines.
 
     def _end(self, error: HttpClientError | None) -> None:
-        """Close the connection. error: why the response, if any, is not complete."""
+        """Close the connection.
+
+        error: why the response, if any, is not complete.
+        """
         head, self._head = self._head, None
         response, self._response = self._response, None
         self._parser = self._callbacks = None
@@ -332,7 +338,7 @@ class ClientConnection(asyncio.Protocol):
             self._on_closed(self)
 
     def fail(self, error: HttpClientError) -> None:
-        """Close with an error of the client's own, such as `ClientClosed`."""
+        """Close the connection, and fail its request or response with `error`."""
         self._end(error)
 
     def _set_deadline(self, due: float | None) -> None:
@@ -341,12 +347,12 @@ class ClientConnection(asyncio.Protocol):
         self._deadline = None if due is None else self._loop.call_at(due, self._on_deadline)
 
     def _on_deadline(self) -> None:
-        """Time out unless there was progress. Per piece only the time is noted; the timer looks back."""
+        """Time out unless there was progress. Each piece only records its time: resetting a timer would cost more."""
         self._deadline = None
         due = self._last_progress + self._timeout
         unsent_bytes = self.transport.get_write_buffer_size()
         if unsent_bytes < self._unsent_bytes or (self._response is not None and self._response.has_unread):
-            # The server reads the request, or the consumer is behind.
+            # The server is still reading the request, or the consumer has not read all pieces.
             due = self._loop.time() + self._timeout
         if self._timeout and due > self._loop.time():
             self._unsent_bytes = unsent_bytes
@@ -361,6 +367,7 @@ class ClientConnection(asyncio.Protocol):
 class OriginRoute(Struct, frozen=True):
     """The destination of connections to an origin; the key of the pool.
 
+    proxy: None for a direct connection.
     uds: path of a Unix socket to connect to instead of the host.
     """
 
@@ -372,7 +379,7 @@ class OriginRoute(Struct, frozen=True):
 
     @property
     def is_forwarded(self) -> bool:
-        """Whether a proxy reads the requests: their target is the whole URL."""
+        """Whether a proxy forwards the requests: their target is then the whole URL (RFC 9112, 3.2.2)."""
         return self.proxy is not None and not self.is_tls
 
 
@@ -386,7 +393,9 @@ async def open_connection(
     find_tls_context: Callable[[], ssl.SSLContext],
     step_timeout: float,
 ) -> ClientConnection:
-    """Open a connection. step_timeout: seconds for each of its steps: the connection itself, a proxy's tunnel, TLS.
+    """Open a connection.
+
+    step_timeout: seconds for each step: name resolution and TCP, a proxy's tunnel, TLS.
 
     Raises:
         ConnectFailed: it could not be established.
@@ -430,7 +439,7 @@ async def _adopt_socket(
 
 
 class _TunnelProtocol(asyncio.Protocol):
-    """Reads a proxy's answer to CONNECT."""
+    """Reads a proxy's response to CONNECT."""
 
     def __init__(self, answer: asyncio.Future[bytes]) -> None:
         self._answer, self._buffer = answer, b""
@@ -454,7 +463,7 @@ async def _open_tunnel(
     context: ssl.SSLContext,
     step_timeout: float,
 ) -> ClientConnection:
-    """Connect through a proxy (RFC 9110, 9.3.6), then TLS with the host itself: the proxy sees no request."""
+    """Open a tunnel through a proxy (RFC 9110, 9.3.6), then TLS to the host itself: the proxy sees no request."""
     answer: asyncio.Future[bytes] = loop.create_future()
     protocol = _TunnelProtocol(answer)
     transport, _ = await _adopt_socket(
@@ -471,12 +480,12 @@ async def _open_tunnel(
         try:
             status = parse_response_head(received[:end])[0].status
         except HttpClientError as error:
-            raise ConnectFailed(f"the proxy's answer is invalid: {error}") from None
+            raise ConnectFailed(f"the proxy's response is invalid: {error}") from None
         if not 200 <= status < 300:
             raise ConnectFailed(f"the proxy returned HTTP {status}")
-        # Within the tunnel the client speaks first, so these bytes would be taken for the host's.
+        # In TLS the client sends first, so these bytes cannot be the host's but would be taken for them.
         if len(received) > end:
-            raise ConnectFailed("the proxy sent more than its answer")
+            raise ConnectFailed("the proxy sent bytes after its response")
         async with asyncio.timeout(step_timeout):
             tunnel = await loop.start_tls(transport, protocol, context, server_hostname=route.host)
     except BaseException:
@@ -491,14 +500,14 @@ async def _open_tunnel(
 
 
 async def _open_socket(loop: asyncio.AbstractEventLoop, host: str, port: int) -> socket.socket:
-    """Connect to the first address of a host that answers. Raises OSError."""
+    """Connect to the first address of a host that answers. Raises OSError if none does."""
     infos = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     if len(infos) == 1:
         return await _connect_socket(loop, infos[0])
     errors: list[BaseException] = []
     pending: set[asyncio.Task[socket.socket]] = set()
     connected: list[socket.socket] = []
-    # Families by turns: where one does not work, its addresses do not delay the other's.
+    # IPv6 and IPv4 addresses alternate: if one family does not work, its addresses do not delay the other's.
     first = [info for info in infos if info[0] == infos[0][0]]
     others = [info for info in infos if info[0] != infos[0][0]]
     untried = [info for pair in zip_longest(first, others) for info in pair if info is not None]

@@ -1,7 +1,7 @@
-"""Responses: heads parsed with llhttp in strict mode and validated, and bodies that are read in pieces.
+"""Responses: heads parsed with llhttp in strict mode and validated, bodies read in pieces, and the client's errors.
 
 A response whose body two clients could delimit differently is rejected (response splitting, RFC 9112, 6.3 and 11.1). A
-body is either awaited or handed to a receiver as it arrives; compressed ones are decoded in bounded pieces.
+body is either awaited, or passed to a receiver as it arrives. Compressed bodies are decoded in bounded pieces.
 """
 
 from __future__ import annotations
@@ -20,11 +20,13 @@ HEAD_END = b"\r\n\r\n"
 _PREFIX = b"HTTP/1."
 _STATUS_LINE = re.compile(rb"HTTP/1\.[01] [1-5][0-9]{2}(?: [\t\x20-\x7e\x80-\xff]*)?\r\n")
 _FORBIDDEN = re.compile(rb"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]|\r[^\n]|(?<!\r)\n|\n[\t ]")
-"""Bytes that are invalid anywhere in a head: bare CR and LF and folded lines among them."""
+"""Bytes that are invalid anywhere in a head, including bare CR, bare LF and folded lines."""
+# At most 18 digits, which fit into a signed integer of 64 bits.
 _CONTENT_LENGTH = re.compile(rb"[0-9]{1,18}")
 MAX_PIECE = 256 * 1024
-"""Decoded bytes that are held at once: a small piece can decode to a thousand times its size."""
+"""Limit of the decoded bytes that are held at once: a piece can decode to a thousand times its size."""
 _WINDOW = {"gzip": 31, "x-gzip": 31, "deflate": 15}
+"""zlib's `wbits` by content coding: the largest window; 16 is added for gzip's header."""
 MAX_BUFFERED_BYTES = 64 * 1024
 """Unread bytes of a body, above which reading from the connection pauses."""
 
@@ -32,17 +34,17 @@ MAX_BUFFERED_BYTES = 64 * 1024
 
 
 class HttpClientError(Exception):
-    """A request that has no response, or a response that is not complete."""
+    """The request got no response, or the response is not complete."""
 
 
 class ConnectFailed(HttpClientError):
-    pass
+    """The connection could not be established."""
 
 
 class ConnectionLost(HttpClientError):
-    """The connection ended.
+    """The connection was closed.
 
-    is_untouched: the request had not been written completely, and no byte of a response has arrived.
+    is_untouched: whether the request had not been written completely, and no byte of a response had arrived.
     """
 
     def __init__(self, message: str, *, is_untouched: bool = False) -> None:
@@ -51,22 +53,22 @@ class ConnectionLost(HttpClientError):
 
 
 class ResponseTimeout(HttpClientError):
-    pass
+    """There was no progress for the read timeout."""
 
 
 class InvalidResponse(HttpClientError):
-    pass
+    """The response is malformed or exceeds a limit."""
 
 
 class ClientClosed(HttpClientError):
-    pass
+    """The client was closed while the request was running."""
 
 
 # Heads.
 
 
 class BodyFraming(Enum):
-    """The four ways in which a body can end."""
+    """The way in which the end of a body is determined (RFC 9112, 6.3). NONE: there is no body."""
 
     NONE = "none"
     LENGTH = "length"
@@ -90,27 +92,27 @@ class ClientResponseHead(Struct, frozen=True):
 class ResponseCallbacks:
     """The callbacks of llhttp for one response; httptools defines the method names.
 
-    pieces: of the body; the caller takes them out.
-    headers: of the head, with lower-case names; trailers are dropped.
-    is_complete: the response has ended.
-    has_excess: more bytes follow it.
+    pieces: pieces of the body; the caller removes them.
+    headers: headers with lower-case names; trailers are dropped.
+    is_complete: whether the response has ended.
+    has_excess: whether more bytes follow the response.
     """
 
-    __slots__ = ("_in_head", "_n_begun", "headers", "is_complete", "on_body", "pieces")
+    __slots__ = ("_in_head", "_num_messages", "headers", "is_complete", "on_body", "pieces")
 
     def __init__(self) -> None:
         self.pieces: list[bytes] = []
         self.on_body = self.pieces.append
         self.headers: list[tuple[bytes, bytes]] = []
         self.is_complete = False
-        self._in_head, self._n_begun = True, 0
+        self._in_head, self._num_messages = True, 0
 
     @property
     def has_excess(self) -> bool:
-        return self._n_begun > 1
+        return self._num_messages > 1
 
     def on_message_begin(self) -> None:
-        self._n_begun += 1
+        self._num_messages += 1
 
     def on_header(self, name: bytes, value: bytes) -> None:
         if self._in_head:
@@ -132,7 +134,7 @@ def check_partial_head(data: bytes) -> None:
 def parse_response_head(
     data: bytes,
 ) -> tuple[ClientResponseHead, httptools.HttpResponseParser, ResponseCallbacks]:
-    """Parse a complete head, up to and including `HEAD_END`. The parser takes the body next.
+    """Parse a complete head, up to and including `HEAD_END`. Returns it with the parser, which continues with the body.
 
     Raises:
         InvalidResponse: the head is malformed, or does not delimit its body.
@@ -159,7 +161,7 @@ def parse_response_head(
         framing = BodyFraming.NONE
     elif codings:
         if lengths or version != "1.1" or codings != [b"chunked"]:
-            raise InvalidResponse("the response has an invalid Transfer-Encoding, or one beside a Content-Length")
+            raise InvalidResponse("the response has an invalid Transfer-Encoding, or one with a Content-Length")
         framing = BodyFraming.CHUNKED
     elif lengths:
         if len(lengths) > 1 or _CONTENT_LENGTH.fullmatch(lengths[0]) is None:
@@ -170,7 +172,7 @@ def parse_response_head(
     options = [option.strip().lower() for option in headers.get("connection", "").split(",")]
     keeps_alive = version == "1.1" and "close" not in options and framing is not BodyFraming.CLOSE
     if framing is BodyFraming.NONE and ({"content-length", "transfer-encoding"} & headers.keys()):
-        # A server that sends the body nevertheless would have it taken for the next response.
+        # If the server sends a body nevertheless, it would be taken for the next response.
         keeps_alive = False
     return ClientResponseHead(status, headers, framing, keeps_alive), parser, callbacks
 
@@ -179,7 +181,7 @@ def parse_response_head(
 
 
 class ContentDecoder:
-    """Decodes gzip, or deflate with the zlib header or without it, as old servers send it (RFC 9110, 8.4.1.2)."""
+    """Decodes gzip and deflate; also deflate without the zlib header, as some servers send it (RFC 9110, 8.4.1.2)."""
 
     __slots__ = ("_decompressor", "_has_begun", "_has_more", "_is_deflate", "_pending")
 
@@ -189,11 +191,11 @@ class ContentDecoder:
         self._pending, self._has_more = b"", False
 
     def feed(self, data: bytes) -> None:
-        """Add encoded bytes. Only after `take` has returned all that the earlier ones decode to."""
+        """Add encoded bytes. May be called only after `take` has returned b""."""
         self._pending += data
 
     def take(self) -> bytes:
-        """The next decoded bytes, at most `MAX_PIECE`; b"" if more input is needed. Raises InvalidResponse."""
+        """Return the next decoded bytes, at most `MAX_PIECE`; b"" if more input is needed. Raises InvalidResponse."""
         if not self._pending and not self._has_more:
             return b""
         data, self._pending = self._pending, b""
@@ -211,7 +213,7 @@ class ContentDecoder:
         return decoded
 
     def finish(self) -> None:
-        """The body has ended. Raises InvalidResponse if the compressed data has not."""
+        """Check that the compressed data ended with the body. Raises InvalidResponse if it did not."""
         if self._has_begun and not self._decompressor.eof:
             raise InvalidResponse("the compressed body was cut off")
 
@@ -222,13 +224,13 @@ class ContentDecoder:
         except zlib.error:
             if not self._is_deflate or not is_first:
                 raise
-            # `deflate` is the zlib format (RFC 9110, 8.4.1.2), but some servers send the raw one.
+            # `deflate` means the zlib format (RFC 9110, 8.4.1.2), but some servers send raw deflate data.
             self._decompressor = zlib.decompressobj(-15)
             return self._decompressor.decompress(data, MAX_PIECE)
 
 
 def build_decoder(content_encoding: str) -> ContentDecoder | None:
-    """The decoder of a body; None for one that is not encoded. Raises InvalidResponse for other codings."""
+    """Build the decoder of a body; None if the body is not encoded. Raises InvalidResponse for other codings."""
     coding = content_encoding.strip().lower()
     if coding in ("", "identity"):
         return None
@@ -240,7 +242,7 @@ def build_decoder(content_encoding: str) -> ContentDecoder | None:
 # Bodies.
 
 PieceReceiver = Callable[[bytes], bool]
-"""Takes a piece of a body; False leaves it to the consumer. Must not raise."""
+"""Called with a piece of a body; returns whether it was consumed. If not, `read` returns the piece. Must not raise."""
 
 
 class ResponseSource(Protocol):
@@ -251,15 +253,18 @@ class ResponseSource(Protocol):
     def resume_reading(self) -> None: ...
 
     def abandon(self, *, drain: bool) -> None:
-        """The rest of the response is not wanted. drain: it is about to end, and read and dropped until then."""
+        """Give up the response before its end.
+
+        drain: the response is about to end: read and drop the remaining bytes, to keep the connection.
+        """
         ...
 
 
 class HttpResponse:
-    """A response: the head has arrived. Must be closed.
+    """A response whose head has arrived. It has one consumer, which must close it.
 
-    It belongs to one consumer. While that awaits `read` and has set a receiver, pieces are handed to the receiver in
-    the callback of the transport: neither a future nor a coroutine is resumed for them.
+    While the consumer awaits `read` and has set a receiver, pieces are passed to the receiver in the callback of the
+    transport, without resuming a future or a coroutine.
     """
 
     __slots__ = (
@@ -295,19 +300,19 @@ class HttpResponse:
     # Calls of the consumer.
 
     def receive_directly(self, receiver: PieceReceiver) -> None:
-        """Hand pieces to `receiver` while `read` is awaited. Compressed bodies are not: decoding has limits to keep."""
+        """Pass pieces to `receiver` while `read` is awaited. Ignored for a compressed body, which `read` decodes."""
         if self._decoder is None:
             self._receiver = receiver
 
     def interrupt(self) -> None:
-        """End the call of `read` that is awaited: it returns b""."""
+        """Let the call of `read` that is being awaited return b""."""
         self._was_interrupted = True
         self._wake()
 
     async def read(self) -> bytes | None:
-        """The bytes of the body that have arrived since the last call, at least one; None at its end.
+        """Return the bytes of the body that have arrived since the last call, at least one; None at its end.
 
-        b"" is an interruption.
+        Returns b"" after `interrupt`.
 
         Raises:
             HttpClientError: the body is not complete.
@@ -343,7 +348,11 @@ class HttpResponse:
                 self._waiter = None
 
     async def read_all(self, max_bytes: int) -> bytes:
-        """The whole body, or a part of at least `max_bytes + 1` bytes of a longer one. Raises as `read`."""
+        """Return the whole body; of a body longer than `max_bytes`, at least the first `max_bytes + 1` bytes.
+
+        Raises:
+            HttpClientError: the body is not complete.
+        """
         pieces: list[bytes] = []
         size = 0
         while size <= max_bytes and (piece := await self.read()) is not None:
@@ -354,7 +363,7 @@ class HttpResponse:
     def close(self, *, drain: bool = False) -> None:
         """Release the connection. It is reused only if the response is complete.
 
-        drain: the rest of the body is not needed and about to end: read and drop it, within limits.
+        drain: the body is about to end: read and drop the remaining bytes, within limits, to reuse the connection.
         """
         self._is_closed = True
         self._receiver = None
@@ -367,11 +376,14 @@ class HttpResponse:
 
     @property
     def has_unread(self) -> bool:
-        """Whether the consumer is behind: a silent server is not to blame."""
+        """Whether the consumer has not read all pieces; then silence of the server is not a timeout."""
         return bool(self._pieces) or self._is_paused
 
     def feed(self, piece: bytes, *, is_complete: bool) -> None:
-        """Add a piece of the body. is_complete: it is the last; it may be empty."""
+        """Add a piece of the body.
+
+        is_complete: the piece is the last one; it may be empty.
+        """
         if is_complete:
             self._is_complete, self._source, self._is_paused = True, None, False
         if self._is_closed:
@@ -390,14 +402,14 @@ class HttpResponse:
             else:
                 self._pieces.append(piece)
                 self._size += len(piece)
-                # The reader is slower than the server: TCP's flow control then slows the server down.
+                # Backpressure: the consumer is slower than the server, and TCP's flow control slows the server down.
                 if self._size > MAX_BUFFERED_BYTES and self._source is not None and not self._is_paused:
                     self._is_paused = True
                     self._source.pause_reading()
         self._wake()
 
     def fail(self, error: Exception) -> None:
-        """The connection ended before the body, or the rest of it is invalid."""
+        """Fail the response: the connection was closed before the end of the body, or the body is invalid."""
         self._source = None
         if not self._is_complete:
             self._error = error

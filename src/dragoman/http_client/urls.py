@@ -1,7 +1,4 @@
-"""URLs: http, https, or of a Unix socket; and the proxy that one is requested through.
-
-Proxies are named by the variables of the environment (HTTP_PROXY, HTTPS_PROXY, NO_PROXY).
-"""
+"""http and https URLs, and the proxies for them from HTTP_PROXY, HTTPS_PROXY, ALL_PROXY and NO_PROXY."""
 
 from __future__ import annotations
 
@@ -23,7 +20,7 @@ _ASCII = "".join(map(chr, range(0x21, 0x7F)))
 class Url(Struct, frozen=True):
     """A parsed URL.
 
-    host: in lower case, as for a resolver.
+    host: in lower case, without the brackets of an IPv6 address.
     target: path and query, as in a request line.
     """
 
@@ -34,17 +31,17 @@ class Url(Struct, frozen=True):
 
     @property
     def authority(self) -> str:
-        """The value of Host: without the scheme's own port."""
+        """The value of the Host header: without the default port of the scheme."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return host if self.port == (443 if self.is_tls else 80) else f"{host}:{self.port}"
 
 
 @lru_cache(maxsize=256)
 def parse_url(text: str) -> Url:
-    """Parse an absolute URL without a user. What is not ASCII in its path and query is percent-encoded.
+    """Parse an absolute http or https URL. Characters of path and query that are not ASCII are percent-encoded.
 
     Raises:
-        ValueError: it is not such a URL.
+        ValueError: the URL is invalid, or has a user name.
     """
     parts = urlsplit(text)
     target = quote((parts.path or "/") + (f"?{parts.query}" if parts.query else ""), safe=_ASCII)
@@ -54,7 +51,7 @@ def parse_url(text: str) -> Url:
     if parts.scheme not in ("http", "https") or not host or parts.username is not None:
         raise ValueError(f"{parts.scheme}://{host} is not a valid http or https URL")
     if _VISIBLE.fullmatch(host) is None:
-        raise ValueError("a host's name has only visible characters")
+        raise ValueError("the host name contains invalid characters")
     is_tls = parts.scheme == "https"
     return Url(is_tls, host, parts.port or (443 if is_tls else 80), target)
 
@@ -62,8 +59,8 @@ def parse_url(text: str) -> Url:
 class Proxy(Struct, frozen=True):
     """An HTTP proxy.
 
-    is_tls: it is connected to over TLS.
-    authorization: value of Proxy-Authorization.
+    is_tls: whether the connection to the proxy uses TLS.
+    authorization: value of Proxy-Authorization; None without credentials.
     """
 
     is_tls: bool
@@ -78,7 +75,8 @@ class Proxy(Struct, frozen=True):
 class ProxyRules:
     """The proxies of an environment.
 
-    settings: as `urllib.request.getproxies` returns them: URLs by `http`, `https` and `all`; the exceptions by `no`.
+    settings: in the form of `urllib.request.getproxies`: URLs by `http`, `https` and `all`, the exceptions by `no`.
+        None means those of the environment.
 
     Raises:
         ValueError: a proxy's URL is invalid, or its scheme is not supported.
@@ -93,7 +91,9 @@ class ProxyRules:
                 continue
             parts = urlsplit(text if "://" in text else f"http://{text}")
             if parts.scheme not in _DEFAULT_PORTS or not parts.hostname:
-                raise ValueError(f"a proxy has the form http://HOST:PORT or https://HOST:PORT, not {parts.scheme}://")
+                raise ValueError(
+                    f"a proxy must have the form http://HOST:PORT or https://HOST:PORT, not {parts.scheme}://"
+                )
             authorization = None
             if parts.username is not None:
                 credentials = f"{unquote(parts.username)}:{unquote(parts.password or '')}".encode()
@@ -103,7 +103,7 @@ class ProxyRules:
         self._exceptions = [entry.strip().lower() for entry in variables.get("no", "").split(",") if entry.strip()]
 
     def find(self, url: Url) -> Proxy | None:
-        """The proxy of a URL; None: connect directly."""
+        """Return the proxy of a URL; None for a direct connection."""
         proxy = self._proxies.get("https" if url.is_tls else "http") or self._proxies.get("all")
         if proxy is None or any(_matches(entry, url) for entry in self._exceptions):
             return None
@@ -113,25 +113,25 @@ class ProxyRules:
 def _matches(entry: str, url: Url) -> bool:
     """Whether an entry of NO_PROXY names the URL's host.
 
-    As curl: `example.com` also names its subdomains, `.example.com` and `*.example.com` those alone; an address may
-    have a prefix length; `*` names every host. A port or a scheme restricts the entry.
+    As in curl, `example.com` includes its subdomains, while `.example.com` and `*.example.com` match only those. An
+    address may have a prefix length. `*` matches every host. A port or a scheme restricts the entry.
     """
     if entry == "*":
         return True
-    scheme, separator, rest = entry.rpartition("://")
+    scheme, separator, pattern = entry.rpartition("://")
     if separator and scheme not in ("all", "https" if url.is_tls else "http"):
         return False
     try:
         # An address or a network in CIDR notation, as Go and curl read NO_PROXY.
-        return ip_address(url.host) in ip_network(rest.strip("[]"), strict=False)
+        return ip_address(url.host) in ip_network(pattern.strip("[]"), strict=False)
     except ValueError:
         pass
-    host, separator, port = rest.rpartition(":")
+    host, separator, port = pattern.rpartition(":")
     if separator and port.isdigit() and (":" not in host or host.endswith("]")):
         if int(port) != url.port:
             return False
-        rest = host
-    rest = rest.strip("[]")
-    if rest.startswith(("*.", ".")):
-        return url.host.endswith(rest.removeprefix("*"))
-    return url.host == rest or url.host.endswith(f".{rest}")
+        pattern = host
+    pattern = pattern.strip("[]")
+    if pattern.startswith(("*.", ".")):
+        return url.host.endswith(pattern.removeprefix("*"))
+    return url.host == pattern or url.host.endswith(f".{pattern}")

@@ -1,7 +1,8 @@
-"""Downloads into the shared Hugging Face cache: resumed after a crash, checked against the checksums of the hub.
+"""Downloads into the shared Hugging Face cache: resumed after a crash, and checked against the hub's checksums.
 
-`huggingface_hub` starts an interrupted file again from its first byte (since version 1), and checks only its size.
-Large files are therefore downloaded here, with ranges, and verified; small files and links by `huggingface_hub`.
+Since version 1, `huggingface_hub` restarts an interrupted file from its first byte, and checks only its size. Large
+files are therefore downloaded with range requests and verified here. `huggingface_hub` downloads small files and
+creates the links.
 """
 
 from __future__ import annotations
@@ -23,10 +24,11 @@ from .repository import DownloadCancelled, download_from_modelscope, fetch_small
 
 CHUNK_BYTES = 1 << 20
 MAX_WORKERS = 4
-"""Concurrent downloads. One stream of the hub's CDN rarely fills a fast line; many annoy its rate limit."""
+"""Concurrent downloads. One stream of the hub's CDN rarely fills a fast line; many streams hit its rate limit."""
 MAX_ATTEMPTS = 5
 """Consecutive attempts without a single byte, after which a download fails."""
 RETRY_SECONDS = 1.0
+"""Delay after the first consecutive attempt without progress; the nth is followed by n times this delay."""
 TIMEOUT_SECONDS = 30.0
 """Time without a byte after which a connection counts as lost."""
 
@@ -34,11 +36,11 @@ TIMEOUT_SECONDS = 30.0
 class DownloadEvent(Struct, frozen=True):
     """Progress of a download.
 
-    status: what happens: `downloading`, `verifying` or `success`.
-    file: the path of the file; None for the whole.
-    digest: its SHA-256, where the hub has one.
-    completed, total: bytes of this file.
+    status: `downloading`, `verifying` or `success`.
     all_completed, all_total: bytes of all files.
+    file: the path of the file; None for an event of the whole download.
+    digest: the file's SHA-256; None if the hub does not state it.
+    completed, total: bytes of this file.
     """
 
     status: str
@@ -55,7 +57,7 @@ OnEvent = Callable[[DownloadEvent], None]
 
 
 class Digest(Protocol):
-    """A hash of hashlib, which has no public type."""
+    """A hash object of hashlib, which has no public type for it."""
 
     def update(self, data: bytes, /) -> None: ...
 
@@ -63,19 +65,23 @@ class Digest(Protocol):
 
 
 class _Download:
-    """One download: its progress, its cancellation, its HTTP client."""
+    """One download: its progress, its cancellation and its HTTP client.
+
+    cancelled: set to cancel the download.
+    retry_seconds: see `RETRY_SECONDS`.
+    """
 
     def __init__(self, plan: DownloadPlan, on_event: OnEvent, cancelled: threading.Event, retry_seconds: float) -> None:
         self._plan, self._on_event, self._cancelled, self._retry_seconds = plan, on_event, cancelled, retry_seconds
         self._storage = find_storage(plan.repository)
         self._completed = {file.path: 0 for file in plan.files}
         self._lock = threading.Lock()
-        import httpx2  # noqa: PLC0415 - servers without models of the hub do not need it
+        import httpx2  # noqa: PLC0415 - not needed by servers without models of a hub
 
         utils: Any = import_module("huggingface_hub.utils")
-        # Without compression: a range counts bytes of the encoded body, and a file resumed from one would be damaged.
+        # Without compression: a range counts bytes of the encoded body, so a resumed file would be damaged.
         headers = {**utils.build_hf_headers(library_name="dragoman"), "accept-encoding": "identity"}
-        # A redirect to another host, such as the CDN's, loses the token: httpx2 removes it.
+        # httpx2 removes the token from redirects to another host, such as the CDN.
         self._client = httpx2.Client(headers=headers, timeout=TIMEOUT_SECONDS, follow_redirects=True)
 
     def run(self, missing: Sequence[RepositoryFile]) -> None:
@@ -100,22 +106,22 @@ class _Download:
                 for future in futures:
                     future.result()
             except BaseException:
-                # The pool waits for its threads: without this the error would be reported only when the other files
-                # are complete.
+                # The pool waits for its threads: without the cancellation the error would be reported only when the
+                # other files are complete.
                 self._cancelled.set()
                 raise
-        # In order: the weights are linked last, so that a directory that has them has everything.
+        # In the order of the plan: weights are linked last, so a directory that contains them is complete.
         for file in missing:
             if file.sha256 is not None:
                 # Their blobs are in the cache by now, so huggingface_hub only links them.
                 fetch_small_file(self._plan.repository, self._plan.commit, file.path)
         if self._plan.revision != self._plan.commit:
-            # The commit of a branch or a tag is recorded only after everything is there.
+            # The commit of a branch or a tag is recorded only after all files are present.
             reference = self._storage / "refs" / self._plan.revision
             reference.parent.mkdir(parents=True, exist_ok=True)
             draft = reference.with_name(f"{reference.name}.{threading.get_ident()}.tmp")
             draft.write_text(self._plan.commit, encoding="ascii")
-            # Another process that reads the reference must not see a part of it.
+            # Replaced atomically: another process must not read a partial reference.
             draft.replace(reference)
         self._report("success")
 
@@ -142,7 +148,7 @@ class _Download:
             if not blob.exists():
                 with translate_errors(self._plan.repository):
                     self._fetch_verified(file, file.sha256, partial)
-                # Renamed only now, so that every blob in the shared cache is complete and verified.
+                # Renamed last, so that every blob in the shared cache is complete and verified.
                 partial.replace(blob)
         self._report("downloading", file, file.size)
 
@@ -152,7 +158,7 @@ class _Download:
         digest: Digest = hashlib.sha256()
         partial.touch()
         with partial.open("r+b") as output:
-            # The digest of what an earlier attempt has left: hashing it again is cheaper than downloading it again.
+            # The bytes of an earlier attempt: hashing them again is cheaper than downloading them again.
             while chunk := output.read(CHUNK_BYTES):
                 digest.update(chunk)
             if output.tell() > file.size:
@@ -164,7 +170,7 @@ class _Download:
                 try:
                     digest = self._fetch_rest(file, output, digest)
                 except TransportError:
-                    # An attempt that has made progress does not count: large files survive any number of interruptions.
+                    # Only attempts without progress count: a large file survives any number of interruptions.
                     failures = 0 if output.tell() > before else failures + 1
                     if failures >= MAX_ATTEMPTS:
                         raise
@@ -178,7 +184,10 @@ class _Download:
             )
 
     def _fetch_rest(self, file: RepositoryFile, output: BufferedRandom, digest: Digest) -> Digest:
-        """Append what is missing; return the digest of the whole. Ends early where the connection closes early."""
+        """Append the missing bytes to the file, and return the digest of the whole.
+
+        Returns early if the connection closes early.
+        """
         from huggingface_hub import hf_hub_url  # noqa: PLC0415 - takes a fifth of a second
 
         start = output.tell()
@@ -196,7 +205,7 @@ class _Download:
             for chunk in response.iter_bytes():
                 self._raise_if_cancelled()
                 output.write(chunk)
-                # So that a killed process loses no more than one chunk.
+                # A killed process then loses at most one chunk.
                 output.flush()
                 digest.update(chunk)
                 self._report("downloading", file, output.tell())
@@ -220,7 +229,7 @@ class _Download:
 
 
 def _restart(output: BufferedRandom) -> Digest:
-    """Empty a file; return the digest of nothing."""
+    """Empty a file, and return the digest of an empty file."""
     output.seek(0)
     output.truncate()
     return hashlib.sha256()
@@ -233,10 +242,10 @@ def download(
     *,
     retry_seconds: float = RETRY_SECONDS,
 ) -> None:
-    """Download what is missing of a plan. Blocking.
+    """Download the missing files of a plan. Blocking.
 
     Raises:
-        HubError: it cannot be downloaded; what has arrived is kept.
+        HubError: a file cannot be downloaded; the bytes that have arrived are kept.
         DownloadCancelled: `cancelled` was set.
     """
     cancelled = cancelled or threading.Event()
@@ -263,7 +272,7 @@ def download(
 
 
 def format_bytes(count: int) -> str:
-    """`4.2 GB`, in decimal units as the hub's pages have them."""
+    """Format a size in decimal units, such as `4.2 GB`, as the hub's pages do."""
     size = float(count)
     for unit in ("B", "kB", "MB", "GB"):
         if size < 1000:

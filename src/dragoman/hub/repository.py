@@ -1,6 +1,6 @@
-"""Repositories at one commit, from the hub or from the shared cache alone, and the models in that cache.
+"""Repositories at one commit, read from a hub or only from the shared cache, and the models in that cache.
 
-Hugging Face's unless a name says ModelScope.
+Functions without `modelscope` in their name are for the Hugging Face hub.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from .model_files import (
     translate_errors,
 )
 
+# Git commits (SHA-1) and checksums of files (SHA-256) in hexadecimal digits.
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 DEFAULT_REVISION = "main"
@@ -51,9 +52,9 @@ class Repository:
 
     id: `org/name`.
     revision: the branch, tag or commit that was requested.
-    directory: of this commit's files in the cache; need not exist.
-    is_remote: whether the hub may be asked for files that are not in the cache.
-    hub: that has it. Of ModelScope's repositories all configuration files are in the cache.
+    directory: the cache's directory for the files of this commit; need not exist.
+    is_remote: whether files that are not in the cache may be requested from the hub.
+    hub: the hub of the repository. With ModelScope, all configuration files are already in the cache.
     """
 
     id: str
@@ -65,10 +66,10 @@ class Repository:
     hub: Hub = "huggingface"
 
     def read(self, path: str) -> bytes | None:
-        """Read a small file, after downloading it if necessary; None if there is none.
+        """Read a small file, after downloading it if necessary; None if the repository has no such file.
 
         Raises:
-            HubError: it cannot be downloaded.
+            HubError: the file cannot be downloaded.
         """
         if not any(file.path == path for file in self.files):
             return None
@@ -120,9 +121,9 @@ def find_cached_repository(reference: ModelReference) -> Repository | None:
 
 
 def _read_tree(repository: str, commit: str) -> tuple[RepositoryFile, ...]:
-    """The list of files that huggingface_hub keeps of a commit; empty where it has none.
+    """Return the list of a commit's files that huggingface_hub has cached; () if there is none.
 
-    It tells a complete snapshot from one whose download was interrupted.
+    It distinguishes a complete snapshot from an interrupted download.
     """
     try:
         from huggingface_hub import get_cached_repo_tree  # noqa: PLC0415 - since version 2
@@ -137,10 +138,10 @@ def _read_tree(repository: str, commit: str) -> tuple[RepositoryFile, ...]:
 
 
 def open_repository(reference: ModelReference) -> Repository:
-    """Ask the hub for the commit of a revision and its files. Blocking; one request to the Hugging Face hub.
+    """Request the commit of a revision and its files from the hub. Blocking; one request to the Hugging Face hub.
 
     Raises:
-        HubError: it does not exist, is not accessible, or the hub cannot be reached.
+        HubError: the repository does not exist or is not accessible, or the hub cannot be reached.
     """
     if reference.hub == "modelscope":
         return _build_modelscope_repository(reference, *list_modelscope_files(reference), is_remote=True)
@@ -168,8 +169,8 @@ class UsageRecord(Struct, frozen=True, omit_defaults=True):
     """The last use of a model.
 
     used_at: Unix seconds.
-    engine: that served it.
-    max_model_len: its context length there, in tokens.
+    engine: the engine that served it.
+    max_model_len: its context length with that engine, in tokens.
     """
 
     used_at: float
@@ -180,10 +181,10 @@ class UsageRecord(Struct, frozen=True, omit_defaults=True):
 class LocalModel(Struct, frozen=True):
     """A model in the cache.
 
-    name: as in MODEL: `org/name`, or `org/name:QUANT` of a GGUF file.
+    name: the name for MODEL: `org/name`, or `org/name:QUANT` for a GGUF file.
     size: bytes of its files.
     revision: the branch or tag, or else the commit.
-    directory: of its files.
+    directory: the directory of its files.
     file: the GGUF file in it; None for safetensors.
     usage: None if this server never used it.
     """
@@ -198,7 +199,10 @@ class LocalModel(Struct, frozen=True):
 
 
 def list_local_models(state: Path) -> list[LocalModel]:
-    """List the models in the cache that have weights to load. state: the directory with the records of use."""
+    """List the models in the cache that have weights to load.
+
+    state: the directory with the usage records.
+    """
     from huggingface_hub import constants, scan_cache_dir  # noqa: PLC0415 - takes a fifth of a second
     from huggingface_hub.errors import CacheNotFound  # noqa: PLC0415 - as above
 
@@ -209,7 +213,7 @@ def list_local_models(state: Path) -> list[LocalModel]:
     records = _read_records(state)
     models: list[LocalModel] = []
     for repository in sorted(cache.repos, key=lambda repository: repository.repo_id):
-        # The cache is shared with data sets and spaces.
+        # The cache also contains data sets and spaces.
         if repository.repo_type != "model":
             continue
         for revision in repository.revisions:
@@ -232,12 +236,12 @@ def list_local_models(state: Path) -> list[LocalModel]:
 
 
 def remove_local_model(reference: ModelReference) -> int:
-    """Remove a model from the cache, with what is left of interrupted downloads. Return the bytes that it frees.
+    """Remove a model from the cache, with the remains of interrupted downloads. Return the number of bytes freed.
 
-    A quantization removes its files alone.
+    If the reference names a quantization, only the files of that quantization are removed.
 
     Raises:
-        HubError: it is not in the cache.
+        HubError: the model is not in the cache.
     """
     storage = find_storage(reference.repository)
     if not storage.is_dir():
@@ -262,7 +266,7 @@ def remove_local_model(reference: ModelReference) -> int:
 
 
 def note_use(state: Path, name: str, record: UsageRecord) -> None:
-    """Record the use of a model. The last of concurrent writers wins, which costs a date at most."""
+    """Record the use of a model. The last of concurrent writers wins: at most a date is lost."""
     records = {**_read_records(state), name: record}
     state.mkdir(mode=0o700, parents=True, exist_ok=True)
     draft = state / f".models.{secrets.token_hex(8)}"
@@ -274,11 +278,11 @@ def _read_records(state: Path) -> dict[str, UsageRecord]:
     try:
         return msgspec.json.decode((state / "models.json").read_bytes(), type=dict[str, UsageRecord])
     except (OSError, msgspec.DecodeError):
-        # Missing, or of another version: the dates are a convenience.
+        # The file is missing, or was written by another version. The dates are only informative.
         return {}
 
 
-# Repositories of ModelScope, by its own package `modelscope`, into its own cache.
+# Repositories of ModelScope: its package `modelscope` downloads them into its own cache.
 
 
 def _build_modelscope_repository(
@@ -300,7 +304,7 @@ def find_modelscope_files(reference: ModelReference) -> tuple[Path, tuple[Reposi
             reference.repository, _get_modelscope_revision(reference), local_files_only=True
         )
     except Exception:
-        # Which error means that nothing is there differs between versions.
+        # The type of the error for a missing model differs between versions.
         return None
     directory = Path(path)
     files = tuple(
@@ -312,10 +316,12 @@ def find_modelscope_files(reference: ModelReference) -> tuple[Path, tuple[Reposi
 
 
 def list_modelscope_files(reference: ModelReference) -> tuple[Path, tuple[RepositoryFile, ...]]:
-    """Ask ModelScope for the files of a model, and download its configuration. Return the directory and the files.
+    """Request the list of a model's files from ModelScope, and download its configuration.
+
+    Returns: the directory and the files.
 
     Raises:
-        HubError: the model does not exist, or cannot be reached.
+        HubError: the model does not exist, or ModelScope cannot be reached.
     """
     library, revision = _import_modelscope(), _get_modelscope_revision(reference)
     with _translate_modelscope_errors(reference.repository):
@@ -326,7 +332,7 @@ def list_modelscope_files(reference: ModelReference) -> tuple[Path, tuple[Reposi
             for entry in entries
             if entry.get("Type") != "tree" and is_inside(entry["Path"])
         )
-        # The download of what is small gives the directory. It comes first, so that weights are never there without it.
+        # Downloading the small files returns the directory. They come first, so that weights never lack their metadata.
         small = [file.path for file in files if file.path.endswith((*METADATA_SUFFIXES, ".md"))]
         directory = library.snapshot_download(reference.repository, revision, allow_file_pattern=small or ["README.md"])
     return Path(directory), files
@@ -336,7 +342,7 @@ def download_from_modelscope(plan: DownloadPlan, on_progress: OnProgress, cancel
     """Download the files of a plan. Blocking.
 
     Raises:
-        HubError: they cannot be downloaded.
+        HubError: a file cannot be downloaded.
         DownloadCancelled: `cancelled` was set.
     """
     library = _import_modelscope()
@@ -352,7 +358,7 @@ def download_from_modelscope(plan: DownloadPlan, on_progress: OnProgress, cancel
 
     paths = [file.path for file in plan.find_missing()]
     with _translate_modelscope_errors(plan.repository):
-        # The projector first: a directory that has the model has everything.
+        # The projector comes first, so that a directory that contains the model is complete.
         for group in ([path for path in paths if path == plan.projector], paths):
             try:
                 if group:
@@ -371,7 +377,7 @@ def _get_modelscope_revision(reference: ModelReference) -> str:
     return reference.revision or MODELSCOPE_REVISION
 
 
-def _import_modelscope() -> Any:  # noqa: ANN401 - it has no types
+def _import_modelscope() -> Any:  # noqa: ANN401 - the package has no types
     if find_spec("modelscope") is None:
         raise HubError("`modelscope:` needs the package modelscope, which is not installed: pip install modelscope")
     return import_module("modelscope")

@@ -1,4 +1,4 @@
-"""An application for a program that brings its own server, or its own engines."""
+"""Embedding in other programs: an ASGI application for a program with its own server, or with its own engines."""
 
 from __future__ import annotations
 
@@ -26,10 +26,15 @@ def create_app(
     engines: Mapping[str, SupportedEngine] | None = None,
     **settings: Any,  # noqa: ANN401 - each has its own type, see docs/embedding.md
 ) -> Application:
-    """An ASGI application that serves MODEL, as the command does, or these engines, each under its name.
+    """Build an ASGI application that serves MODEL, as the command does, or the given engines.
 
-    settings: as on the command line, with underscores; the environment is not read. Its lifespan starts and stops the
-    engines: the code that mounts it passes `lifespan=app.lifespan` to the outer application. Raises SettingsError.
+    engines: engines by the name under which each is served.
+    settings: as on the command line, with underscores. The environment is not read.
+
+    The application's lifespan starts and stops the engines: code that mounts it passes `lifespan=app.lifespan` to the
+    outer application.
+
+    Raises: SettingsError.
     """
     read_settings, build = resolve_models(model, engines, settings)
     if read_settings.instances.items:
@@ -39,7 +44,7 @@ def create_app(
     models = build(read_settings, SystemClock())
     secret = load_secret_key(read_settings, os.environ) or secrets.token_bytes(32)
     store = build_store(read_settings, os.environ)
-    # The address that the outer application listens on is unknown: the page is off unless it is asked for.
+    # The address that the outer application listens on is unknown: the web page is off unless it is enabled.
     read_settings = msgspec.structs.replace(read_settings, ui=bool(read_settings.ui))
     limits_store = build_limits_store(read_settings, os.environ)
     return build_application(read_settings, models, secret, store, limits_store=limits_store, requires_lifespan=True)
@@ -52,9 +57,12 @@ def resolve_models(
     *,
     in_background: bool = False,
 ) -> tuple[Settings, ModelsBuilder]:
-    """The settings, and what makes the models. Raises SettingsError.
+    """Return the settings, and the function that builds the models.
 
-    model, engines, settings: as of `create_app`. in_background: as of `build_models`.
+    model, engines, settings: see `create_app`.
+    in_background: see `build_models`.
+
+    Raises: SettingsError.
     """
     if engines is None:
         read_settings = load_keywords({**settings, "model": model})
@@ -66,7 +74,7 @@ def resolve_models(
         raise SettingsError("engines: at least one engine is needed")
     read_settings = load_keywords(settings)
     if read_settings.served_model_name and len(engines) > 1:
-        raise SettingsError("served_model_name: several engines have the names under which they are given")
+        raise SettingsError("served_model_name: with several engines, each is served under its key in `engines`")
     return read_settings, lambda settings, clock: _build_engine_models(engines, settings, clock)
 
 

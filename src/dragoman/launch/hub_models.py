@@ -1,7 +1,7 @@
-"""`org/name[:quant][@revision]` and `hf:...`: models of the Hugging Face hub, and of ModelScope.
+"""Models of the Hugging Face hub (`org/name[:quant][@revision]`, `hf:...`) and of ModelScope (`modelscope:...`).
 
-The engine is chosen from the list of files, before anything but the configuration is downloaded. A model whose files
-are all in the cache is loaded without a request to the hub.
+The engine is chosen from the list of files, after only the configuration has been downloaded. If all files are in the
+cache, the model is loaded without a request to the hub.
 """
 
 from __future__ import annotations
@@ -60,12 +60,13 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 STEP_PERCENT = 10
+"""Progress between two lines, where there is no progress bar."""
 
 
 class DownloadDisplay:
-    """The progress of one download. Entered as a context manager, it draws a bar if standard error is a terminal.
+    """Shows the progress of one download. As a context manager, it draws a bar if standard error is a terminal.
 
-    print_line: prints a line elsewhere; by default it is logged.
+    print_line: prints a line if there is no bar; by default it is logged.
     """
 
     def __init__(self, name: str, print_line: Callable[[str], None] = log.info) -> None:
@@ -77,7 +78,7 @@ class DownloadDisplay:
     def __enter__(self) -> None:
         if not sys.stderr.isatty():
             return
-        from rich.console import Console  # noqa: PLC0415 - it costs a tenth of a second
+        from rich.console import Console  # noqa: PLC0415 - takes a tenth of a second to import
         from rich.progress import (  # noqa: PLC0415 - as above
             BarColumn,
             DownloadColumn,
@@ -111,19 +112,20 @@ class DownloadDisplay:
 
 
 _HOSTS = ("https://huggingface.co/", "https://hf.co/", "huggingface.co/", "hf.co/")
-"""What precedes the name in a browser's address, and in Ollama's names of models of the hub."""
+"""Prefixes of a model's name in URLs of the hub, and in Ollama's names of the hub's models."""
 ENGINES_WITH_REPOSITORY = ("transformers", "vllm", "mlx", "encoder", "tiny", "llamacpp")
-
+"""Engines that run models of a hub, as in `transformers:org/name`."""
 
 _Select = Callable[[str, tuple[RepositoryFile, ...]], tuple[RepositoryFile, ...]]
-"""Selects files of a repository; its name is for messages."""
+"""Selects files of a repository. The first argument is the repository's name, for messages."""
 
 
 class PreparedModel(Struct, frozen=True):
     """A model of a hub whose files and engine are known.
 
-    name: in the API.
-    settings: with the path that the files have after the download instead of the reference.
+    name: the model's name in the API.
+    settings: the settings with the path of the downloaded files instead of the reference.
+    choice: the engine, and why it was chosen.
     """
 
     name: str
@@ -133,30 +135,32 @@ class PreparedModel(Struct, frozen=True):
 
 
 def find_reference(model: str, revision: str | None = None) -> tuple[ModelReference, str | None] | None:
-    """Parse MODEL as the name of a model of the hub, and the engine that it names; None if it is something else.
+    """Parse MODEL as the name of a model of a hub.
+
+    Returns: the reference and the engine that MODEL names, if any; None if MODEL is something else.
 
     Raises:
-        HubError: `hf:`, `modelscope:` or the hub's host precedes something else.
+        HubError: the text after `hf:`, `modelscope:` or the hub's host is not the name of a model.
     """
     host = next((host for host in _HOSTS if model.startswith(host)), None)
     if host is not None and not Path(model).exists():
         return parse_reference(model.removeprefix(host).rstrip("/"), revision), None
-    kind, _, rest = model.partition(":")
-    if kind == "hf" and rest:
-        return parse_reference(rest.removeprefix("//"), revision), None
-    if kind == "modelscope" and rest:
-        return msgspec.structs.replace(parse_reference(rest, revision), hub="modelscope"), None
+    kind, _, name = model.partition(":")
+    if kind == "hf" and name:
+        return parse_reference(name.removeprefix("//"), revision), None
+    if kind == "modelscope" and name:
+        return msgspec.structs.replace(parse_reference(name, revision), hub="modelscope"), None
     engine = "llamacpp" if kind == "gguf" else kind
-    if engine in ENGINES_WITH_REPOSITORY and rest:
-        return (parse_reference(rest, revision), engine) if looks_like_repository(rest) else None
+    if engine in ENGINES_WITH_REPOSITORY and name:
+        return (parse_reference(name, revision), engine) if looks_like_repository(name) else None
     return (parse_reference(model, revision), None) if looks_like_repository(model) else None
 
 
 def prepare_pull(settings: Settings, reference: ModelReference, engine: str | None) -> PreparedModel:
-    """As `prepare_model`, to download: the hub is asked for the newest commit, and the engine need not be installed.
+    """Prepare a model for download only: as `prepare_model`, but with the hub's newest commit and without the engine.
 
-    Where no engine is installed that supports it, the choice has an empty engine, and the reason says what to do. So
-    has a LoRA adapter, which is served with its base model.
+    If no installed engine supports the model, the choice has an empty engine, and its reason says what to do. The same
+    applies to a LoRA adapter, which is served with its base model.
     """
     repository = open_repository(reference)
     if not is_adapter(repository.files):
@@ -169,10 +173,10 @@ def prepare_pull(settings: Settings, reference: ModelReference, engine: str | No
 def prepare_model(settings: Settings, reference: ModelReference, engine: str | None) -> PreparedModel:
     """Choose the files and the engine of a model. Blocking; without requests if all files are in the cache.
 
-    engine: that MODEL names; None chooses one.
+    engine: the engine that MODEL names; None chooses one.
 
     Raises:
-        HubError: there is no such model, or nothing of it can be loaded.
+        HubError: there is no such model, or none of its files can be loaded.
         ValueError: the engine is not installed, or does not support the model.
     """
     cached = find_cached_repository(reference)
@@ -180,10 +184,10 @@ def prepare_model(settings: Settings, reference: ModelReference, engine: str | N
         try:
             prepared = _prepare(settings, reference, engine, cached)
         except HubError:
-            # Incomplete: an interrupted download, or another quantization.
+            # The cache is incomplete: an interrupted download, or only another quantization.
             prepared = None
         if prepared is not None and not prepared.plan.find_missing():
-            # A GGUF file, which is the plan's entry, contains its tokenizer.
+            # A GGUF file (the plan's entry) contains its tokenizer.
             plan = prepared.plan
             if plan.entry is not None or any(file.path == "tokenizer.json" for file in plan.files):
                 return prepared
@@ -211,7 +215,7 @@ def _prepare(
             repository.revision,
             repository.commit,
             repository.directory,
-            # The model last: a directory that has it has everything.
+            # The model comes last, so that a directory that contains it is complete.
             (*(() if projector is None else (projector,)), *reversed(model.files)),
             entry=model.files[0].path,
             projector=None if projector is None else projector.path,
@@ -260,7 +264,7 @@ def _plan_safetensors(
             choice = choose_engine(config, f"{reference.repository}: config.json", plan.weights_size)
         except ValueError as error:
             choice = EngineChoice("", str(error))
-    # Read for their effect: the files are then in the cache, where the engine looks for pooling and normalization.
+    # Reading downloads the files into the cache, where the engine looks for pooling and normalization.
     if choice.engine == "encoder":
         for file in repository.files:
             if file.path in ("modules.json", "sentence_bert_config.json") or file.path.endswith("/config.json"):
@@ -276,11 +280,11 @@ def _plan_safetensors(
 
 
 def download_prepared(prepared: PreparedModel, progress: LoadProgress) -> None:
-    """Download what is missing of a model. Blocking.
+    """Download the missing files of a model. Blocking.
 
     Raises:
-        HubError: it cannot be downloaded.
-        EngineError: it was cancelled.
+        HubError: a file cannot be downloaded.
+        EngineError: the download was cancelled.
     """
     plan, display = prepared.plan, DownloadDisplay(prepared.name)
 
@@ -304,7 +308,10 @@ def download_prepared(prepared: PreparedModel, progress: LoadProgress) -> None:
 def build_prepared(
     prepared: PreparedModel, progress: LoadProgress, build: Callable[[Settings], ServedModel]
 ) -> ServedModel:
-    """Build a downloaded model, and record its use. Blocking. build: builds it from settings with a path."""
+    """Build a downloaded model, and record its use. Blocking.
+
+    build: builds a model from settings with a path.
+    """
     choice, commit = prepared.choice, prepared.plan.commit
     progress.phase = "loading"
     log.info("%s: loading commit %s with the engine %s: %s", prepared.name, commit, choice.engine, choice.reason)
@@ -320,25 +327,25 @@ def resolve_paths(settings: Settings) -> Settings:
     """Download the simulator's tokenizer and the adapters that settings name, and replace names by paths. Blocking.
 
     Raises:
-        HubError: one cannot be downloaded.
+        HubError: a file cannot be downloaded.
     """
     changed: dict[str, object] = {}
     is_simulated = settings.model.partition(":")[0] == "sim"
-    if is_simulated and settings.tokenizer is not None and (found := find_reference(settings.tokenizer)) is not None:
-        changed["tokenizer"] = str(_fetch_part(found[0], select_tokenizer_files))
+    if is_simulated and settings.tokenizer is not None and (parsed := find_reference(settings.tokenizer)) is not None:
+        changed["tokenizer"] = str(_fetch_part(parsed[0], select_tokenizer_files))
     if settings.lora_modules:
         adapters = [read_adapter(text) for text in settings.lora_modules]
         changed["lora_modules"] = tuple(
             text
-            if (found := find_reference(adapter.path)) is None
-            else f"{adapter.name}={_fetch_part(found[0], select_adapter_files)}"
+            if (parsed := find_reference(adapter.path)) is None
+            else f"{adapter.name}={_fetch_part(parsed[0], select_adapter_files)}"
             for text, adapter in zip(settings.lora_modules, adapters, strict=True)
         )
     return msgspec.structs.replace(settings, **changed) if changed else settings
 
 
 def _fetch_part(reference: ModelReference, select: _Select) -> Path:
-    """Download some files of a repository; return their directory. No request if they are in the cache."""
+    """Download some files of a repository, and return their directory. Sends no request if they are in the cache."""
     cached = find_cached_repository(reference)
     if cached is not None:
         try:
@@ -371,11 +378,11 @@ def _plan_part(
 
 
 _INTERVAL_BYTES = 16 << 20
-"""Bytes of a file between two reports."""
+"""Bytes of a file between two progress reports."""
 
 
 class HubPuller:
-    """Downloads models into the shared cache. They can be served after a restart with MODEL, or by a settings file."""
+    """Downloads models into the shared cache. To serve one, set it as MODEL or in the settings file, and restart."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
@@ -383,20 +390,20 @@ class HubPuller:
     async def pull(self, model: str) -> AsyncGenerator[PullProgress]:
         """Download a model, and report the progress. Closing the generator cancels the download.
 
-        model: `org/name[:quant][@revision]`, also with `hf:` or `hf.co/` before it.
+        model: `org/name[:quant][@revision]`, optionally after `hf:` or `hf.co/`.
 
         Raises:
-            NotFound: MODEL is no name of the hub.
+            NotFound: `model` is not a name of the hub.
             RequestError: there is no such model, or it cannot be loaded.
             EngineError: the download failed.
         """
         yield PullProgress("pulling manifest")
         try:
-            # Ollama's name of the default.
-            found = find_reference(model.removesuffix(":latest"))
-            if found is None:
+            # `latest` is Ollama's default tag.
+            parsed = find_reference(model.removesuffix(":latest"))
+            if parsed is None:
                 raise NotFound(f"`{model[:100]}` is not a model of the hub; write `org/name` or `org/name:QUANT`.")
-            prepared = await asyncio.to_thread(prepare_pull, self._settings, *found)
+            prepared = await asyncio.to_thread(prepare_pull, self._settings, *parsed)
         except HubError as error:
             raise RequestError(f"{error}.", param="model") from error
         reports: asyncio.Queue[DownloadEvent | None] = asyncio.Queue()

@@ -1,6 +1,6 @@
 """Several simulated servers in one process: the settings of each, and one ASGI application that dispatches by port.
 
-Each is a complete server on its own port, with its own engine, metrics, events, faults, adapters and stored responses.
+Each instance is a complete server with its own port, engine, metrics, events, faults, adapters and stored responses.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from ..settings import Instances, Settings
 
 
 def expand_instances(settings: Settings) -> list[Settings]:
-    """Return the settings of each server. Ports and files that an instance does not set itself are numbered.
+    """Return the settings of each server. Ports and log files that an instance does not set get consecutive numbers.
 
     Raises:
         ValueError: a port number is out of range.
     """
     shared = msgspec.structs.replace(
-        # Each is to be a server of its own, without the responses and files of the others.
+        # A shared database would expose the responses and files of the other instances.
         settings,
         instances=Instances(),
         store="memory" if settings.store == "sqlite" else settings.store,
@@ -36,25 +36,28 @@ def expand_instances(settings: Settings) -> list[Settings]:
     ranks = 0
     for number, instance in enumerate(settings.instances.items):
         overrides = dict(instance.overrides)
-        own = msgspec.structs.replace(shared, **overrides)
-        kv_events, kv_transfer = own.kv_events_config, own.kv_transfer_config
+        overridden = msgspec.structs.replace(shared, **overrides)
+        kv_events, kv_transfer = overridden.kv_events_config, overridden.kv_transfer_config
         instance_settings = msgspec.structs.replace(
-            own,
-            port=own.port if "port" in overrides or not shared.port else shared.port + number,
-            request_log=own.request_log and f"{own.request_log}.{number}",
+            overridden,
+            port=overridden.port if "port" in overrides or not shared.port else shared.port + number,
+            request_log=overridden.request_log and f"{overridden.request_log}.{number}",
             kv_events_config=kv_events and _offset_kv_events(kv_events, ranks, is_own="kv_events_config" in overrides),
             kv_transfer_config=kv_transfer
             and _offset_kv_transfer(kv_transfer, number, is_own="kv_transfer_config" in overrides),
         )
         if instance_settings.port >= 1 << 16:
-            raise ValueError(f"{number + 1}: there is no port {instance_settings.port}")
+            raise ValueError(f"{number + 1}: {instance_settings.port} is not a valid port")
         ranks += instance_settings.data_parallel_size
         expanded.append(instance_settings)
     return expanded
 
 
 def _offset_kv_events(text: str, ranks: int, *, is_own: bool) -> str:
-    """is_own: the config was set for this instance only, so its explicit endpoint is used unchanged."""
+    """Add the number of preceding ranks to the ports of a KV events config.
+
+    is_own: whether the config was set for this instance only; its explicit endpoint is then used unchanged.
+    """
     config = read_kv_events(text)
     if is_own and "endpoint" in msgspec.json.decode(text, type=dict[str, msgspec.Raw]):
         return text
@@ -66,6 +69,7 @@ def _offset_kv_events(text: str, ranks: int, *, is_own: bool) -> str:
 
 
 def _offset_kv_transfer(text: str, number: int, *, is_own: bool) -> str:
+    """Number the port and the engine id of a KV transfer config, unless the instance's own config sets them."""
     config = read_kv_transfer(text)
     explicit_fields = msgspec.json.decode(text, type=dict[str, msgspec.Raw]) if is_own else {}
     port = config.kv_port if "kv_port" in explicit_fields or not config.kv_port else config.kv_port + number
@@ -76,7 +80,7 @@ def _offset_kv_transfer(text: str, number: int, *, is_own: bool) -> str:
 
 
 class PortDispatcher:
-    """An application that dispatches to the application of the server's port. All share one lifespan."""
+    """An ASGI application that dispatches requests by the server's port. All its applications share one lifespan."""
 
     def __init__(self, applications: Mapping[int | None, Application]) -> None:
         self._applications = applications

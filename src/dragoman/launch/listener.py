@@ -1,6 +1,6 @@
-"""The listening sockets of a server, its own or inherited from systemd, their TLS, and what systemd is notified of.
+"""The listening sockets of a server, its own or inherited from systemd, their TLS, and notifications to systemd.
 
-systemd's interfaces are sd_listen_fds and sd_notify. Certificate and key can be loaded again while the server runs.
+systemd's interfaces are sd_listen_fds and sd_notify. Certificate and key can be reloaded while the server runs.
 """
 
 from __future__ import annotations
@@ -22,11 +22,12 @@ BACKLOG = 2048
 
 
 def listen_on_file(path: str, mode: int) -> socket.socket:
-    """Listen on a Unix socket at `path`, replacing one that no server listens on. The umask sets its mode at creation,
-    so that there is no moment at which other users could connect.
+    """Listen on a Unix socket at `path`, replacing one that no server listens on.
+
+    The umask sets the mode when the file is created: at no time can other users connect.
 
     Raises:
-        SettingsError: it cannot listen there.
+        SettingsError: the server cannot listen there.
     """
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     umask = os.umask(0o777 & ~mode)
@@ -49,9 +50,9 @@ def listen_on_file(path: str, mode: int) -> socket.socket:
 
 
 def _check_stale(path: str) -> None:
-    """Raise OSError if a server listens on this socket: its clients would reach it no more."""
+    """Raise OSError if a server listens on this socket: after a replacement clients could no longer reach it."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
-        # Connecting would wait for a place in a full queue.
+        # A blocking connect would wait if the accept queue is full.
         client.setblocking(False)
         code = client.connect_ex(path)
     if code in (0, errno.EAGAIN):
@@ -61,37 +62,37 @@ def _check_stale(path: str) -> None:
 
 
 class SocketFile:
-    """The file of a Unix socket that listens. Raises SettingsError as `listen_on_file`."""
+    """A listening Unix socket and its file. Raises SettingsError if the server cannot listen there."""
 
     def __init__(self, path: str, mode: int) -> None:
         self.listener = listen_on_file(path, mode)
         self._path, self._identity = path, _identify(path)
 
     def remove(self) -> None:
-        """Remove it, unless another server has replaced it since this one has stopped listening."""
+        """Remove the file, unless another server has replaced it since this one stopped listening."""
         with suppress(FileNotFoundError):
             if _identify(self._path) == self._identity:
                 os.unlink(self._path)
 
 
 def _identify(path: str) -> tuple[int, int, int]:
-    # The time too: file systems use the number of a removed file again.
-    found = os.stat(path)
-    return found.st_dev, found.st_ino, found.st_mtime_ns
+    # With the time, since file systems reuse the inode number of a removed file.
+    status = os.stat(path)
+    return status.st_dev, status.st_ino, status.st_mtime_ns
 
 
 def listen(settings: Settings) -> socket.socket:
     """Listen on the configured address.
 
-    It happens before the greeting, so that a port in use is reported first and port 0 has its number. A client that
-    connects before the server accepts waits in the queue instead of being refused.
+    Called before the greeting, so that a port in use is reported first, and port 0 is replaced by the actual port.
+    Clients that connect before the server accepts wait in the queue instead of being refused.
 
     Raises:
-        SettingsError: it cannot listen there.
+        SettingsError: the server cannot listen there.
     """
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
-    # A restart can bind although connections of the last run are in TIME_WAIT.
+    # Allows a restart to bind while connections of the last run are in TIME_WAIT.
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind((settings.host, settings.port))
@@ -103,23 +104,25 @@ def listen(settings: Settings) -> socket.socket:
     return listener
 
 
+# systemd.
+
 FIRST_FD = 3
-"""SD_LISTEN_FDS_START."""
+"""First descriptor of an inherited socket: SD_LISTEN_FDS_START of sd_listen_fds(3)."""
 ALIVE = "WATCHDOG=1"
-"""The state that shows that the event loop runs."""
+"""The watchdog's keepalive message of sd_notify(3)."""
 
 
 def inherit_sockets(environment: MutableMapping[str, str]) -> list[socket.socket]:
-    """Take over the listening sockets of socket activation; none if the process was started otherwise.
+    """Take over the listening sockets of systemd's socket activation; [] if the process was started otherwise.
 
-    The variables are removed, so that child processes do not take the sockets for theirs.
+    The variables are removed, so that child processes do not claim the sockets.
 
     Raises:
         SettingsError: an inherited descriptor is not a listening stream socket.
     """
     pid, number = environment.pop("LISTEN_PID", ""), environment.pop("LISTEN_FDS", "")
     environment.pop("LISTEN_FDNAMES", None)
-    # As sd_listen_fds(3): the variables are for this process only, and children inherit them without the sockets.
+    # sd_listen_fds(3): the variables are only for process LISTEN_PID; its children inherit them without the sockets.
     if pid != str(os.getpid()) or not number.isdecimal():
         return []
     listeners: list[socket.socket] = []
@@ -137,27 +140,27 @@ def inherit_sockets(environment: MutableMapping[str, str]) -> list[socket.socket
 
 
 class Notifier:
-    """Sends the state of the service to systemd. Does nothing where the service manager did not ask for it.
+    """Sends the state of the service to systemd. Does nothing if NOTIFY_SOCKET is not set.
 
-    environment: with NOTIFY_SOCKET (a path, or an abstract name after `@`) and WATCHDOG_USEC.
+    environment: variables of the process, with NOTIFY_SOCKET (a path, or an abstract name after `@`) and WATCHDOG_USEC.
     """
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         self._address = environment.get("NOTIFY_SOCKET", "")
         watchdog = environment.get("WATCHDOG_USEC", "")
-        # As sd_watchdog_enabled(3): without WATCHDOG_PID the variable is for whichever process reads it.
+        # sd_watchdog_enabled(3): without WATCHDOG_PID, WATCHDOG_USEC applies to any process that reads it.
         is_ours = environment.get("WATCHDOG_PID", str(os.getpid())) == str(os.getpid())
-        # Half of the time, as sd_watchdog_enabled(3) recommends.
+        # Half of the timeout, as sd_watchdog_enabled(3) recommends.
         self.watchdog_interval = (
             int(watchdog) / 2_000_000 if watchdog.isdecimal() and is_ours and self._address else None
         )
-        """Seconds between two signs of life; None if none is expected."""
+        """Seconds between two keepalive messages; None if the watchdog is off."""
 
     def notify_ready(self) -> None:
         self.send("READY=1")
 
     def notify_reloading(self) -> None:
-        # Type=notify-reload requires the time.
+        # Services of Type=notify-reload have to send the time as well.
         self.send(f"RELOADING=1\nMONOTONIC_USEC={time.monotonic_ns() // 1000}")
 
     def notify_stopping(self) -> None:
@@ -176,12 +179,15 @@ class Notifier:
                 channel.connect(address)
                 channel.send(state.encode())
         except OSError:
-            # As sd_notify: a service manager that does not listen is no reason to fail.
+            # A failed notification is ignored, as sd_notify(3) recommends.
             pass
 
 
+# TLS.
+
+
 def build_tls_context(settings: Settings) -> ssl.SSLContext | None:
-    """Build the context for TLS 1.2 and 1.3; None without a certificate. Raises SettingsError."""
+    """Build the context for TLS 1.2 and 1.3; None without a certificate. Raises SettingsError for an invalid one."""
     if settings.ssl_certfile is None:
         return None
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -193,10 +199,10 @@ def build_tls_context(settings: Settings) -> ssl.SSLContext | None:
 
 
 def load_certificate(context: ssl.SSLContext, settings: Settings) -> None:
-    """Load the certificate chain and its key: connections that are accepted from now on get them.
+    """Load the certificate chain and its key, for all connections that are accepted from now on.
 
     Raises:
-        SettingsError: they cannot be read or do not belong together; the former ones stay in use.
+        SettingsError: they cannot be read, or do not match; the previous ones stay in use.
     """
     assert settings.ssl_certfile is not None
     # The error of `load_cert_chain` does not say which of the two files is missing.
@@ -205,12 +211,12 @@ def load_certificate(context: ssl.SSLContext, settings: Settings) -> None:
             raise SettingsError(f"{flag}: {path} does not exist")
 
     def refuse_password() -> str:
-        # Otherwise OpenSSL would ask for it on the terminal.
+        # Without this callback OpenSSL would prompt for the password on the terminal.
         raise SettingsError(
             "--ssl-keyfile: the key is encrypted; store it without a password, readable by the server only"
         )
 
-    # A failure in a context that is in use could leave it with a certificate and the wrong key.
+    # Loaded into a new context first: a failure could leave the one in use with a certificate and the wrong key.
     for each in (ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), context):
         try:
             each.load_cert_chain(settings.ssl_certfile, settings.ssl_keyfile, refuse_password)

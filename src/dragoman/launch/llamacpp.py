@@ -30,26 +30,29 @@ log = logging.getLogger(__name__)
 
 
 def build_llamacpp(settings: Settings, clock: Clock, path: str) -> ServedModel:
-    """path: a GGUF file, the first of a split model."""
+    """Build a model that llama.cpp runs.
+
+    path: a GGUF file; the first one of a split model.
+    """
     metadata = llamacpp.read_metadata(Path(path))
     options = LlamaCppOptions(settings.dtype, settings.gpu_layers, settings.threads, settings.deterministic)
     if llamacpp.read_pooling_type(metadata) is not None:
         tokenizer = build_gguf_tokenizer(metadata, writes=False)
-        reader = llamacpp.load_pooling_engine(
+        engine = llamacpp.load_pooling_engine(
             metadata,
             tokenizer,
             max_model_len=settings.max_model_len,
             max_waiting=settings.max_queued_requests,
             options=options,
         )
-        match reader:
+        match engine:
             case LlamaCppEmbedder():
-                backend = EmbedderBackend(reader, tokenizer)
+                backend = EmbedderBackend(engine, tokenizer)
             case LlamaCppScorer():
-                backend = ScorerBackend(reader, tokenizer)
+                backend = ScorerBackend(engine, tokenizer)
         name, aliases = resolve_served_names(settings, metadata.path.stem)
         info = _build_tokenizer_info(metadata)
-        return ServedModel(name, backend, reader.max_tokens, int(clock.now()), aliases, tokenizer_info=info)
+        return ServedModel(name, backend, engine.max_tokens, int(clock.now()), aliases, tokenizer_info=info)
     parts = load_gguf_parts(settings, path)
     projector = _find_projector(settings, metadata, parts.tokenizer, parts.template)
     loaded = llamacpp.load(metadata, parts.tokenizer, build_engine_limits(settings), options, projector=projector)
@@ -59,7 +62,10 @@ def build_llamacpp(settings: Settings, clock: Clock, path: str) -> ServedModel:
 
 @dataclass(frozen=True, slots=True)
 class GgufParts:
-    """The parts of a model's file beside its weights. template: None without one."""
+    """The contents of a GGUF file other than its weights.
+
+    template: the chat template; None if there is none.
+    """
 
     metadata: GgufMetadata
     tokenizer: HfTokenizer
@@ -67,7 +73,12 @@ class GgufParts:
 
 
 def load_gguf_parts(settings: Settings, path: str) -> GgufParts:
-    """path: as of `build_llamacpp`. Raises EngineError, OSError, ValueError."""
+    """Read a GGUF file's metadata, tokenizer and chat template.
+
+    path: see `build_llamacpp`.
+
+    Raises: EngineError, OSError, ValueError.
+    """
     metadata = llamacpp.read_metadata(Path(path))
     template, embedded = load_configured_template(settings), metadata.get_text("tokenizer.chat_template")
     if template is None and embedded is not None:
@@ -85,7 +96,7 @@ def build_gguf_model(
     cache: PrefixCache | None,
     vision: ImageProcessor | None = None,
 ) -> ServedModel:
-    """Build a served model around an engine that runs the file."""
+    """Build a served model around an engine that runs the GGUF file."""
     metadata, tokenizer, template = parts.metadata, parts.tokenizer, parts.template
     name, aliases = resolve_served_names(settings, metadata.path.stem)
     reasoning, tools = detect_formats(settings, template, tokenizer)
@@ -127,7 +138,7 @@ def _find_projector(
         raise EngineError(f"{file}: the model has no chat template, so it cannot accept images; use `--mmproj none`")
     reserved = {*template.features.literals, *_read_special_tokens(metadata).values()}
     names = sorted(tokenizer.control_tokens.names, key=lambda name: ("image" not in name.lower(), name))
-    # A token that the template never writes, so that no text of a prompt can be taken for an image.
+    # Only tokens that the template never writes: text of a prompt cannot be taken for an image.
     candidates = [name for name in names if name not in template.source and name not in reserved]
     ids = [(name, tokenizer.encode(name, special=True)) for name in candidates]
     token = next((ImageToken(name, token_ids[0]) for name, token_ids in ids if len(token_ids) == 1), None)
@@ -137,7 +148,9 @@ def _find_projector(
 
 
 def build_gguf_tokenizer(metadata: GgufMetadata, *, writes: bool = True) -> HfTokenizer:
-    """Build the tokenizer of a GGUF file. writes: whether it generates, as in HfTokenizer.
+    """Build the tokenizer of a GGUF file.
+
+    writes: whether the model generates text; `generates` of HfTokenizer.
 
     Raises:
         TokenizerError: the vocabulary is unsupported; the message names the file.

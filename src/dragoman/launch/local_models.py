@@ -1,7 +1,7 @@
-"""Models in files of this machine: their names, their engines, and the checks that need no weights.
+"""Models in local files: their names, the choice of their engine, and the checks that need no weights.
 
-The engine of a model is chosen from its files before it is downloaded or loaded. Which models the installed
-transformers, mlx-lm and vLLM support is read from the libraries' files, without importing them.
+The engine of a model is chosen from its files before it is downloaded or loaded. The lists of models that the
+installed transformers, mlx-lm and vLLM support are read from the libraries' source files, without importing them.
 """
 
 from __future__ import annotations
@@ -19,14 +19,18 @@ from msgspec import Struct
 
 from ..core.errors import EngineError
 
+# Quoted identifiers in Python source, such as the keys of a registry.
 _NAME = re.compile(r"""["']([A-Za-z][\w.-]*)["']""")
 MIN_NAMES = 50
-"""Fewer names than any version has: the files are laid out otherwise."""
+"""With fewer names than this, the library's layout has changed, and its list is not used."""
 _LIBRARIES = {"transformers": "transformers", "mlx": "mlx-lm", "vllm": "vllm"}
 
 
 class _ArchitectureConfig(msgspec.Struct):
-    """The fields by which libraries choose their code. auto_map, model_file: code of the repository's own."""
+    """The fields of config.json by which libraries choose a model's code.
+
+    auto_map, model_file: code in the model's own repository.
+    """
 
     model_type: str = ""
     architectures: tuple[str, ...] | None = None
@@ -37,10 +41,11 @@ class _ArchitectureConfig(msgspec.Struct):
 def check_library_support(engine: str, config: bytes, source: str, *, trust_remote_code: bool) -> None:
     """Check that the library of an engine knows the architecture of a model.
 
-    config: the content of config.json. source: names it in messages.
+    config: the content of config.json.
+    source: names the model in messages.
 
     Raises:
-        EngineError: it does not.
+        EngineError: the library does not.
     """
     try:
         decoded = msgspec.json.decode(config, type=_ArchitectureConfig)
@@ -66,18 +71,18 @@ def check_library_support(engine: str, config: bytes, source: str, *, trust_remo
 
 
 def _is_supported(engine: str, config: _ArchitectureConfig) -> bool:
-    """Whether the library supports the model; also true where that is not known."""
+    """Whether the library supports the model; true if that is unknown."""
     match engine:
         case "transformers":
             return _knows(_find_transformers_types(), [config.model_type])
         case "mlx":
-            # A module for each type, and utils.py maps other types to them.
+            # mlx-lm has a module for each model type, and utils.py maps further types to them.
             root, names = _find_root("mlx_lm"), _read_names("mlx_lm", "utils.py")
             modules = [] if root is None else [file.stem for file in root.glob("models/*.py")]
             known = None if names is None or len(modules) < MIN_NAMES else names.union(modules)
             return _knows(known, [config.model_type])
         case "vllm":
-            # It runs what transformers alone knows, and plug-ins may add any architecture.
+            # vLLM also runs models that only transformers supports, and its plug-ins may add any architecture.
             return (
                 bool(entry_points(group="vllm.general_plugins"))
                 or _knows(_read_names("vllm", "model_executor/models/registry.py"), config.architectures or ())
@@ -97,7 +102,7 @@ def _find_transformers_types() -> frozenset[str] | None:
 
 
 def _read_names(package: str, pattern: str) -> frozenset[str] | None:
-    """The names in quotes in the files of a package; None if there are none or too few."""
+    """Return the quoted names in the files of a package; None if there are fewer than `MIN_NAMES`."""
     root = _find_root(package)
     files = [] if root is None else sorted(root.glob(pattern))
     names = frozenset(name for file in files for name in _NAME.findall(file.read_text(encoding="utf-8")))
@@ -110,10 +115,12 @@ def _find_root(package: str) -> Path | None:
     return None if not locations else Path(next(iter(locations)))
 
 
+# The choice of the engine.
+
 OTHER_ENGINES = "pip install '.[transformers]' (or '.[vllm]', '.[mlx]')"
 """Commands that install the engines for models that the numpy engine cannot run."""
 MAX_NUMPY_BYTES = 4 << 30
-"""Weights that the numpy engine is chosen for: it computes in float32, about a token per second for each gigabyte."""
+"""Largest weights for which the numpy engine is chosen: it computes in float32, slowly."""
 _MODULES = {
     "transformers": ("torch", "transformers"),
     "vllm": ("vllm",),
@@ -122,11 +129,15 @@ _MODULES = {
 }
 """The modules of each optional engine."""
 _ACCELERATORS = ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg", "/dev/accel0")
-"""Devices of NVIDIA, AMD, GPUs under WSL, and TPUs and Gaudi. Asking torch would take seconds."""
+"""Device files of NVIDIA, AMD, GPUs under WSL, and TPUs and Gaudi. A query through torch would take seconds."""
 
 
 class EngineChoice(Struct, frozen=True):
-    """An engine, and why it was chosen."""
+    """The engine of a model.
+
+    engine: its name; empty if no installed engine supports the model.
+    reason: why it was chosen, or what to do if there is none.
+    """
 
     engine: str
     reason: str
@@ -138,24 +149,26 @@ class _DetectedConfig(msgspec.Struct):
 
 
 def is_engine_installed(engine: str) -> bool:
-    """Whether the extra of this engine is installed; true for those that need none."""
+    """Whether the optional dependencies of an engine are installed; true for engines that need none."""
     return all(find_spec(module) is not None for module in _MODULES.get(engine, ()))
 
 
 def check_engine_installed(engine: str, model: str) -> None:
-    """Raises ValueError with the command that installs the engine, if it is not installed."""
+    """Raise ValueError, with the command that installs the engine, if it is not installed."""
     if not is_engine_installed(engine):
         raise ValueError(f"{model} needs the engine {engine}, which is not installed: pip install '.[{engine}]'")
 
 
 def choose_engine(config: bytes, source: str, weights: int) -> EngineChoice:
-    """Choose the engine of a model in safetensors.
+    """Choose the engine of a model in safetensors format.
 
-    Encoders run on the built-in encoder engine; mlx-lm's quantization needs mlx-lm. Other models use vLLM where it is
-    installed with an accelerator, mlx on a Mac and torch elsewhere, if installed; otherwise a small Llama runs on
-    numpy.
+    Encoders run on the built-in encoder engine, and models with mlx-lm's quantization on mlx-lm. Other models run on
+    the first installed engine: vLLM if there is an accelerator, mlx on Apple silicon, then transformers. If none is
+    installed, a small Llama runs on numpy.
 
-    config: the content of its config.json. source: names that file in messages. weights: bytes of its weights.
+    config: the content of config.json.
+    source: names that file in messages.
+    weights: bytes of the model's weights.
 
     Raises:
         ValueError: config.json is invalid, or the engine is not installed.
@@ -165,7 +178,7 @@ def choose_engine(config: bytes, source: str, weights: int) -> EngineChoice:
     except msgspec.DecodeError as error:
         raise ValueError(f"{source}: {error}") from error
     architecture = decoded.architectures[0] if decoded.architectures else "a model without an architecture"
-    # The naming rule of transformers: a class says in its name what its head is for.
+    # In transformers, the name of a model's class says what its head is for.
     if not any("ForCausalLM" in name or "ForConditionalGeneration" in name for name in decoded.architectures):
         return EngineChoice("encoder", f"{architecture} generates no text")
     if bytes(decoded.quantization) != b"null":
@@ -193,7 +206,7 @@ def detect_engine(directory: Path) -> str:
 
 
 def choose_directory_engine(directory: Path) -> EngineChoice:
-    """As `detect_engine`, with the reason."""
+    """Choose the engine of a model directory, with the reason. Raises as `detect_engine`."""
     config = directory / "config.json"
     weights = sum(file.stat().st_size for file in directory.glob("*.safetensors"))
     return choose_engine(config.read_bytes(), str(config), weights)
@@ -203,7 +216,7 @@ def check_directory(text: str) -> None:
     """Check that a path is a model directory.
 
     Raises:
-        ValueError: it is not; the message says what to do.
+        ValueError: the path is not a model directory; the message says what to do.
     """
     path = Path(text)
     if path.is_file():
@@ -234,9 +247,9 @@ def check_directory(text: str) -> None:
 
 
 def find_model_name(kind: str, path: str) -> str | None:
-    """The name of a model in files; None for any other, which its engine names.
+    """Return the name of a model in local files; None for other models, whose engine names them.
 
-    kind, path: as of `parse_model`. The embedded model has no path: it is loaded in a moment.
+    kind, path: from `parse_model`. The bundled model has an empty path.
     """
     match kind:
         case "tiny" | "transformers" | "mlx" | "encoder" | "vllm" if path:
@@ -248,12 +261,13 @@ def find_model_name(kind: str, path: str) -> str | None:
 
 
 def check_local_model(kind: str, path: str, *, is_fallback: bool, trust_remote_code: bool = False) -> None:
-    """Check what can be known of a model in files without its weights.
+    """Check a model in local files as far as possible without its weights.
 
-    kind, path: as of `parse_model`. is_fallback: the engine was chosen because no other one is installed.
+    kind, path: from `parse_model`.
+    is_fallback: whether MODEL names no engine, so that another engine may support the model.
 
     Raises:
-        ValueError: there is no model, or the engine is not installed.
+        ValueError: there is no model at this path, or the engine is not installed.
         OSError, EngineError: a file cannot be read, or the engine does not support the model.
     """
     check_engine_installed(kind, path)
@@ -280,7 +294,7 @@ def check_local_model(kind: str, path: str, *, is_fallback: bool, trust_remote_c
 def check_architecture(engine: str, directory: Path, source: str, *, trust_remote_code: bool = False) -> None:
     """Raise EngineError if an engine, or the library that it runs, does not support the model.
 
-    source: names the model in messages of the libraries.
+    source: names the model in messages.
     """
     match engine:
         case "tiny":

@@ -1,4 +1,4 @@
-"""The log's format, and telemetry from the settings."""
+"""Logging and telemetry, configured from the settings."""
 
 from __future__ import annotations
 
@@ -18,21 +18,24 @@ from ..settings import Settings, SettingsError
 from ..telemetry import GenAiMetrics, MetricSet, OtlpExporter, Tracer, read_otlp_environment
 
 ENGINE = "engine"
-"""In place of a worker's number: the process of an engine that several workers share."""
+"""Denotes, in place of a worker's number, the process of an engine that several workers share."""
 
 
 class TextFormatter(logging.Formatter):
-    """Lines for people. worker: number of this worker process, or ENGINE; None if there is one process."""
+    """Formats records as lines of text.
+
+    worker: number of this worker process, or ENGINE; None if there is only one process.
+    """
 
     def __init__(self, worker: int | str | None = None) -> None:
-        place = "" if worker is None else f"[{describe_process(worker)}] "
-        super().__init__(f"%(asctime)s %(levelname)s {place}%(name)s: %(message)s", "%Y-%m-%d %H:%M:%S%z")
+        process = "" if worker is None else f"[{describe_process(worker)}] "
+        super().__init__(f"%(asctime)s %(levelname)s {process}%(name)s: %(message)s", "%Y-%m-%d %H:%M:%S%z")
 
 
 class JsonFormatter(logging.Formatter):
-    """A JSON object per line: time (RFC 3339, UTC), level, logger, message, and the fields of a request.
+    """Formats records as one JSON object per line: time (RFC 3339, UTC), level, logger, message and request fields.
 
-    worker: as of TextFormatter.
+    worker: see TextFormatter.
     """
 
     def __init__(self, worker: int | str | None = None) -> None:
@@ -53,7 +56,7 @@ class JsonFormatter(logging.Formatter):
         line |= getattr(record, LOG_FIELDS, {})
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
-        # A lone surrogate, for example of a file name, cannot be encoded.
+        # A lone surrogate, as in some file names, cannot be encoded as UTF-8.
         return msgspec.json.encode(
             {
                 name: value.encode("utf-8", "replace").decode() if isinstance(value, str) else value
@@ -63,7 +66,7 @@ class JsonFormatter(logging.Formatter):
 
 
 def configure_logging(settings: Settings) -> None:
-    """Configure the root logger, unless a program has done so before."""
+    """Configure the root logger, unless it has handlers already."""
     handler = logging.StreamHandler()
     handler.setFormatter(JsonFormatter() if settings.log_format == "json" else TextFormatter())
     logging.basicConfig(level=settings.log_level.upper(), handlers=[handler])
@@ -74,14 +77,14 @@ def describe_process(worker: int | str) -> str:
 
 
 def name_worker(number: int | str) -> None:
-    """Add the number of this worker process, or ENGINE, to each line, unless a program has its own format."""
+    """Add the number of this worker process, or ENGINE, to each log line, unless a program set its own formatter."""
     for handler in logging.getLogger().handlers:
         if isinstance(handler.formatter, TextFormatter | JsonFormatter):
             handler.setFormatter(type(handler.formatter)(number))
 
 
 def build_telemetry(settings: Settings, environment: Mapping[str, str]) -> Telemetry | None:
-    """Build the telemetry; None where no receiver is named. Its exporter runs from now on. Raises SettingsError."""
+    """Build the telemetry and start its exporter; None if no OTLP endpoint is configured. Raises SettingsError."""
     try:
         otlp = read_otlp_environment(settings.otlp_endpoint, environment, __version__)
     except ValueError as error:

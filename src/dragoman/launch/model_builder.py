@@ -1,6 +1,6 @@
-"""Builds a served model around an engine: from its directory's metadata and the settings that override them.
+"""Builds a served model around an engine, from the metadata in the model's directory and the settings.
 
-Also reads the details of a model's files, without their weights, and reports what a loaded model can do.
+Also reads the details of a model's files without their weights, and describes a loaded model for the log.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def build_engine_limits(settings: Settings) -> EngineLimits:
 
 
 def build_block_files(settings: Settings, directory: Path, library: str) -> BlockFiles | None:
-    """Return where an engine stores offloaded KV blocks, or None if that is disabled.
+    """Return the place where an engine stores offloaded KV blocks; None if that is disabled.
 
     library: the distribution that computes the blocks; its version is part of the fingerprint.
     """
@@ -74,7 +74,12 @@ def build_token_backend(
     cache: PrefixCache | None = None,
     vision: ImageProcessor | None = None,
 ) -> TokenBackend:
-    """template: None for a model without conversations. The rest as in TokenBackend."""
+    """Build the backend of a token engine.
+
+    template: None for a model without a chat template.
+
+    The other parameters are those of TokenBackend.
+    """
     workers = WorkerLimits(seconds=settings.worker_timeout, memory=settings.worker_memory)
     return TokenBackend(
         engine=engine,
@@ -101,7 +106,7 @@ def build_batching_model(
     vision: ImageProcessor | None = None,
     adapters: Adapters | None = None,
 ) -> ServedModel:
-    """directory, vision, adapters: as in `build_token_model`. embedder: embeds with the engine's model."""
+    """Build a served model around a batching engine. The parameters are those of `build_token_model`."""
     return build_token_model(
         settings,
         clock,
@@ -137,8 +142,10 @@ def build_token_model(
     """Build a served model around a token engine.
 
     directory: contains tokenizer.json and the model's metadata.
+    own_name: the model's name if the settings do not name it.
+    monitored: the source of the engine's statistics.
 
-    The rest as in ServedModel and its backend; None for what the engine does not support.
+    The other parameters are those of ServedModel and its backend; None if the engine does not support the feature.
     """
     tokenizer = load_tokenizer(directory)
     template = load_chat_template(settings, directory)
@@ -173,7 +180,10 @@ def build_token_model(
 
 
 def resolve_served_names(settings: Settings, name: str) -> tuple[str, tuple[str, ...]]:
-    """Return the model's name and its aliases. Responses carry the first served name, as in vLLM."""
+    """Return the model's name and its aliases. Responses contain the first served name, as in vLLM.
+
+    name: the name if the settings do not name the model.
+    """
     names = settings.served_model_name or (name,)
     if "*" in names[0] or "?" in names[0]:
         raise ValueError(f"the first served model name appears in responses, so it cannot be a pattern: {names[0]}")
@@ -213,7 +223,7 @@ def load_chat_template(settings: Settings, directory: Path) -> ChatTemplate | No
 
 
 def load_configured_template(settings: Settings) -> ChatTemplate | None:
-    """Load the configured chat template, which is given as source or as a file."""
+    """Load the configured chat template, which is either a template's source or the path of a file."""
     source_or_path = settings.chat_template
     if source_or_path is None:
         return None
@@ -228,9 +238,7 @@ class _TokenizerConfig(msgspec.Struct):
 def resolve_formats(
     settings: Settings, directory: Path, template: ChatTemplate | None, tokenizer: HfTokenizer
 ) -> tuple[ReasoningFormat | None, ToolFormat | None]:
-    """Resolve the reasoning and tool formats: as configured, else declared by the model, else detected from its
-    template.
-    """
+    """Resolve the reasoning and tool formats: configured, else declared by the model, else detected (template)."""
     special_tokens = tokenizer.special_tokens.keys()
     is_configured = settings.reasoning_parser is not None or settings.tool_call_parser is not None
     config = directory / "tokenizer_config.json"
@@ -244,7 +252,7 @@ def resolve_formats(
 def detect_formats(
     settings: Settings, template: ChatTemplate | None, tokenizer: HfTokenizer
 ) -> tuple[ReasoningFormat | None, ToolFormat | None]:
-    """Resolve the reasoning and tool formats: as configured, else detected from the chat template."""
+    """Resolve the reasoning and tool formats: configured, else detected from the chat template."""
     special_tokens = tokenizer.special_tokens.keys()
     detected = (None, None) if template is None else registry.detect_formats(template.source, special_tokens)
     reasoning = settings.reasoning_parser or detected[0]
@@ -262,13 +270,12 @@ MAX_HEADER_BYTES = 100_000_000
 _KV_BYTES = 2
 """Bytes of a number in the KV cache, in float16 or bfloat16."""
 
-
 _FILE_TYPES = {
     **{1: "F16", 2: "Q4_0", 3: "Q4_1", 7: "Q8_0", 8: "Q5_0", 9: "Q5_1", 10: "Q2_K", 11: "Q3_K_S", 12: "Q3_K_M"},
     **{13: "Q3_K_L", 14: "Q4_K_S", 15: "Q4_K_M", 16: "Q5_K_S", 17: "Q5_K_M", 18: "Q6_K", 25: "IQ4_NL"},
     **{30: "IQ4_XS", 32: "BF16", 38: "MXFP4"},
 }
-"""llama.cpp's `llama_ftype` of the usual quantizations, for a file whose name has none."""
+"""llama.cpp's `llama_ftype` of common quantizations, for files whose name does not state it."""
 
 
 class _Quantization(msgspec.Struct):
@@ -298,7 +305,7 @@ class _Tensor(msgspec.Struct):
 
 
 def read_details(path: Path) -> ModelDetails:
-    """Read the details of a model directory or a GGUF file. What cannot be read is None: a model runs without it."""
+    """Read the details of a model directory or a GGUF file. Details that cannot be read are None: they are optional."""
     if path.suffix == ".gguf":
         return _read_gguf(path)
     parameters, dtypes = 0, Counter[str]()
@@ -307,7 +314,7 @@ def read_details(path: Path) -> ModelDetails:
         try:
             with file.open("rb") as stream:
                 length = int.from_bytes(stream.read(8), "little")
-                # The length is read from the file, and a damaged one may ask for any amount of memory.
+                # The length comes from the file: a damaged file must not cause a huge allocation.
                 header_bytes = stream.read(length) if length <= MAX_HEADER_BYTES else b"{}"
             header = msgspec.json.decode(header_bytes, type=dict[str, msgspec.Raw])
             tensors = [msgspec.json.decode(raw, type=_Tensor) for name, raw in header.items() if name != "__metadata__"]
@@ -320,12 +327,12 @@ def read_details(path: Path) -> ModelDetails:
         config = msgspec.json.decode((path / "config.json").read_bytes(), type=_Config)
     except (OSError, msgspec.DecodeError):
         config = _Config()
-    # Multimodal models describe their language model in an object of its own.
+    # Multimodal models describe their language model in a separate object.
     text = config.text_config or config
     heads, hidden = text.num_attention_heads, text.hidden_size
     head_dim = text.head_dim or (hidden // heads if hidden and heads else None)
     kv_bytes = None
-    # Architectures whose fields have other names have no estimate.
+    # There is no estimate for architectures whose fields have other names.
     if text.num_hidden_layers is not None and head_dim is not None and (kv_heads := text.num_key_value_heads or heads):
         kv_bytes = 2 * text.num_hidden_layers * kv_heads * head_dim * _KV_BYTES
     return ModelDetails(
@@ -335,7 +342,7 @@ def read_details(path: Path) -> ModelDetails:
         quantization=_describe_quantization(config),
         dtype=dtypes.most_common(1)[0][0].lower() if dtypes else None,
         size=sum(file.stat().st_size for file in files) or None,
-        # The numbers of packed weights are not the number of weights.
+        # Packed (quantized) tensors have fewer elements than the model has parameters.
         parameters=parameters if parameters and _describe_quantization(config) is None else None,
         trained_length=text.max_position_embeddings,
         kv_bytes_per_token=kv_bytes,
@@ -376,7 +383,7 @@ def _read_gguf(path: Path) -> ModelDetails:
     )
 
 
-# The lines about a loaded model.
+# The log lines about a loaded model.
 
 
 @runtime_checkable
@@ -388,7 +395,7 @@ class HasKvCapacity(Protocol):
 
 
 def describe_loaded(settings: Settings, model: ServedModel) -> list[str]:
-    """The lines about a model that has been built: what runs it, what it needs, what it can do."""
+    """Return log lines about a loaded model: its engine, size, context and formats."""
     details, engine = model.details, model.backend.engine
     if details.engine is None:
         return []
@@ -420,7 +427,7 @@ def _find_device(settings: Settings, details: ModelDetails) -> str:
         case "tiny" | "encoder":
             return "cpu"
         case "transformers" if settings.device == "auto":
-            # Loaded by the engine already; importing it here would take seconds in a server without it.
+            # The engine has imported torch. An import here would take seconds in a process that has not.
             torch: Any = sys.modules["torch"]
             return "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
         case "transformers":

@@ -1,4 +1,7 @@
-"""Selection of the engine for MODEL. Engine modules are imported only when chosen."""
+"""Builds the configured models: selects the engine for MODEL, checks the model, and builds it now or on demand.
+
+Engine modules are imported only when their engine is selected.
+"""
 
 from __future__ import annotations
 
@@ -49,12 +52,12 @@ log = logging.getLogger(__name__)
 
 _OLLAMA_NAME = re.compile(r"[a-z-]+\d[a-z\d.-]*")
 _OLLAMA_TAG = re.compile(r"latest$|\d+(\.\d+)?[bm]\b")
-"""`llama3.2`, `qwen3:8b`, `mistral:latest`: https://ollama.com/library."""
+"""Names such as `llama3.2`, `qwen3:8b` and `mistral:latest` are those of Ollama: https://ollama.com/library."""
 
 ENGINES = "dragoman.engines"
 """The entry point group in which packages register engines."""
 DEFAULT_SLOTS = 256
-"""Sequences that an engine is assumed to run at once, where no setting says how many."""
+"""Number of sequences that an engine is assumed to run at once if `max_num_seqs` is not set."""
 _DIRECTORY_ENGINES = ("tiny", "transformers", "mlx", "encoder", "llamacpp")
 _ENGINES_WITH_DIRECTORY = ("transformers", "vllm", "mlx", "encoder", "tiny")
 _ENGINES = ("tiny", "sim", "scripted", "transformers", "vllm", "mlx", "encoder", "llamacpp", "python")
@@ -63,7 +66,7 @@ _ENGINES = ("tiny", "sim", "scripted", "transformers", "vllm", "mlx", "encoder",
 def build_models(settings: Settings, clock: Clock, *, in_background: bool = False) -> Models:
     """Build all configured models.
 
-    in_background: a model in files is only checked here, and loaded when `Models` starts, as a model of the hub is.
+    in_background: a model in local files is only checked here, and loaded when `Models` starts, like a hub's model.
 
     Raises:
         SettingsError: MODEL or one of its options is invalid.
@@ -78,15 +81,18 @@ def build_models(settings: Settings, clock: Clock, *, in_background: bool = Fals
 
 
 def build_models_in_background(settings: Settings, clock: Clock) -> Models:
-    """As `build_models`, for a server that listens while its models are loaded."""
+    """Build all configured models for a server that listens while they are loaded. Raises as `build_models`."""
     return build_models(settings, clock, in_background=True)
 
 
 def build_changed_models(
     models: Models, old: Settings, new: Settings, clock: Clock
 ) -> list[ModelSlot | ModelSpec] | None:
-    """The models of new settings: the slots of entries that have not changed, and specs of all others; None if there
-    is nothing to change. Blocking: it may ask a hub. Raises SettingsError.
+    """Return the models of new settings: slots of unchanged entries, and specs of all others; None without changes.
+
+    Blocking: it may send requests to a hub.
+
+    Raises: SettingsError.
     """
     if new.models == old.models:
         return None
@@ -97,11 +103,11 @@ def build_changed_models(
     served: list[ModelSlot | ModelSpec] = []
     for entry in new.models.entries:
         slot = slots.get(entry.name)
-        # The slot stays with its engine: a reload of the settings must not interrupt its requests.
+        # The slot keeps its engine: a reload of the settings must not interrupt running requests.
         if slot is not None and former.get(entry.name) == entry:
             served.append(slot)
         else:
-            # Not at once, even if it is pinned: the server answers other requests meanwhile.
+            # Loaded in the background, even if it is pinned: the server keeps serving other requests meanwhile.
             spec = _build_entry(msgspec.structs.replace(entry, pinned=False), new, clock, in_background=False)
             assert isinstance(spec, ModelSpec)
             is_eager = entry.pinned
@@ -113,7 +119,7 @@ def warn_unsupported(settings: Settings) -> None:
     """Warn about settings that no configured engine supports.
 
     Raises:
-        SettingsError: with `--strict`, which also rejects ignored request parameters.
+        SettingsError: instead of a warning, with `--strict`.
     """
     entries = settings.models.entries
     kinds = [_parse_kind(settings.for_entry(entry).model) for entry in entries] or [_parse_kind(settings.model)]
@@ -141,7 +147,7 @@ def _warn_unsupported_names(settings: Settings, names: Iterable[str], *kinds: st
 def _build_entry(
     entry: ModelEntry, settings: Settings, clock: Clock, *, in_background: bool
 ) -> ServedModel | ModelSpec:
-    """Build a pinned model; only validate the others, which load on demand."""
+    """Build a pinned model; only check other models, which are loaded on demand."""
     entry_settings = settings.for_entry(entry)
     try:
         check_model(entry_settings.model)
@@ -168,14 +174,19 @@ def _build_entry(
 
 
 def _prepare_or_raise(settings: Settings, place: str = "") -> PreparedModel | None:
-    """Choose the files and the engine of a model of the hub; None for any other model. place: for messages."""
+    """Choose the files and the engine of a model of a hub; None for any other model.
+
+    place: prefix of error messages.
+
+    Raises: SettingsError.
+    """
     try:
-        found = find_reference(settings.model, settings.revision)
-        if found is None:
+        parsed = find_reference(settings.model, settings.revision)
+        if parsed is None:
             if settings.revision is not None:
                 raise ValueError("--revision is for models of a hub")
             return None
-        prepared = prepare_model(settings, *found)
+        prepared = prepare_model(settings, *parsed)
     except (OSError, ValueError, DragomanError) as error:
         raise SettingsError(f"{place}cannot serve {settings.model}: {format_error(error)}") from error
     _warn_unsupported_names(settings, find_changed_settings(settings), prepared.choice.engine)
@@ -183,7 +194,7 @@ def _prepare_or_raise(settings: Settings, place: str = "") -> PreparedModel | No
 
 
 def _build_hub_spec(entry: ModelEntry, prepared: PreparedModel, clock: Clock, memory: int = 0) -> ModelSpec:
-    """A pinned model is downloaded and loaded from the start, in the background: the server listens meanwhile."""
+    """Build the spec of a model of a hub. A pinned one is downloaded and loaded in the background from the start."""
     progress = LoadProgress(phase="downloading" if prepared.plan.find_missing() else "loading")
     names = prepared.settings.served_model_name
 
@@ -206,7 +217,7 @@ def _build_hub_spec(entry: ModelEntry, prepared: PreparedModel, clock: Clock, me
 
 
 class _TorchShape(msgspec.Struct):
-    """The fields of config.json that give the size of a KV cache."""
+    """The fields of config.json that determine the size of the KV cache."""
 
     num_hidden_layers: int = 0
     num_attention_heads: int = 1
@@ -219,12 +230,12 @@ class _TorchShape(msgspec.Struct):
     def compute_bytes_per_token(self) -> int:
         heads = self.num_key_value_heads or self.num_attention_heads
         width = self.head_dim or self.hidden_size // self.num_attention_heads
-        number = 4 if (self.dtype or self.torch_dtype or "float32") == "float32" else 2
-        return 2 * self.num_hidden_layers * heads * width * number
+        item_size = 4 if (self.dtype or self.torch_dtype or "float32") == "float32" else 2
+        return 2 * self.num_hidden_layers * heads * width * item_size
 
 
 def measure_memory(settings: Settings) -> int:
-    """Bytes of a model's weights and of the KV cache that its engine may allocate in main memory."""
+    """Return the bytes of a model's weights and of the KV cache that its engine may allocate in main memory."""
     kind, path = parse_model(settings.model)
     kv_bytes = 0
     if kind == "llamacpp" and Path(path).is_file():
@@ -242,7 +253,10 @@ def measure_memory(settings: Settings) -> int:
 
 
 def measure_weights(model: str) -> int:
-    """Bytes of the weights in a model's directory or file, with or without an engine prefix; 0 if there are none."""
+    """Return the bytes of the weights in a model's directory or file; 0 if there are none.
+
+    model: a path, with or without an engine's prefix.
+    """
     path = next((Path(text) for text in (model, model.partition(":")[2]) if text and Path(text).exists()), None)
     if path is None:
         return 0
@@ -256,13 +270,16 @@ def measure_weights(model: str) -> int:
 
 
 def _build_pinned(settings: Settings, clock: Clock, *, in_background: bool) -> ServedModel | ModelSpec:
-    """Build a model, or check it for a load in the background if it is in files. Raises SettingsError."""
+    """Build a model that stays loaded; or only check it, if it is in local files and loaded in the background.
+
+    Raises: SettingsError.
+    """
     try:
         check(settings)
         name = find_model_name(*parse_model(settings.model)) if in_background else None
         if name is None:
             return _build_checked(settings, clock)
-        # Loading needs the template only at its end: a mistake in its path is reported at once.
+        # Loaded early only to report a wrong path at once: the build needs the template last.
         load_configured_template(settings)
         names = resolve_served_names(settings, name)
     except (OSError, ValueError, DragomanError) as error:
@@ -280,7 +297,7 @@ def _build_pinned(settings: Settings, clock: Clock, *, in_background: bool) -> S
 
 
 def _build_for_good(build_model: Callable[[], ServedModel]) -> ServedModel:
-    """Build a model that is never unloaded: collections of garbage skip its objects, and those of its libraries."""
+    """Build a model that is never unloaded, and exclude its objects and its libraries' from garbage collection."""
     model = build_model()
     gc.freeze()
     return model
@@ -296,12 +313,12 @@ def check_model(model: str) -> None:
     """Check MODEL without loading an engine.
 
     Raises:
-        ValueError: it names no known engine, or its path does not exist.
+        ValueError: MODEL names no known engine, or its path does not exist.
     """
     if find_reference(model) is not None:
         return
     kind, rest = parse_model(model)
-    # An upstream may start later than this server, and a factory can only be checked by calling it.
+    # An upstream may start later than this server, and a Python factory can only be checked by calling it.
     if kind in ("upstream", "python") or model == "tiny" or is_installed(kind):
         return
     if kind == "sim":
@@ -333,7 +350,7 @@ def _build_unknown_message(kind: str, rest: str) -> str:
     if _OLLAMA_NAME.fullmatch(kind) or _OLLAMA_TAG.match(rest):
         name = f"{kind}:{rest}" if rest else kind
         return (
-            f"unknown engine or model `{name}`; a name of Ollama's library is none of the hub: find the model at "
+            f"unknown engine or model `{name}`; names of Ollama's library are not names of the hub: find the model at "
             "https://huggingface.co/models and serve it as `org/name`"
         )
     matches = get_close_matches(kind, _ENGINES, n=1)
@@ -353,8 +370,8 @@ def build(settings: Settings, clock: Clock) -> ServedModel:
         ValueError: MODEL or an option is invalid.
         OSError, DragomanError: the engine cannot be loaded.
     """
-    if (found := find_reference(settings.model, settings.revision)) is not None:
-        prepared, progress = prepare_model(settings, *found), LoadProgress()
+    if (parsed := find_reference(settings.model, settings.revision)) is not None:
+        prepared, progress = prepare_model(settings, *parsed), LoadProgress()
         download_prepared(prepared, progress)
         return build_prepared(prepared, progress, lambda resolved: build(resolved, clock))
     check(settings)
@@ -362,10 +379,10 @@ def build(settings: Settings, clock: Clock) -> ServedModel:
 
 
 def check(settings: Settings) -> None:
-    """Check MODEL, and the files of a model on this machine as far as possible without its weights.
+    """Check MODEL, and a model in local files as far as possible without its weights.
 
     Raises:
-        ValueError, OSError, DragomanError: as `build`.
+        ValueError, OSError, DragomanError: see `build`.
     """
     check_model(settings.model)
     kind, path = parse_model(settings.model)
@@ -398,7 +415,7 @@ def _build_checked(settings: Settings, clock: Clock) -> ServedModel:
 
 
 def add_queues(model: ServedModel, settings: Settings) -> ServedModel:
-    """The model with the queues that the settings describe."""
+    """Return the model with the request queues that the settings describe."""
     max_requests, max_tokens = settings.max_queued_requests, settings.max_queued_tokens
     has_own_queue = isinstance(model.backend, TokenBackend)
     slots = settings.max_num_seqs or (DEFAULT_SLOTS if has_own_queue else None)
@@ -410,11 +427,11 @@ def parse_model(model: str) -> tuple[str, str]:
     """Split MODEL into the engine's name and its argument.
 
     Raises:
-        ValueError: as `detect_engine`.
+        ValueError: see `detect_engine`.
     """
-    if (found := find_reference(model)) is not None:
-        # The engine of a repository is known once its files are listed.
-        return found[1] or "hub", model
+    if (parsed := find_reference(model)) is not None:
+        # The engine of a repository is unknown until its files are listed.
+        return parsed[1] or "hub", model
     kind, _, rest = model.partition(":")
     kind = "llamacpp" if kind == "gguf" else kind
     if kind in ("scripted", "sim") or (kind in _DIRECTORY_ENGINES and rest) or model == "tiny":
@@ -429,8 +446,9 @@ def parse_model(model: str) -> tuple[str, str]:
 
 
 def _build_by_kind(settings: Settings, clock: Clock) -> ServedModel | None:  # noqa: PLR0911 - a table
-    """Build the model by kind; None if there is no such engine. Engines are imported here, since some take seconds to
-    load.
+    """Build the model by kind; None if there is no such engine.
+
+    Engines are imported here, since some take seconds to import.
     """
     kind, rest = parse_model(settings.model)
     match kind:
@@ -473,11 +491,14 @@ def _build_by_kind(settings: Settings, clock: Clock) -> ServedModel | None:  # n
 # Models on the engines that run in this process. Each engine is imported when it is chosen.
 
 SCRIPTED_CONTEXT = 200_000
-"""Tokens, as many as Claude Code assumes of a model; its prompt and those of its `--continue` turns exceed 32,768."""
+"""Context length in tokens. Claude Code assumes as many; its prompts with `--continue` exceed 32,768."""
 
 
 def build_tiny(settings: Settings, clock: Clock, path: str) -> ServedModel:
-    """`tiny` and `tiny:DIRECTORY`: small Llamas on numpy. path: a directory; empty for the bundled model."""
+    """Build `tiny` and `tiny:DIRECTORY`: small Llamas on numpy.
+
+    path: a directory; empty for the bundled model.
+    """
     from ..engines import tiny  # noqa: PLC0415 - numpy takes long to import
 
     directory = Path(path) if path else tiny.find_bundled_model()
@@ -489,9 +510,9 @@ def build_tiny(settings: Settings, clock: Clock, path: str) -> ServedModel:
 
 
 def build_transformers(settings: Settings, clock: Clock, path: str) -> ServedModel:
-    """`transformers:DIRECTORY`: any causal language model of the transformers library.
+    """Build `transformers:DIRECTORY`: any causal language model of the transformers library.
 
-    path: a directory of config.json, tokenizer.json and *.safetensors.
+    path: a directory with config.json, tokenizer.json and *.safetensors.
     """
     from ..engines import transformers  # noqa: PLC0415 - needs torch, an optional dependency
 
@@ -523,7 +544,10 @@ def build_transformers(settings: Settings, clock: Clock, path: str) -> ServedMod
 
 
 def build_mlx(settings: Settings, clock: Clock, path: str) -> ServedModel:
-    """`mlx:DIRECTORY`: a model of mlx-lm. path: a directory of config.json, tokenizer.json and *.safetensors."""
+    """Build `mlx:DIRECTORY`: a model of mlx-lm.
+
+    path: a directory with config.json, tokenizer.json and *.safetensors.
+    """
     from ..engines import mlx  # noqa: PLC0415 - needs mlx, an optional dependency
 
     directory = Path(path)
@@ -539,7 +563,7 @@ def build_mlx(settings: Settings, clock: Clock, path: str) -> ServedModel:
 
 
 def build_encoder(settings: Settings, clock: Clock, directory: Path) -> ServedModel:
-    """`encoder:DIRECTORY`: a model that embeds texts or scores pairs of texts."""
+    """Build `encoder:DIRECTORY`: a model that embeds texts or scores pairs of texts."""
     from ..engines import encoder  # noqa: PLC0415 - numpy takes long to import
 
     engine = encoder.load(directory, max_model_len=settings.max_model_len, max_waiting=settings.max_queued_requests)
@@ -555,9 +579,9 @@ def build_encoder(settings: Settings, clock: Clock, directory: Path) -> ServedMo
 
 
 def build_scripted(settings: Settings, clock: Clock, file: str) -> ServedModel:
-    """`scripted` and `scripted:FILE`: the engine that replies from a script, with the bundled model's tokenizer.
+    """Build `scripted` and `scripted:FILE`: the engine that replies from a script, with the bundled model's tokenizer.
 
-    file: a script; empty to take replies from directives in requests.
+    file: a script; if empty, replies come from directives in requests.
     """
     from ..engines import tiny  # noqa: PLC0415 - numpy takes long to import
     from ..engines.scripted import Script, ScriptedEngine, load_script  # noqa: PLC0415

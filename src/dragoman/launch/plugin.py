@@ -51,16 +51,16 @@ _TOKEN_ENGINE_MEMBERS = ("capabilities", "add", "abort", "start", "stop", "healt
 
 @runtime_checkable
 class TokenEngineWithTokenizer(TokenEngine, Protocol):
-    """A TokenEngine that can be served with nothing else."""
+    """A TokenEngine with everything that is needed to serve it."""
 
     @property
     def tokenizer(self) -> str | Path:
-        """A directory with tokenizer.json, and what else a model has beside it: template, generation_config.json."""
+        """A directory with tokenizer.json and optionally the other metadata of a model, such as the chat template."""
         ...
 
     @property
     def max_model_len(self) -> int:
-        """Tokens of prompt and answer together."""
+        """Tokens of the prompt and the output together."""
         ...
 
 
@@ -68,7 +68,7 @@ SupportedEngine = Engine | TokenEngineWithTokenizer | Executor | ServedModel
 
 
 class UnsupportedEngineError(ValueError):
-    """An object is not an engine. The message begins with what it is."""
+    """An object is not a supported engine. The message begins with a description of the object."""
 
 
 def load_entry_point(group: str, name: str) -> Callable[..., Any] | None:
@@ -78,12 +78,16 @@ def load_entry_point(group: str, name: str) -> Callable[..., Any] | None:
 
 
 def build_installed(settings: Settings, clock: Clock, name: str, argument: str) -> ServedModel | None:
+    """Build a model with the engine that an installed package registers under this name; None if there is none."""
     factory = load_entry_point(ENGINES, name)
     return None if factory is None else _build_model(factory, settings, clock, name, argument)
 
 
 def build_python(settings: Settings, clock: Clock, path: str) -> ServedModel:
-    """path: MODULE:FACTORY, or MODULE:FACTORY:ARGUMENT. The working directory is on the module search path."""
+    """Build a model with a factory in a Python module. The working directory is on the module search path.
+
+    path: MODULE:FACTORY or MODULE:FACTORY:ARGUMENT.
+    """
     module, _, rest = path.partition(":")
     name, _, argument = rest.partition(":")
     if not module or not name:
@@ -103,7 +107,7 @@ def _build_model(factory: Factory, settings: Settings, clock: Clock, own_name: s
     if not callable(factory):
         raise ValueError(f"the factory is an object of type {type(factory).__name__}; {_FACTORY}")
     try:
-        # Before the call: a TypeError from inside of the factory would look the same.
+        # Checked before the call, since a TypeError raised inside the factory would look the same.
         inspect.signature(factory).bind(argument, settings)
     except TypeError as error:
         name = getattr(factory, "__name__", type(factory).__name__)
@@ -125,8 +129,11 @@ def _build_model(factory: Factory, settings: Settings, clock: Clock, own_name: s
 
 
 def build_served_model(built: object, settings: Settings, clock: Clock, *, own_name: str) -> ServedModel:
-    """A model around what a third party made. Raises UnsupportedEngineError where it is none of a SupportedEngine,
-    and as its tokenizer's directory cannot be read: OSError, ValueError or EngineError.
+    """Build a served model around an object that a factory returned.
+
+    Raises:
+        UnsupportedEngineError: the object is not a SupportedEngine.
+        OSError, ValueError, EngineError: the tokenizer's directory cannot be read.
     """
     if isinstance(built, ServedModel):
         return built
@@ -138,7 +145,7 @@ def build_served_model(built: object, settings: Settings, clock: Clock, *, own_n
         limit = settings.max_model_len or own_length
         if limit > own_length:
             raise ValueError(f"--max-model-len {limit} exceeds the engine's context length of {own_length} tokens")
-    # By name, not by the protocol, so that an almost complete engine gets the list of what it lacks.
+    # Checked by name before the protocol: the error for an incomplete engine lists the missing members.
     if all(hasattr(built, name) for name in ("add", "abort")):
         if not isinstance(built, TokenEngineWithTokenizer):
             missing = _describe_missing(built, _TOKEN_ENGINE_MEMBERS)
@@ -170,7 +177,10 @@ def _describe_missing(built: object, members: Sequence[str]) -> str:
 def build_executor_model(
     settings: Settings, clock: Clock, executor: Executor, *, own_name: str, max_model_len: int
 ) -> ServedModel:
-    """Raises OSError, ValueError, EngineError: the tokenizer cannot be loaded."""
+    """Build a served model around a rollout executor.
+
+    Raises: OSError, ValueError, EngineError if the tokenizer cannot be loaded.
+    """
     directory = Path(executor.tokenizer)
     engine = RolloutEngine(
         executor,

@@ -1,8 +1,7 @@
-"""Port fault injection: a simulated server's port that can be closed, reset connections or leave them hanging.
+"""Port fault injection: a simulated server's port can be closed, reset connections, or leave them hanging.
 
-An administrator sets the schedule of the faults.
-
-Independent of HTTP: the protocol factory and the set of connections are injected.
+An administrator schedules the faults. The module is independent of HTTP: the protocol factory and the set of
+connections are injected.
 """
 
 from __future__ import annotations
@@ -44,8 +43,9 @@ class ServedConnection(Protocol):
 
 
 class ServerPort:
-    """A port. In all states but `closed` it keeps one listening socket, so that a state change refuses no
-    connection.
+    """The port of a server.
+
+    In all states except `closed` it keeps one listening socket, so that no connection is refused at a state change.
     """
 
     def __init__(self, settings: Settings, tls: ssl.SSLContext | None = None) -> None:
@@ -74,7 +74,7 @@ class ServerPort:
         """
         self._listener = listen(self._settings)
         self._settings = msgspec.structs.replace(self._settings, port=self._listener.getsockname()[1])
-        # The event loop closes the socket that it accepts from; this one keeps the port bound.
+        # The event loop closes the socket that it accepts from; the original keeps the port bound.
         return self._listener.dup()
 
     def attach(
@@ -124,7 +124,7 @@ class ServerPort:
                 transport = connection.transport
                 if transport.get_extra_info("sockname")[1] != self.port:
                     continue
-                # Not the connection over which the command came: its answer would be lost.
+                # The connection of the command itself is never reset: the response would be lost.
                 if policy == "finish" or transport.get_extra_info("peername")[:2] == admin_client:
                     connection.shutdown()
                 else:
@@ -149,12 +149,17 @@ class ServerPort:
 
 
 class _ResetProtocol(asyncio.Protocol):
+    """Resets each connection at once."""
+
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         _reset(cast("asyncio.Transport", transport))
 
 
 class _HangingProtocol(asyncio.Protocol):
-    """Accepts a connection and never responds. transports: all hanging connections of the port."""
+    """Accepts a connection and never responds.
+
+    transports: all hanging connections of the port.
+    """
 
     def __init__(self, transports: set[asyncio.Transport]) -> None:
         self._transports = transports
@@ -174,6 +179,8 @@ def _reset(transport: asyncio.Transport) -> None:
     transport.abort()
 
 
+# The schedule of the faults.
+
 log = logging.getLogger("dragoman.ports")
 
 LISTEN_COMMAND = PortCommand("listening")
@@ -189,7 +196,7 @@ CallLater = Callable[[float, Callable[[], None]], CancellableTimer]
 """Schedules a callback after a number of seconds."""
 
 PlannedChange = tuple[float, PortCommand]
-"""Seconds from now, and the command."""
+"""Seconds from the start of the schedule, and the command."""
 
 
 def plan_changes(commands: Sequence[PortCommand]) -> list[PlannedChange]:
@@ -292,7 +299,7 @@ class ServerPorts:
         plans = {port: plan_changes(port_commands) for port, port_commands in commands_by_port.items()}
         all_plans = [plans.get(schedule.port, schedule.changes) for schedule in self._schedules]
         if all(planned[-1][1].state != "listening" for planned in all_plans):
-            message = "No port would be left to order it from that one listens again; say for how many `seconds`."
+            message = "No port would remain to receive further commands; limit a fault with `seconds`."
             raise RequestError(message, param="seconds")
         for schedule in self._schedules:
             if schedule.port in plans:
@@ -309,7 +316,7 @@ def _call_later_on_loop(seconds: float, call: Callable[[], None]) -> Cancellable
 
 
 class ServerPortController:
-    """The ports as controlled through one server. Implements `serving.port_faults.spec.PortController`."""
+    """Controls all ports of the process through one server. Implements `serving.port_faults.PortController`."""
 
     def __init__(self, own_port: ServerPort, server_ports: ServerPorts) -> None:
         self._own_port, self._server_ports = own_port, server_ports

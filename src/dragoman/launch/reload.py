@@ -1,6 +1,6 @@
-"""Reloading on SIGHUP: the file of keys, the models of the settings file, the log level and the TLS certificate.
+"""Reloading on SIGHUP: the key file, the models of the settings file, the log level and the TLS certificate.
 
-Each part is validated before it is used. A part that is invalid stays as it was, and the log says why.
+Each part is validated before it is used. If it is invalid, the previous one stays in use, and the error is logged.
 """
 
 from __future__ import annotations
@@ -33,9 +33,10 @@ RELOADED = frozenset({"keys_file", "models", "log_level", "ssl_certfile", "ssl_k
 class Reloader:
     """Reloads a server.
 
-    settings: those in use.
-    tls: None without a certificate.
-    read_settings: reads them again, from the same command line, environment and file; None where a program made them.
+    settings: the settings in use.
+    tls: the context of the listening sockets; None without a certificate.
+    read_settings: reads the settings again from the same command line, environment and file; None if a program passed
+        them.
     """
 
     settings: Settings
@@ -46,7 +47,7 @@ class Reloader:
     read_settings: Callable[[], Settings] | None = None
 
     async def reload(self) -> None:
-        """Reload everything. Never raises: a server must survive a wrong file."""
+        """Reload all parts. Errors are logged, not raised: an invalid file must not stop the server."""
         new = self.settings
         if self.read_settings is not None:
             try:
@@ -68,7 +69,11 @@ class Reloader:
     async def _attempt(
         self, part: str, names: tuple[str, ...], action: Callable[[Settings], Awaitable[bool]], new: Settings
     ) -> None:
-        """Reload one part, and note the settings that it now has."""
+        """Reload one part, and record its new settings.
+
+        names: the settings of the part.
+        action: reloads the part; returns whether it has changed.
+        """
         try:
             if await action(new):
                 log.info("%s reloaded", part)
@@ -98,7 +103,7 @@ class Reloader:
             raise SettingsError("--ssl-certfile: adding or removing it requires a restart")
         if self.tls is None:
             return False
-        # The same context, since the listening sockets refer to it.
+        # Into the same context, since the listening sockets refer to it.
         load_certificate(self.tls, new)
         return True
 
@@ -110,7 +115,7 @@ class Reloader:
 
 
 def load_tenants(path: str) -> Mapping[str, Tenant]:
-    """Load the file of keys. Raises SettingsError."""
+    """Load the key file. Raises SettingsError if it is missing or invalid."""
     try:
         tenants = load_key_file(Path(path))
     except (OSError, ValueError) as error:

@@ -1,7 +1,7 @@
-"""The two halves of a model whose engine has a process of its own: what that process hosts, and a front end's model.
+"""Both sides of a model whose engine has its own process: the engine that is hosted there, and a front end's model.
 
-The engine process loads the model as a server of one process does. A front end loads what it needs for text (the
-tokenizer, the chat template, the formats of the model), and a client of the engine in place of the weights.
+The engine process loads the model like a server of one process. A front end loads the parts that process text
+(tokenizer, chat template, formats), and uses a client of the engine in place of the weights.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ HOSTED = ("tiny", "transformers", "mlx", "llamacpp")
 class HostedModel(Struct, frozen=True):
     """The engine process's description of its model.
 
-    model, served_model_name: of the settings; the path and the name that a model of a hub was resolved to.
+    model, served_model_name: the settings of these names; for a model of a hub, its resolved path and name.
     """
 
     description: EngineDescription
@@ -44,7 +44,7 @@ class HostedModel(Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class _ModelAdapters:
-    """As `HostedAdapters`, over the adapters of a served model."""
+    """The adapters of a served model for the engine process. Implements `HostedAdapters`."""
 
     adapters: Adapters
 
@@ -61,8 +61,8 @@ class _ModelAdapters:
 
 def load_hosted_model(settings: Settings, clock: Clock) -> tuple[HostedEngine, HostedModel]:
     """Load a model for the engine process. Blocking. Raises ValueError, OSError, DragomanError."""
-    if (found := find_reference(settings.model, settings.revision)) is not None:
-        prepared, progress = prepare_model(settings, *found), LoadProgress()
+    if (parsed := find_reference(settings.model, settings.revision)) is not None:
+        prepared, progress = prepare_model(settings, *parsed), LoadProgress()
         _check_kind(prepared.settings.model)
         download_prepared(prepared, progress)
         settings = prepared.settings
@@ -79,15 +79,18 @@ def _check_kind(model: str) -> None:
     if kind == "encoder":
         raise ValueError("an encoder is not shared by several front ends: as `encoder:NAME` each worker has its own")
     if kind not in HOSTED:
-        raise ValueError(f"the engine `{kind}` cannot have a process of its own that several front ends share")
+        raise ValueError(f"the engine `{kind}` cannot run in a process that several front ends share")
 
 
 def host_model(model: ServedModel) -> HostedEngine:
-    """The engine of a model and its parts. Raises ValueError for a model that generates no tokens."""
+    """Return the engine of a model, with its controls, for the engine process.
+
+    Raises: ValueError for a model that generates no tokens.
+    """
     backend = model.backend
     if not isinstance(backend, TokenBackend):
         raise ValueError(
-            "a model that only embeds or scores cannot be shared by several front ends; serve it by one process"
+            "a model that only embeds or scores cannot be shared by several front ends; serve it with one process"
         )
 
     async def build_matcher(request: AddRequest) -> Matcher:
@@ -113,9 +116,12 @@ def host_model(model: ServedModel) -> HostedEngine:
 
 
 def build_front_end_models(settings: Settings, clock: Clock, hosted: HostedModel, path: str, count: int) -> Models:
-    """The models of a front end. path: of the engine's socket. count: of the front ends.
+    """Build the models of a front end.
 
-    Raises OSError, ValueError, DragomanError.
+    path: path of the engine's socket.
+    count: number of front ends.
+
+    Raises: OSError, ValueError, DragomanError.
     """
     return Models([build_front_end_model(settings, clock, hosted, EngineClient(path, hosted.description), count)])
 
@@ -123,7 +129,7 @@ def build_front_end_models(settings: Settings, clock: Clock, hosted: HostedModel
 def build_front_end_model(
     settings: Settings, clock: Clock, hosted: HostedModel, client: EngineClient, count: int = 1
 ) -> ServedModel:
-    """The model of one of `count` front ends."""
+    """Build the model of one of `count` front ends."""
     settings = msgspec.structs.replace(settings, model=hosted.model, served_model_name=hosted.served_model_name)
     description = hosted.description
     adapters = None
@@ -156,6 +162,6 @@ def build_front_end_model(
             trainable=client.control if description.is_trainable else None,
             adapters=adapters,
         )
-    # Each front end passes on its share of what the engine runs at once; beyond that, keys take turns.
+    # Each front end sends at most its share of the engine's concurrency; it queues further requests, fairly by key.
     slots = -(-(settings.max_num_seqs or DEFAULT_SLOTS) // count)
     return add_queues(replace(model, details=hosted.details), msgspec.structs.replace(settings, max_num_seqs=slots))

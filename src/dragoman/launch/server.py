@@ -1,4 +1,4 @@
-"""The server process: sockets, greeting, signals and graceful shutdown. Independent of the engine."""
+"""The server process, independent of the engine: assembly of the application, sockets, signals, graceful shutdown."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ _RERANK_EXAMPLE = {"query": "What is the capital of Japan?", "documents": ["Toky
 
 
 def build_greeting(settings: Settings, models: Models, port: int | None) -> list[str]:
-    """The startup lines: what is served, and an example request."""
+    """Build the startup lines: the models and the address, an example request, and the store."""
     first_slot = models.slots[0]
     host = f"[{settings.host}]" if ":" in settings.host else settings.host
     scheme = "http" if settings.ssl_certfile is None else "https"
@@ -83,7 +83,7 @@ def build_greeting(settings: Settings, models: Models, port: int | None) -> list
     context = "" if first_slot.summary is None else f" (context {first_slot.summary.max_model_len} tokens)"
     if first_slot.spec is not None and first_slot.is_starting:
         context = f" ({first_slot.spec.progress.phase}; requests get 503 until GET /readyz returns 200)"
-    # Where responses, files and batches are stored, without credentials.
+    # Only the kind of an external store is shown: its URL may contain credentials.
     match settings.store.partition(":"):
         case "memory", _, _:
             store = "in memory, lost on exit"
@@ -103,9 +103,6 @@ def is_simulated(settings: Settings) -> bool:
     return settings.model.partition(":")[0] == "sim"
 
 
-# Settings of the graceful shutdown.
-
-
 @dataclass(frozen=True, slots=True)
 class ShutdownConfig:
     """Durations of a graceful shutdown, in seconds.
@@ -120,13 +117,16 @@ class ShutdownConfig:
 
 
 class LongLived:
-    """A connection that carries many responses. Its `shutdown` ends it after the responses in progress."""
+    """Base class of connections that carry many responses, such as WebSockets.
+
+    `shutdown` closes the connection after the responses in progress.
+    """
 
 
 log = logging.getLogger(__name__)
 
 POLL_INTERVAL = 0.1
-"""Seconds between two checks for unfinished work during shutdown; the same as uvicorn's."""
+"""Seconds between two checks for running work during shutdown; the same as uvicorn's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,10 +147,13 @@ def run(
     build: ModelsBuilder | None = None,
     read_settings: Callable[[], Settings] | None = None,
 ) -> int:
-    """Serve until a signal stops it, and return the exit code. Raises SettingsError for what cannot be served.
+    """Serve until a signal stops the server, and return the exit code.
 
-    build: makes what is served out of the settings.
-    read_settings: reads the settings again, for a reload.
+    print_line: prints a line of the greeting.
+    build: builds the models from the settings; None means `build_models_in_background`.
+    read_settings: reads the settings again for a reload; None if that is not possible.
+
+    Raises: SettingsError for a configuration that cannot be served.
     """
     configured_settings = settings
     settings, inherited, secret = prepare_process(settings)
@@ -192,7 +195,7 @@ def run(
     greetings = [
         build_greeting(item.settings, item.models, port) for item, port in zip(assembled_servers, ports, strict=True)
     ]
-    # The address of each server, and the rest, which applies to all of them, once.
+    # The first line, with the address, for each server; the other lines only once.
     for line in (*(lines[0] for lines in greetings), *greetings[0][1:]):
         print_line(line)
     enable_collector()
@@ -207,19 +210,22 @@ def run(
 
 
 def enable_collector() -> None:
-    """Collect garbage as a server should, from now on; its caller may have disabled the collector during startup."""
-    # Startup objects live until exit, and collections skip frozen ones. Forked processes share them until they are
-    # written to, as a collection does.
+    """Enable and tune the garbage collector for serving; the caller may have disabled it during startup."""
+    # Startup objects live until exit. Collections skip frozen objects, which also keeps their memory pages shared with
+    # forked processes: a collection writes to every object.
     gc.freeze()
-    # A request makes some hundreds of objects that live until its end. Collections of the youngest after every 700 of
-    # them (the default) would find nearly all alive, and age what is about to be freed.
+    # A request creates hundreds of objects that live until its end. With the default threshold of 700, collections of
+    # the youngest generation would find nearly all alive, and promote objects that are about to be freed.
     gc.set_threshold(10_000, 20, 20)
     gc.enable()
 
 
 def prepare_process(settings: Settings) -> tuple[Settings, list[socket.socket], bytes]:
-    """Configure logging and check the settings. Return the settings with the address of inherited sockets, these
-    sockets, and the secret key. Raises SettingsError.
+    """Configure logging, check the settings, and take over the sockets of systemd's socket activation.
+
+    Returns: the settings with the address of inherited sockets, these sockets, and the secret key.
+
+    Raises: SettingsError.
     """
     configure_logging(settings)
     if settings.log_level == "info":
@@ -229,19 +235,19 @@ def prepare_process(settings: Settings) -> tuple[Settings, list[socket.socket], 
     inherited = inherit_sockets(os.environ)
     if inherited:
         settings = adopt_address(settings, inherited[0])
-    # One key for all servers: a load balancer may send a conversation's next turn to another one, which must decrypt
-    # its reasoning.
+    # One key for all servers of the process: a load balancer may send a conversation's next turn to another one, which
+    # must decrypt its reasoning.
     return settings, inherited, load_secret_key(settings, os.environ) or secrets.token_bytes(32)
 
 
 def adopt_address(settings: Settings, listener: socket.socket) -> Settings:
-    """The settings with the address of an inherited socket, which is the one that counts for access.
+    """Return the settings with the address of an inherited socket in place of the configured one.
 
     Raises:
-        SettingsError: it is reachable from other machines, and there is no API key.
+        SettingsError: the address is reachable from other machines, and there is no API key.
     """
     if settings.instances.items:
-        raise SettingsError("instances: each needs a port of its own, which socket activation does not have")
+        raise SettingsError("instances: each needs its own port, which socket activation does not provide")
     address = listener.getsockname()
     if listener.family == socket.AF_UNIX:
         return msgspec.structs.replace(settings, uds=str(address))
@@ -270,14 +276,18 @@ def assemble_server(
     metrics_exchange: MetricsExchange | None = None,
     ids: IdGenerator | None = None,
 ) -> AssembledServer:
-    """Build the models, the store and the application. Raises SettingsError.
+    """Build the models, the store and the application.
 
-    port_controller: of a simulated server. metrics_exchange, ids: as in `create_app`.
+    port_controller: controls the ports of a simulated server.
+    build: see `run`.
+    metrics_exchange, ids: see `create_app`.
+
+    Raises: SettingsError.
     """
     models = (build or build_models_in_background)(settings, SystemClock())
     store = build_store(settings, os.environ)
     if store is not None:
-        # Before listening, so that a store that cannot be used is reported at startup.
+        # Checked before listening, so that an unusable store is reported at startup.
         asyncio.run(check_store(store))
     limits_store = build_limits_store(settings, os.environ)
     if limits_store is not None:
@@ -300,7 +310,12 @@ def build_application(
     limits_store: LimitsStore | None = None,
     requires_lifespan: bool = False,
 ) -> Application:
-    """ids, metrics_exchange, requires_lifespan: as in `create_app`. Raises SettingsError."""
+    """Build the application from the settings.
+
+    metrics_exchange, ids, requires_lifespan: see `create_app`.
+
+    Raises: SettingsError.
+    """
     return create_app(
         models,
         options=build_serving_options(settings),
@@ -339,16 +354,16 @@ def _ignore_hangup(_signal: int, _frame: FrameType | None) -> None:
 
 
 class SignalTarget(Protocol):
-    """A server that signals stop."""
+    """A server that is stopped by signals."""
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None: ...
 
 
 def install_signal_handlers(server: SignalTarget, on_hangup: SignalHandler = _ignore_hangup) -> None:
-    """Install handlers that shut down gracefully, with exit code 0, also for signals before uvicorn listens.
+    """Install handlers that shut down gracefully with exit code 0, even for signals before uvicorn listens.
 
-    With a terminal, SIGHUP means that the terminal has closed, and shuts down too. Without one it comes from a service
-    manager or from `kill -HUP`, and reloads; under nohup it is ignored.
+    SIGHUP shuts down too if standard input is a terminal, since it means that the terminal was closed. Otherwise it
+    comes from a service manager or `kill -HUP`, and reloads. Under nohup it is ignored.
     """
     for signal_number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(signal_number, server.handle_exit)
@@ -357,9 +372,10 @@ def install_signal_handlers(server: SignalTarget, on_hangup: SignalHandler = _ig
 
 
 class Server(uvicorn.Server):
-    """A uvicorn server with graceful shutdown: readiness fails and new work gets a retryable error, while running
-    requests continue. Requests that exceed the timeout end with their dialect's terminal error instead of a closed
-    connection.
+    """A uvicorn server with graceful shutdown.
+
+    During the shutdown readiness fails and new requests get a retryable error, while running requests continue. If they
+    exceed the timeout, they end with their dialect's terminal error instead of a closed connection.
     """
 
     def __init__(
@@ -371,8 +387,9 @@ class Server(uvicorn.Server):
         reloader: Reloader | None = None,
         notifier: Notifier | None = None,
     ) -> None:
-        """server_ports: ports whose sockets the server accepts from, in order; empty: only the sockets passed to
-        `run`.
+        """Create the server.
+
+        server_ports: ports whose sockets come first among those passed to `run`, in the same order.
         """
         super().__init__(config)
         self._reloader, self._notifier = reloader, notifier or Notifier({})
@@ -382,7 +399,7 @@ class Server(uvicorn.Server):
         self._models, self._shutdown_config = models, shutdown_config or ShutdownConfig()
         self._server_ports = server_ports or ServerPorts(())
         self.failure: str | None = None
-        """Why a model could not be loaded at startup; the server stops then."""
+        """The reason for which a model could not be loaded at startup; the server stops then."""
 
     def stop_after_failure(self, name: str, error: BaseException) -> None:
         self.failure = f"cannot serve {name}: {format_error(error)}"
@@ -399,7 +416,7 @@ class Server(uvicorn.Server):
         self.should_exit = True
 
     def handle_reload(self, _sig: int, _frame: FrameType | None) -> None:
-        """A signal that asks for a reload; one that comes during the startup is handled after it."""
+        """Handle a signal that requests a reload; during the startup, the reload is deferred until the server runs."""
         if self._loop is None:
             self._reload_requested.set()
         else:
@@ -407,7 +424,7 @@ class Server(uvicorn.Server):
             self._loop.call_soon_threadsafe(self._reload_requested.set)
 
     async def _serve_service_manager(self) -> None:
-        """Reload when asked to, and show the service manager that the event loop runs."""
+        """Reload on request, and send keepalive messages to the service manager's watchdog."""
         while True:
             try:
                 async with asyncio.timeout(self._notifier.watchdog_interval):
@@ -427,7 +444,7 @@ class Server(uvicorn.Server):
         if self.started:
             self._notifier.notify_ready()
             self._service_task = asyncio.create_task(self._serve_service_manager())
-        # Sockets without a port of their own, such as a Unix socket, come after those of the ports.
+        # Other sockets, such as a Unix socket, come after those of the ports.
         for port, server in zip(self._server_ports.ports, self.servers, strict=False):
             port.attach(server, self._build_protocol, self.server_state.connections)
 
@@ -440,16 +457,15 @@ class Server(uvicorn.Server):
         self._notifier.notify_stopping()
         if self._service_task is not None:
             self._service_task.cancel()
-        # Before the drain: readiness fails from now on, and new calls get an error that clients retry.
+        # Closed before the drain: from now on readiness fails, and new requests get a retryable error.
         for models in self._models:
             models.close()
         stop_task = asyncio.create_task(self._stop_models_on_timeout())
-        # Until the server can stop listening.
         read_clock = asyncio.get_running_loop().time
-        # Only requests that came before: later ones get an error at once and are not worth waiting for.
+        # The server waits only for requests that are running now: later ones get an error at once.
         started_at, running = read_clock(), tuple(self.server_state.tasks)
-        # Other connections get `Connection: close` with their next response. Closing them now would lose a request that
-        # is already on its way.
+        # Other connections get `Connection: close` with their next response. Closing them now would lose requests that
+        # clients have already sent.
         for connection in tuple(self.server_state.connections):
             if isinstance(connection, LongLived):
                 connection.shutdown()
@@ -463,7 +479,7 @@ class Server(uvicorn.Server):
             if has_waited and (stop_task.done() or not self._has_work(running)):
                 break
             await asyncio.sleep(POLL_INTERVAL)
-        # A port keeps a duplicate of its socket: while that is open, clients would connect and wait in vain.
+        # Each port keeps a duplicate of its socket: while it is open, clients could connect, but would never be served.
         self._server_ports.close()
         await super().shutdown(sockets)
         stop_task.cancel()
@@ -479,7 +495,7 @@ class Server(uvicorn.Server):
 
 
 def build_uvicorn_config(app: ASGIApp, settings: Settings, tls: ssl.SSLContext | None = None) -> uvicorn.Config:
-    """Configure uvicorn. The access log is our own, with request ids; responses carry no Server header.
+    """Configure uvicorn, without its access log, which this server writes itself, and without the Server header.
 
     At log level info uvicorn is limited to warnings, since its startup message repeats the greeting.
     """
@@ -509,14 +525,14 @@ def build_uvicorn_config(app: ASGIApp, settings: Settings, tls: ssl.SSLContext |
 def build_websocket_protocol(
     config: uvicorn.Config, server_state: ServerState, app_state: dict[str, Any]
 ) -> asyncio.Protocol:
-    """Imported lazily: most servers never see a WebSocket."""
+    """Create the protocol of a WebSocket. The import is deferred, since most servers never see a WebSocket."""
     from .websocket import WebSocket  # noqa: PLC0415
 
     return WebSocket(config, server_state, app_state)
 
 
 def build_serving_options(settings: Settings) -> ServingOptions:
-    """Raises SettingsError for an invalid origin."""
+    """Build the serving options from the settings. Raises SettingsError for an invalid origin."""
     try:
         cors = CorsPolicy(settings.allowed_origins)
     except ValueError as error:

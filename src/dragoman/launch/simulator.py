@@ -1,4 +1,4 @@
-"""`sim` and `sim:PROFILE`: a simulated vLLM without a GPU, with the bundled model's tokenizer or another one."""
+"""Builds `sim` and `sim:PROFILE`: a simulated vLLM without a GPU, with the bundled model's or another tokenizer."""
 
 from __future__ import annotations
 
@@ -41,10 +41,14 @@ _EOS_NAMES = (
     "</s>",
     "<eos>",
 )
+"""Names of end-of-sequence tokens, for tokenizers without a configuration that states them."""
 
 
 def build_simulator(settings: Settings, clock: Clock, name: str) -> ServedModel:
-    """name: the profile's name or file, an alternative to `--profile`."""
+    """Build a simulated model.
+
+    name: the profile's name or file, as an alternative to `--profile`; may be empty.
+    """
     if name and settings.profile:
         raise ValueError("the profile is set twice: in MODEL and by --profile")
     profile = load(name or settings.profile or DEFAULT_PROFILE)
@@ -97,7 +101,7 @@ def build_simulator(settings: Settings, clock: Clock, name: str) -> ServedModel:
         engine.max_model_len,
         int(clock.now()),
         aliases,
-        # Clients and routers recognise vLLM by it.
+        # Clients and routers recognize vLLM by this field.
         owned_by="vllm",
         sampling=settings.override_generation_config.merge_into(Sampling()),
         max_new_tokens=settings.override_generation_config.max_new_tokens,
@@ -169,7 +173,7 @@ def _build_config(settings: Settings, profile: SimulatorProfile) -> SimulatorCon
 
 
 def build_scheduler_config(settings: Settings, profile: SimulatorProfile) -> SimulatedSchedulerConfig:
-    """The profile's scheduler config with the settings' overrides. Raises ValueError."""
+    """Build the profile's scheduler config with the settings' overrides. Raises ValueError for invalid ones."""
     tensor_parallel = profile.hardware.tensor_parallel
     if settings.tensor_parallel_size not in (None, tensor_parallel):
         raise ValueError(

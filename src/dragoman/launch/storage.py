@@ -1,5 +1,6 @@
-"""Builds what the settings say about state: the store, where the limits of keys are counted, and the key that encrypts
-and signs reasoning, which is configured, or generated and stored.
+"""Builds the persistent state from the settings: the store, the store of the keys' limits, and the secret key.
+
+The secret key encrypts and signs reasoning. It is configured, or else generated and stored.
 """
 
 from __future__ import annotations
@@ -48,7 +49,10 @@ def build_store(settings: Settings, environment: Mapping[str, str]) -> Store | N
 
 
 def find_store_file(path: str, environment: Mapping[str, str]) -> Path:
-    """The file of `sqlite:PATH`; of `sqlite` alone the one in the state directory."""
+    """Return the file of a SQLite store.
+
+    path: PATH of `sqlite:PATH`; if empty, the file is in the state directory.
+    """
     return Path(path) if path else state_directory(environment) / "store.db"
 
 
@@ -67,14 +71,16 @@ async def check_store(store: Store) -> None:
     await store.close()
 
 
+# The limits of keys.
+
 SUFFIX = "-limits"
-"""Of the file beside the store's. Not the same file: there every commit waits for the disk."""
+"""Suffix of the file next to the store's file. A separate file, since commits to the store wait for the disk."""
 VALUES = "`auto`, `memory`, `store`, `sqlite:PATH`, `postgresql://...` or `redis://...`"
 REDIS_SCHEMES = frozenset({"redis", "rediss", "unix", "valkey", "valkeys"})
 
 
 def build_limits_store(settings: Settings, environment: Mapping[str, str]) -> LimitsStore | None:
-    """Build the store of the limits without opening it; None where each process counts for itself.
+    """Build the store of the limits without opening it; None if each process counts for itself.
 
     Raises:
         SettingsError: the setting is invalid or a driver is missing.
@@ -99,15 +105,13 @@ def build_limits_store(settings: Settings, environment: Mapping[str, str]) -> Li
             built = SqliteLimits(file if is_own else file.with_name(file.name + SUFFIX))
         case "postgresql" | "postgres" if rest.startswith("//"):
             try:
-                # Imported late: it needs asyncpg, an optional dependency.
-                from ..tenants.postgres_limits import PostgresLimits  # noqa: PLC0415
+                from ..tenants.postgres_limits import PostgresLimits  # noqa: PLC0415 - needs asyncpg
             except ImportError as error:
                 raise SettingsError("limits-store: PostgreSQL needs `pip install '.[postgres]'`.") from error
             built = PostgresLimits(store)
         case _ if kind in REDIS_SCHEMES and rest.startswith("//"):
             try:
-                # An optional dependency, too.
-                from ..tenants.redis_limits import RedisLimits  # noqa: PLC0415
+                from ..tenants.redis_limits import RedisLimits  # noqa: PLC0415 - needs an optional dependency
             except ImportError as error:
                 raise SettingsError("limits-store: Redis needs `pip install '.[redis]'`.") from error
             try:
@@ -139,6 +143,8 @@ async def check_limits_store(store: LimitsStore) -> None:
     await store.close()
 
 
+# The secret key.
+
 log = logging.getLogger(__name__)
 
 
@@ -147,7 +153,7 @@ def load_secret_key(settings: Settings, environment: Mapping[str, str]) -> bytes
     if settings.secret_key is not None:
         return settings.secret_key.encode()
     kind, _, path = settings.store.partition(":")
-    # A store that does not outlive the process needs no key that does.
+    # If the store does not outlive the process, the key need not either.
     if kind in ("memory", "none"):
         return None
     file = Path(f"{path}.key") if kind == "sqlite" and path else state_directory(environment) / "secret.key"

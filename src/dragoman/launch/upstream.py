@@ -1,4 +1,4 @@
-"""`http://HOST:PORT/v1`: another server, or several replicas of the same model, as the engine."""
+"""Builds `http://HOST:PORT/v1`: another server, or several replicas of the same model, as the engine."""
 
 from __future__ import annotations
 
@@ -38,7 +38,10 @@ _TASKS = {"generate": None, "embed": EncodingTask.EMBEDDINGS, "score": EncodingT
 
 
 def build_upstream(settings: Settings, clock: Clock, urls: str) -> ServedModel:
-    """urls: separated by commas. The first upstream that responds supplies what the settings leave open."""
+    """Build a model whose engine is one or several upstreams.
+
+    urls: URLs separated by commas. The first upstream that responds supplies the details that the settings leave open.
+    """
     upstreams = _build_upstreams(settings, [url.strip().rstrip("/") for url in urls.split(",") if url.strip()])
     discovered = _discover(settings, upstreams)
     reasoning = None if settings.reasoning_parser is None else registry.find_reasoning_format(settings.reasoning_parser)
@@ -50,7 +53,7 @@ def build_upstream(settings: Settings, clock: Clock, urls: str) -> ServedModel:
     }
     max_tokens = sampling.pop("max_new_tokens", None)
     if discovered.kind.wire is Wire.MESSAGES:
-        # This API requires a limit.
+        # The Messages API requires a limit.
         max_tokens = max_tokens or discovered.max_tokens
     if "top_k" in sampling:
         # -1 disables the limit in a generation_config.json, as 0 does here.
@@ -95,7 +98,7 @@ def _build_upstreams(settings: Settings, urls: list[str]) -> tuple[Upstream, ...
         is_http = parts.scheme in ("http", "https") and parts.hostname
         if not is_http or parts.query or parts.fragment or any(character.isspace() for character in url):
             raise ValueError(f"an upstream URL must have the form http://HOST:PORT/v1, not {url}")
-    # Anthropic's SDKs add the version to their base URL, so people write the host alone.
+    # Anthropic's SDKs append the version to their base URL, so users often configure only the host.
     urls = [
         f"{url}/v1" if not urlsplit(url).path and _find_kind(settings, url) is KINDS["anthropic"] else url
         for url in urls
@@ -114,11 +117,12 @@ def _build_upstreams(settings: Settings, urls: list[str]) -> tuple[Upstream, ...
 
 
 def _discover(settings: Settings, upstreams: tuple[Upstream, ...]) -> DiscoveredModel:
-    """Discover the model and the upstream's kind. Fully configured servers send no request, so that they can start
-    first.
+    """Discover the model and the upstream's kind.
+
+    If both are configured no request is sent, so that this server can start before its upstreams.
     """
     kind = _find_kind(settings, upstreams[0].url)
-    # None: the upstream is asked.
+    # None means that discovery requests the tasks from the upstream.
     tasks = None
     names = {name.strip() for option in settings.upstream_task for name in option.split(",")}
     if unknown := names - _TASKS.keys():
@@ -133,7 +137,7 @@ def _discover(settings: Settings, upstreams: tuple[Upstream, ...]) -> Discovered
     for upstream in upstreams[:-1]:
         try:
             return discover(upstream, settings.upstream_model, kind=kind, tasks=tasks)
-        # Only the last one's error is reported: with one of several servers up, this one can start.
+        # Only the last upstream's error is reported: this server can start if one of several upstreams is up.
         except EngineError:
             continue
     return discover(upstreams[-1], settings.upstream_model, kind=kind, tasks=tasks)

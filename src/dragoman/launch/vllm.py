@@ -1,4 +1,4 @@
-"""`vllm:DIRECTORY`: a model on vLLM, in this process."""
+"""Builds `vllm:DIRECTORY`: a model that vLLM runs in this process."""
 
 from __future__ import annotations
 
@@ -20,7 +20,10 @@ from .model_builder import build_token_model, load_chat_template, resolve_format
 
 
 def build_vllm(settings: Settings, clock: Clock, path: str) -> ServedModel:
-    """path: a directory of config.json, tokenizer.json and *.safetensors."""
+    """Build a model that vLLM runs.
+
+    path: a directory with config.json, tokenizer.json and *.safetensors.
+    """
     directory = Path(path)
     adapters = tuple(read_adapter(text) for text in settings.lora_modules)
     arguments = build_engine_arguments(settings)
@@ -36,7 +39,7 @@ def build_vllm(settings: Settings, clock: Clock, path: str) -> ServedModel:
     loaded = load(directory, options)
     if not isinstance(loaded, LoadedEngine):
         if adapters:
-            raise EngineError("vLLM's pooling models are served without adapters")
+            raise EngineError("adapters are not supported for vLLM's pooling models")
         tokenizer = load_tokenizer(directory, generates=False)
         match loaded:
             case VllmEmbedder():
@@ -69,7 +72,7 @@ def build_vllm(settings: Settings, clock: Clock, path: str) -> ServedModel:
 
 
 def build_engine_arguments(settings: Settings) -> dict[str, Any]:
-    """Translate the settings to vLLM's engine arguments; `--vllm-args` adds to them and overrides them.
+    """Build vLLM's engine arguments from the settings. `--vllm-args` adds to them and overrides them.
 
     Raises:
         EngineError: a setting is not a JSON object.
@@ -81,7 +84,7 @@ def build_engine_arguments(settings: Settings) -> dict[str, Any]:
         "block_size": settings.block_size,
         "num_gpu_blocks_override": settings.num_gpu_blocks_override,
         "scheduling_policy": settings.scheduling_policy,
-        # Passed only when disabled: vLLM itself disables them for some models.
+        # Passed only if disabled: vLLM itself disables both features for some models.
         "enable_prefix_caching": None if settings.enable_prefix_caching else False,
         "enable_chunked_prefill": None if settings.enable_chunked_prefill else False,
         "kv_events_config": _decode_object("kv_events_config", settings.kv_events_config),

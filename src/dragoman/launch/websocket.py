@@ -1,6 +1,6 @@
-"""uvicorn's WebSocket protocol, extended: the application ends connections on shutdown, and messages are bounded.
+"""uvicorn's WebSocket protocol with graceful shutdown by the application, and limits on incomplete messages.
 
-Bytes of an incomplete message are counted as they arrive, and an incomplete message has a deadline.
+Bytes of an incomplete message are counted as they arrive, and the message has a deadline.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from ..serving.routes.responses.websocket import FINISH_MESSAGE, PENDING
 from .server import LongLived
 
 FRAGMENT = 64
-"""Overhead in bytes counted per fragment: an empty one takes memory too."""
+"""Overhead in bytes that is counted per fragment, since an empty one takes memory too."""
 _BAD_REQUEST = b"HTTP/1.1 400 Bad Request\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
 
 
 class WebSocket(WebSocketsSansIOProtocol, LongLived):
-    """A WebSocket with graceful shutdown; uvicorn would close it in the middle of a response."""
+    """A WebSocket connection with graceful shutdown: uvicorn would close it in the middle of a response."""
 
     limits = HttpLimits()
     close_timeout: float
@@ -48,8 +48,8 @@ class WebSocket(WebSocketsSansIOProtocol, LongLived):
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
         if not self.handshake_initiated:
-            # The head arrives complete: without this, uvicorn would not respond to a malformed handshake, and wait
-            # forever.
+            # The head was passed to uvicorn completely, so this handshake is malformed: uvicorn would neither respond
+            # nor close the connection.
             self.transport.write(_BAD_REQUEST)
             self.transport.close()
             return
@@ -88,7 +88,10 @@ class WebSocket(WebSocketsSansIOProtocol, LongLived):
         self.queue.put_nowait(cast("Any", {"type": FINISH_MESSAGE}))
 
     def _watch_pending(self, count: Callable[[int], bool]) -> None:
-        """count: called with the bytes of the incomplete message on every change; False rejects it."""
+        """Set the callback that limits incomplete messages.
+
+        count: called on every change with the bytes of the incomplete message; returning False rejects the message.
+        """
         self._count, self._pending = count, 0
         self._note_pending()
 
@@ -98,7 +101,7 @@ class WebSocket(WebSocketsSansIOProtocol, LongLived):
             return
         self._pending = pending
         if self._count is not None and not self._count(pending):
-            self._fail(1013, "too much of all connections")
+            self._fail(1013, "the server buffers too many incomplete messages")
         elif not pending:
             self._end_deadline()
         elif self._deadline is None:
@@ -119,20 +122,18 @@ class WebSocket(WebSocketsSansIOProtocol, LongLived):
             self.transport.abort()
 
     def _on_message_timeout(self) -> None:
-        """Close the connection unless the message has met the minimum rate, or reading is paused and nothing can
-        arrive.
-        """
+        """Close the connection if the message is slower than the minimum rate, unless reading is paused."""
         self._deadline = None
         if self.read_paused or self._pending - self._pending_at_deadline >= self.limits.body_rate * self.limits.body:
             self._begin_deadline()
         elif self._pending:
-            self._fail(1008, "the message takes too long")
+            self._fail(1008, "the message took too long")
 
     def _fail(self, code: int, reason: str) -> None:
         if self.transport.is_closing():
             return
         if self.close_sent:
-            # After the close frame nothing can tell the client of this failure.
+            # After the close frame, the failure can no longer be reported to the client.
             self.transport.abort()
             return
         self.conn.fail(code, reason)

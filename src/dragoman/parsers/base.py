@@ -1,4 +1,4 @@
-"""Base of the parsers: the buffer of unreleased text and its tokens, prefix matching, and chains of parsers."""
+"""Base of the output parsers: the buffer of unreleased text and its tokens, prefix matching, and chains of parsers."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ _REPLACEMENT_CHAR = "\ufffd".encode()
 
 
 class Buffer:
-    """Unreleased text together with its tokens, so that no token is lost.
+    """Text that has not been released yet, together with its tokens, so that no token is lost.
 
-    A token is released with the first of its characters that is released; one that is dropped with its last character.
+    A token is released with its first released character; when text is dropped, with its last dropped character.
 
-    single_tokens: markers that are one token of the vocabulary, see `is_marker`.
+    single_tokens: markers that are one token of the vocabulary; see `is_marker`.
     """
 
     __slots__ = (
@@ -51,18 +51,20 @@ class Buffer:
     )
 
     def __init__(self, single_tokens: Collection[str] = ()) -> None:
+        # Offsets are in characters from the start of the stream.
         # None while empty, which is nearly always: an empty deque takes most of a kilobyte.
         self._chunks: deque[str] | None = None
-        self._offset = 0  # Characters of the first piece that are already taken.
-        self._tokens: deque[tuple[int, int, Token]] | None = None  # Where its text begins and ends.
-        self._covered = 0  # Where the text of the last token ends.
+        self._offset = 0  # Characters of the first chunk that have been released.
+        self._tokens: deque[tuple[int, int, Token]] | None = None  # Tokens with the offsets of their text.
+        self._covered = 0  # Offset of the end of the last token's text.
         self.end = 0
-        """Offset of the end of all text that has arrived; the buffer holds what is behind `released`."""
+        """Offset of the end of all text that has arrived."""
         self.released = 0
+        """Offset of the end of the released text, which is the start of the buffer."""
         self._single_tokens = frozenset(single_tokens)
         self._has_tokens = False
-        self._unmatched_bytes = b""  # Text after the last token, which belongs to tokens to come.
-        self._marker_ends: dict[int, int] | None = None  # Where tokens that are markers end, and their lengths.
+        self._unmatched_bytes = b""  # Text after the last token; it belongs to tokens that have not arrived.
+        self._marker_ends: dict[int, int] | None = None  # Lengths of tokens that are markers, by their end offsets.
 
     def __len__(self) -> int:
         return self.end - self.released
@@ -79,9 +81,9 @@ class Buffer:
 
     def push(self, text: str, tokens: tuple[Token, ...]) -> None:
         if self._single_tokens:
-            # Record where tokens that are a whole marker end, by aligning the tokens with the text: as bytes, since a
-            # byte-level BPE token may hold half of a character, which has no text of its own. Text and tokens need not
-            # arrive together: a token's text may be held back until its last character is whole.
+            # Record where tokens that are a whole marker end, by aligning the tokens with the text. Bytes are aligned,
+            # since a byte-level BPE token may hold half of a character, which has no text of its own. Text and tokens
+            # need not arrive together: a token's text may be held back until its last character is complete.
             data, pos = self._unmatched_bytes + text.encode(), 0
             self._has_tokens = self._has_tokens or bool(tokens)
             for token in tokens:
@@ -92,8 +94,7 @@ class Buffer:
                 pos = start + len(token.utf8)
                 self._marker_ends = self._marker_ends or {}
                 self._marker_ends[self.end + len(text) - len(data[pos:].decode())] = len(token.text)
-            # Bounded: with tokens that do not spell the text (a normalizing tokenizer) it would grow by the whole
-            # answer.
+            # Bounded: if the tokens do not spell the text (a normalizing tokenizer), it would grow with the output.
             self._unmatched_bytes = data[pos:][-_MAX_TOKEN_BYTES:]
         if text:
             self._chunks = self._chunks or deque()
@@ -105,25 +106,28 @@ class Buffer:
             self._covered = self.end
 
     def _spans(self, text: str, tokens: tuple[Token, ...]) -> Iterator[tuple[int, int, Token]]:
-        """Each token with the span of its text; the last one spans the rest of the text."""
-        # One token a delta is the rule while streaming; nothing has to be aligned then.
+        """Yield each token with the begin and end offsets of its text; the last token spans the rest of the text."""
+        # While streaming, most deltas have one token, and nothing has to be aligned.
         if len(tokens) == 1 and not tokens[0].markup:
             yield self._covered, self.end, tokens[0]
             return
         data, at, begin = text.encode(), 0, self._covered
         end = self.end - len(text)
         for token in tokens[:-1]:
-            own = data[at : at + _count_overlap(data, at, token)]
-            at += len(own)
-            # Offsets count characters. 0b10xxxxxx continues a UTF-8 character, so each other byte begins one.
-            end += sum(byte & 0xC0 != 0x80 for byte in own)
+            token_bytes = data[at : at + _count_overlap(data, at, token)]
+            at += len(token_bytes)
+            # Offsets count characters. 0b10xxxxxx continues a UTF-8 character; any other byte begins one.
+            end += sum(byte & 0xC0 != 0x80 for byte in token_bytes)
             yield min(begin, end), end, token
             # A character of several tokens is released with all of them.
             begin = end - (at < len(data) and data[at] & 0xC0 == 0x80)
         yield (self.end if tokens[-1].markup else begin), self.end, tokens[-1]
 
     def pop(self, n: int, *, drop: bool = False) -> tuple[str, tuple[Token, ...]]:
-        """Release n characters and the tokens of which any was released. drop: only tokens with no text left."""
+        """Release n characters, and the tokens whose text has been released at least in part.
+
+        drop: release only tokens whose text has been released completely.
+        """
         parts: list[str] = []
         size = n
         self.released += n
@@ -139,7 +143,7 @@ class Buffer:
             self._offset = 0
             n -= available
         tokens: list[Token] = []
-        # A dropped marker must not take a token along whose text goes on behind it: that token belongs to the text.
+        # A token whose text continues after a dropped marker belongs to the following text.
         released = -1 if drop or not size else self.released
         while self._tokens and (self._tokens[0][1] <= self.released or self._tokens[0][0] < released):
             tokens.append(self._tokens.popleft()[2])
@@ -147,18 +151,18 @@ class Buffer:
         return "".join(parts), tuple(tokens)
 
     def text(self) -> str:
-        """The buffered text; costs its length."""
+        """Return the buffered text. The cost is linear in its length."""
         return "".join(self._chunks or ())[self._offset :]
 
     def peek(self, n: int) -> str:
-        """The next n characters, which stay in the buffer."""
-        out, offset = "", self._offset
+        """Return the next n characters, which stay in the buffer."""
+        text, offset = "", self._offset
         for chunk in self._chunks or ():
-            out += chunk[offset : offset + n - len(out)]
-            if len(out) == n:
+            text += chunk[offset : offset + n - len(text)]
+            if len(text) == n:
                 break
             offset = 0
-        return out
+        return text
 
     def skip(self, n: int) -> None:
         """Advance past n characters that were not buffered, while the buffer is empty."""
@@ -167,34 +171,32 @@ class Buffer:
         self._covered = self.end
 
     def is_marker(self, marker: str, unread: int) -> bool:
-        """Whether this text, which ends `unread` characters before the end of the buffer, is a marker.
+        """Whether the text of a marker, which ends `unread` characters before the end of the buffer, is that marker.
 
-        Where the marker is one token of the vocabulary, the same text from several tokens is ordinary text. Without any
-        tokens the text decides.
+        If the marker is one token of the vocabulary, the same text from several tokens is ordinary text. If no tokens
+        are known, the text alone decides.
         """
         return (
             marker not in self._single_tokens or not self._has_tokens or self.end - unread in (self._marker_ends or ())
         )
 
     def first_mark(self, unread: int) -> int:
-        """The number of the last `unread` characters before the first token among them that is a marker; -1 without
-        one.
-        """
+        """Return the position of the first marker token within the last `unread` characters; -1 if there is none."""
         begin = self.end - unread
         starts = [end - size for end, size in (self._marker_ends or {}).items() if end - size >= begin]
         return min(starts) - begin if starts else -1
 
 
 def _count_overlap(data: bytes, pos: int, token: Token) -> int:
-    """The number of bytes of data[pos:] that this token wrote; bytes, since a token may hold part of a character."""
+    """Return how many bytes at the start of data[pos:] this token wrote. A token may hold part of a character."""
     token_bytes = token.utf8
     if token.markup:
         return 0
     if data.startswith(token_bytes, pos):
         return len(token_bytes)
-    if pos == 0 and token.raw is None:  # Its beginning may have been released before.
+    if pos == 0 and token.raw is None:  # The beginning of its text may have been released before.
         return next((n for n in range(len(token_bytes) - 1, 0, -1) if data.startswith(token_bytes[-n:])), 0)
-    # The detokenizer wrote U+FFFD for bytes that never became a character; each such token owns the replacements.
+    # The detokenizer wrote U+FFFD for bytes that form no character; the replacements belong to their token.
     replaced_bytes = 0
     while token.raw is not None and data.startswith(_REPLACEMENT_CHAR, pos + replaced_bytes):
         replaced_bytes += len(_REPLACEMENT_CHAR)
@@ -206,14 +208,16 @@ def _as_markup(token: Token) -> Token:
 
 
 class PrefixResult(Enum):
+    """The result of `PrefixMatcher.read`."""
+
     INCOMPLETE = "more"
-    """All text is read and the result is still open."""
+    """All text has been read, and more is needed for a result."""
     MATCHED = "mark"
     NO_MATCH = "other"
 
 
 class PrefixMatcher:
-    """Reads white space and then optionally the longest of some markers, where nothing else may precede it."""
+    """Matches the longest of some markers at the start of a text, after optional white space."""
 
     __slots__ = ("_candidates", "marker", "matched")
 
@@ -225,20 +229,20 @@ class PrefixMatcher:
         """Characters of markers that have been read."""
 
     def can_match(self, text: str) -> bool:
-        """Whether a marker may begin in this text, or behind it; only before anything has been read."""
+        """Whether a marker may begin in this text or after it. May be called only before `read`."""
         stripped = text.lstrip(" \t\r\n")
         return not stripped or any([marker.startswith(stripped[0]) for marker in self._candidates])
 
     def read(self, text: str, pos: int) -> tuple[int, PrefixResult]:
-        """The position after the marker, or of the first character that belongs to none.
+        """Read text[pos:]. Returns the position after the marker, or that of the first character that is in no marker.
 
-        Where one marker is a prefix of another the position may be an earlier one, negative if in an earlier delta.
+        If one marker is a prefix of another, the position may be before `pos`; if negative, it is in an earlier delta.
         """
         if not self.matched:
             whitespace = _WHITESPACE.match(text, pos)
             pos = whitespace.end() if whitespace else pos
         while pos < len(text):
-            # All candidates agree in what is already read, so one character decides which of them remain.
+            # All candidates begin with the text read so far, so the next character decides which of them remain.
             candidates = [marker for marker in self._candidates if marker.startswith(text[pos], self.matched)]
             if not candidates:
                 return (
@@ -256,9 +260,9 @@ class PrefixMatcher:
 
 
 class TextParser(ABC):
-    """Base class of parsers: reads text deltas in steps, and passes all other events on in order.
+    """Base class of parsers: reads text deltas in steps, and passes on all other events in order.
 
-    A subclass reads in `_step`, and releases text with `_release` and `_drop`.
+    A subclass reads in `_step`, and releases text with `_emit_buffered` and `_drop`.
     """
 
     def __init__(self, single_tokens: Collection[str] = ()) -> None:
@@ -272,8 +276,8 @@ class TextParser(ABC):
         # By far the most frequent event.
         if type(event) is TextDelta:
             buffer = self._buffer
-            # Most deltas of a stream are plain text of the current state. They are passed on without the buffer, which
-            # keeps the cost of a token constant and small.
+            # Most deltas of a stream are plain text of the current state. They bypass the buffer, which keeps the cost
+            # per token low.
             if event.text and buffer.end == buffer.released and not self._pending_tokens:
                 fast_event = self._fast_path(event)
                 if fast_event is not None:
@@ -303,7 +307,7 @@ class TextParser(ABC):
         """Read text[pos:], the unread end of the buffer."""
         while pos < len(text):
             pos = self._step(text, pos)
-            # A state gave text back that had arrived in an earlier delta.
+            # The position is in an earlier delta: continue in the whole buffered text.
             if pos < 0:
                 buffered = self._buffer.text()
                 text, pos = buffered, pos + len(buffered) - len(text)
@@ -314,30 +318,33 @@ class TextParser(ABC):
 
     @abstractmethod
     def _fast_path(self, event: TextDelta) -> Event | None:
-        """The event for a delta that needs no parsing, else None; called only while the buffer is empty."""
+        """Return the event for a delta that needs no parsing, else None. Called only while the buffer is empty."""
 
     @abstractmethod
     def _step(self, text: str, pos: int) -> int:
         """Read text[pos:], the unread end of the buffer, in the current state.
 
-        Returns where to continue: the end of what was read, or an earlier position (negative: in an earlier delta) from
-        which to read again in the new state.
+        Returns the position to continue from: the end of the text that was read, or an earlier position from which the
+        new state reads again. A negative position is in an earlier delta.
         """
 
     @abstractmethod
     def _finish(self, reason: FinishReason | None) -> None:
-        """The choice ends: release the buffer. reason: None where the choice is only interrupted."""
+        """Release the buffer at the end of the choice.
+
+        reason: None if the choice is only interrupted.
+        """
 
     @abstractmethod
     def _interrupt(self) -> None:
-        """Another part begins that this parser does not read: release the buffer, continue as text."""
+        """Release the buffer and continue as text, since another part begins that this parser does not read."""
 
     def _count_consumed(self, text: str, pos: int) -> int:
-        """The number of characters of the buffer that have been read when text[pos:] has not."""
+        """Return the number of buffered characters that have been read, if text[pos:] is still unread."""
         return len(self._buffer) - (len(text) - pos)
 
     def _rewind(self, text: str, pos: int) -> int:
-        """The position from which the whole buffer is read again in another state; negative if before this text."""
+        """Return the position of the buffer's start, to read it again in another state; may be negative."""
         return pos - self._count_consumed(text, pos)
 
     def _emit_buffered(self, build_event: Callable[[int, str, tuple[Token, ...]], Event], n: int) -> None:
@@ -347,15 +354,15 @@ class TextParser(ABC):
             self._events.append(build_event(self._choice, text, (*self._take_pending_tokens(), *tokens)))
 
     def _drop(self, n: int) -> None:
-        """Drop n characters of the buffer, which were syntax."""
+        """Drop n characters of the buffer that are syntax. Their tokens are attached to the next event."""
         if n > 0:
             self._pending_tokens.extend(self._buffer.pop(n, drop=True)[1])
 
     def _take_pending_tokens(self, *, call: bool = False) -> tuple[Token, ...]:
-        """The pending tokens and the buffer's tokens without text. call: they are attached to a call, as part of
-        it.
+        """Take the pending tokens and the buffer's tokens without text.
+
+        call: whether they become part of a tool call. Otherwise they are marked as markup, which only logprobs list.
         """
-        # Tokens of delimiters are control text to the client (logprobs list them), but inside a call they are the call.
         if not self._pending_tokens and self._buffer.is_empty:
             return ()
         pending = self._pending_tokens if call else map(_as_markup, self._pending_tokens)
@@ -366,7 +373,6 @@ class TextParser(ABC):
     def _attach_pending_tokens(self, event: Event) -> Event:
         tokens = self._take_pending_tokens()
         match event:
-            # Tokens that spelled markers are reported with the next event that can carry them, so that none is lost.
             case _ if not tokens:
                 return event
             case ReasoningDelta(choice, text, event_tokens, seal):
@@ -378,11 +384,11 @@ class TextParser(ABC):
             case ToolCallStart(choice, id, name, event_tokens, custom):
                 return ToolCallStart(choice, id, name, (*tokens, *event_tokens), custom)
             case _:
-                raise AssertionError(f"{type(event).__name__} carries no tokens")
+                raise AssertionError(f"{type(event).__name__} has no tokens")
 
 
 class ParserChain:
-    """Several parsers in sequence; each reads the text that the previous ones leave."""
+    """Several parsers in sequence; each parses the text that the previous ones have left as text."""
 
     def __init__(self, parsers: Sequence[Parser]) -> None:
         self._parsers = tuple(parsers)
@@ -399,6 +405,6 @@ class ParserChain:
 
 
 def chain_parsers(parsers: Iterable[Parser]) -> Parser:
-    """Combine parsers into one; without any, all events pass through."""
+    """Combine parsers into one. Without parsers, all events pass through."""
     parser_list = tuple(parsers)
     return parser_list[0] if len(parser_list) == 1 else ParserChain(parser_list)

@@ -476,11 +476,11 @@ def test_no_client_hangs_whatever_is_killed(tmp_path: Path, victims: int) -> Non
     [
         ({"model": "vllm:./m", "workers": 2}, "vLLM has front ends and an engine process of its own"),
         ({"model": "vllm:./m", "api_server_count": 1}, "start `vllm serve` with --api-server-count"),
-        ({"model": "python:m:f", "workers": 2}, "the engine `python` can have no process that they share"),
+        ({"model": "python:m:f", "workers": 2}, "the engine `python` cannot run in a process that they share"),
         ({"model": "sim", "api_server_count": 2}, "the engine `sim` cannot have a process of its own; use --workers"),
         ({"model": "http://127.0.0.1:1/v1", "api_server_count": 2}, "the engine `upstream` cannot have a process"),
         ({"model": "tiny", "workers": 2, "api_server_count": 2}, "use it or --workers, not both"),
-        ({"models": {"a": "transformers:./m"}, "workers": 2}, "workers share the engine of one MODEL only"),
+        ({"models": {"a": "transformers:./m"}, "workers": 2}, "workers can share the engine of one MODEL, not those"),
         ({"models": {"a": "tiny"}, "api_server_count": 2}, "an engine process serves one model"),
         ({"model": "tiny", "api_server_count": 2, "store": "memory"}, "each worker would have responses of its own"),
     ],

@@ -339,7 +339,7 @@ def test_what_the_first_worker_cannot_serve_is_reported_once(tmp_path: Path) -> 
     ("options", "reason"),
     [
         ({"model": "vllm:./m"}, "vLLM has front ends and an engine process of its own"),
-        ({"model": "python:m:f"}, "the engine `python` can have no process that they share"),
+        ({"model": "python:m:f"}, "the engine `python` cannot run in a process that they share"),
         ({"models": {"a": "tiny", "b": {"model": "vllm:./m"}}}, "vLLM has front ends"),
         ({"model": "scripted", "store": "memory"}, "each worker would have responses of its own"),
         ({"model": "sim", "instances": 2}, "--instances needs a port or files that only one process can have"),

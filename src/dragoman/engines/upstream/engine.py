@@ -1,6 +1,6 @@
-"""The upstream engine: sends requests over HTTP and yields events. All I/O of this package is here.
+"""The upstream engine: forwards requests to other servers over HTTP and yields the events of their responses.
 
-Only requests without any response byte are retried: after the first byte a failure ends the response.
+A request is retried on another upstream only until one accepts it with status 200: a later failure ends the response.
 """
 
 from __future__ import annotations
@@ -89,13 +89,13 @@ _DELTAS = frozenset({TextDelta, ReasoningDelta, RefusalDelta, ToolCallStart, Too
 class UpstreamConfig(Struct, frozen=True):
     """Settings of an upstream engine.
 
-    model: its name at the upstream.
-    connect_timeout: seconds.
+    model: the model's name at the upstream.
+    connect_timeout: limit for connecting, and for the response to a health check; seconds.
     read_timeout: seconds without a byte after which an upstream has failed.
     retries: how many times a request is retried, on other upstreams.
     probe_interval: seconds between health checks.
-    native_tools, native_reasoning: see Capabilities.
-    encoding_tasks: what the model does besides generation, or instead of it.
+    native_tools, native_reasoning: see `Capabilities`.
+    encoding_tasks: the model's tasks besides, or instead of, generation: embedding and scoring.
     """
 
     upstreams: tuple[Upstream, ...]
@@ -112,7 +112,7 @@ class UpstreamConfig(Struct, frozen=True):
 
 
 class UpstreamEngine:
-    """A `core.engine.Engine` over other servers, a `DirectEngine` and a `TextEncoder`."""
+    """Forwards requests to other servers. Implements `Engine`, `DirectEngine` and `TextEncoder` of `core.engine`."""
 
     def __init__(
         self,
@@ -151,7 +151,7 @@ class UpstreamEngine:
         self._probe_task = asyncio.create_task(self._probe_all(self._client))
 
     async def stop(self) -> None:
-        # First, so that no request begins on a client that is being closed.
+        # Cleared first: no request may start on a client that is being closed.
         client, self._client = self._client, None
         if self._probe_task is not None:
             self._probe_task.cancel()
@@ -176,7 +176,7 @@ class UpstreamEngine:
         return self.generate(request) if request.limits.max_tokens == 0 else self._answer(request, receiver)
 
     async def count_prompt_tokens(self, request: GenerateRequest) -> int:
-        """As `PromptCounter`. Raises Unsupported where the upstream does not tokenize."""
+        """Implements `PromptCounter`. Raises Unsupported if the upstream does not tokenize."""
         config = self._config
         if config.kind.wire is not Wire.CHAT:
             encode = encode_count_request if config.kind.wire is Wire.MESSAGES else encode_input_tokens_request
@@ -188,11 +188,11 @@ class UpstreamEngine:
         except RequestError as error:
             if error.code != "unsupported_parameter":
                 raise
-            # What it says is about a request to /tokenize, which the client has not sent.
+            # The upstream's message is about a request to /tokenize, which the client has not sent.
             raise Unsupported("This model's upstream does not support counting tokens.", param="model") from error
 
     async def tokenize_prompt(self, request: GenerateRequest, *, with_texts: bool = False) -> RemoteTokens:
-        """As `RemoteTokenizer`. Raises Unsupported where the upstream does not tokenize."""
+        """Implements `RemoteTokenizer`. Raises Unsupported if the upstream does not tokenize."""
         config = self._config
         self._check_tokenizes()
         upstream_request = encode_tokenize_request(request, config.kind, config.model, with_texts=with_texts)
@@ -202,7 +202,7 @@ class UpstreamEngine:
         return RemoteTokens(tuple(answer.tokens), tuple(answer.token_strs or ()) if with_texts else None)
 
     async def detokenize(self, ids: tuple[int, ...]) -> str:
-        """As `RemoteTokenizer`. Raises Unsupported where the upstream does not tokenize."""
+        """Implements `RemoteTokenizer`. Raises Unsupported if the upstream does not tokenize."""
         self._check_tokenizes()
         request = encode_detokenize_request(self._config.model, ids)
         return (await self._fetch(request, build_prefix(ids), DetokenizeResponse)).prompt
@@ -217,15 +217,15 @@ class UpstreamEngine:
         return EncodingTask.SCORING in tasks or (bool(tasks) and self._config.kind.has_encoding_options)
 
     async def embed_texts(self, request: TextEmbedRequest) -> Embeddings:
-        """As `TextEncoder`."""
+        """Implements `TextEncoder`."""
         config = self._config
-        # Embeddings have no prefix cache; as the prefix, the body spreads requests over the upstreams.
+        # Embeddings have no prefix cache to hit: with the whole body as the prefix, requests spread over all upstreams.
         upstream_request = encode_embed_request(request, config.kind, config.model)
         body = await self._fetch_body(upstream_request, upstream_request.body)
         return await _run_if_large(len(body), decode_embeddings, body, request, config.kind)
 
     async def score_texts(self, pairs: TextPairs) -> RelevanceScores:
-        """As `TextEncoder`."""
+        """Implements `TextEncoder`."""
         requests = encode_score_requests(pairs, self._config.kind, self._config.model)
         bodies = [await self._fetch_body(request, request.body) for request in requests]
         return await _run_if_large(sum(map(len, bodies)), decode_scores, bodies, pairs)
@@ -235,7 +235,7 @@ class UpstreamEngine:
             raise Unsupported("This model's upstream does not offer tokenization.", param="model")
 
     async def _fetch(self, request: UpstreamRequest, prefix: bytes, type: type[T]) -> T:
-        """Fetch a response that is not streamed."""
+        """Fetch a response that is not streamed. Raises EngineError if it cannot be parsed."""
         body = await self._fetch_body(request, prefix)
         try:
             return msgspec.json.decode(body, type=type)
@@ -248,8 +248,10 @@ class UpstreamEngine:
             return await _read_limited(response, MAX_JSON_BODY)
 
     async def _answer_prompt(self, request: GenerateRequest) -> AsyncGenerator[Event]:
-        """Answer with the prompt alone, or only fill the prefix cache. Upstreams reject a limit of 0, so one token is
-        requested and dropped."""
+        """Yield the events of the prompt alone, or only fill the prefix cache (`max_tokens` is 0).
+
+        Upstreams reject a limit of 0, so one token is requested and dropped.
+        """
         limits = msgspec.structs.replace(request.limits, max_tokens=1)
         async with aclosing(self._answer(msgspec.structs.replace(request, limits=limits), None)) as events:
             async for event in events:
@@ -316,15 +318,15 @@ class UpstreamEngine:
 
     @asynccontextmanager
     async def _open_response(self, request: UpstreamRequest, prefix: bytes) -> AsyncGenerator[HttpResponse]:
-        """Send to upstreams until one accepts, and open its response, of status 200, its body unread.
+        """Send to one upstream after the other until one accepts, and yield its response: status 200, body unread.
 
-        Otherwise raises the error of the last upstream. An overloaded upstream is not retried.
+        An overloaded upstream is not tried again. Raises the last upstream's error if none accepts.
         """
         tried: set[int] = set()
         last_error: Overloaded | RateLimited = Overloaded("No upstream is available; retry later.")
         for _ in range(self._config.retries + 1):
             index = self._pool.choose(prefix, tried)
-            # A server that has closed an idle keepalive connection is fine: it is tried again, over a new connection.
+            # A server may close an idle keepalive connection at any time: it is tried again, on a new connection.
             if index is None and isinstance(last_error, ConnectionClosed):
                 index = self._pool.choose(prefix)
             if index is None:
@@ -371,7 +373,7 @@ class UpstreamEngine:
                 body = await response.read_all(MAX_ERROR_BODY)
             finally:
                 response.close()
-        # Cancellation included: a count that stays too high would keep requests away from this upstream for good.
+        # Cancellation included: a count that stays too high would permanently divert requests from this upstream.
         except BaseException as error:
             self._pool.running[index] -= 1
             if isinstance(error, HttpClientError):
@@ -403,7 +405,7 @@ class UpstreamEngine:
     async def _probe_one(self, client: HttpClient, index: int) -> None:
         upstream, is_up = self._pool.upstreams[index], False
         with suppress(HttpClientError):
-            # The timeout of answers, 600 s by default, would leave a server that hangs in use for that long.
+            # With the read timeout of responses, 600 s by default, a hung server would stay in use for that long.
             response = await client.send(
                 "GET",
                 f"{upstream.url}/models",
@@ -431,15 +433,17 @@ async def _read_limited(response: HttpResponse, max_bytes: int) -> bytes:
     return body
 
 
-# The events of a streamed body, for two drivers: the consumer of the engine's stream, and the transport's callback.
+# Reading a streamed body: driven by the consumer of the engine's stream, or by a callback of the transport.
 
 
 class SseDecoder:
-    """Decodes bytes to the data of complete events. Names, ids and other comments than its warnings are skipped.
+    """An incremental decoder of server-sent events: bytes to the `data` of complete events.
 
-    warnings: the JSON array of the last comment with a server's warnings; empty before.
+    Event names, ids and comments are skipped, except for the comment with the server's warnings.
 
-    Raises EngineError for an event above the limit. The work is linear in the bytes, also for one byte at a time.
+    warnings: the JSON array in the last comment with a server's warnings; empty before the first.
+
+    Raises EngineError for an event above the limit. The time is linear in the bytes, even if they arrive one by one.
     """
 
     def __init__(self, max_event: int = MAX_EVENT) -> None:
@@ -456,10 +460,11 @@ class SseDecoder:
         if is_one_event and not self._size and not self._after_cr and b"\r" not in data:
             return [data[6:-2]]
         events: list[bytes] = []
-        text = data[1:] if self._after_cr and data.startswith(b"\n") else data
+        # A CRLF may be split between two pieces of the body.
+        remaining = data[1:] if self._after_cr and data.startswith(b"\n") else data
         self._after_cr = data.endswith(b"\r")
         # SSE lines end with CR, LF or CRLF only. `bytes.splitlines` splits at these; `str.splitlines` at others too.
-        for piece in text.splitlines(keepends=True):
+        for piece in remaining.splitlines(keepends=True):
             self._size += len(piece)
             if self._size > self._max_event:
                 raise EngineError(f"The upstream sent an event of more than {self._max_event} bytes.")
@@ -481,19 +486,19 @@ class SseDecoder:
 
 
 class BodyConsumer(Protocol):
-    """The interface of a response that a stream uses."""
+    """The part of `HttpResponse` that `EventStream` uses."""
 
     def interrupt(self) -> None:
-        """Resume the consumer, which finds events although no piece has come."""
+        """Resume the task that waits for the next piece of the body, although none has arrived."""
         ...
 
 
 class StreamReader(Protocol):
-    """Reads the events of one wire as a valid stream of ours.
+    """Converts the events of one upstream API to a valid stream of this server's events.
 
-    has_started: `Started` has been returned.
-    is_done: the last event of the wire has come.
-    warnings: those for the client that precede the answer.
+    has_started: whether `Started` has been returned.
+    is_done: whether the upstream's last event has been read.
+    warnings: warnings for the client, sent with `Started`.
     """
 
     has_started: bool
@@ -515,9 +520,9 @@ class StreamReader(Protocol):
 
 
 class EventStream:
-    """Reads the pieces of a body.
+    """Converts the pieces of a streamed body to events.
 
-    failure: what the consumer has to raise, after the events of `feed`.
+    failure: the exception that the consumer has to raise after the events of `feed`; None while there is none.
     """
 
     __slots__ = ("_backlog", "_body", "_reader", "_receiver", "_sse", "failure")
@@ -530,11 +535,14 @@ class EventStream:
 
     @property
     def is_done(self) -> bool:
-        """Whether the upstream's last event has come."""
+        """Whether the upstream's last event has been read."""
         return self._reader.is_done
 
     def feed(self, piece: bytes) -> list[Event]:
-        """Feed a piece of the body, or b"" for the events that `receive` has left."""
+        """Feed a piece of the body, and return its events after those that `receive` left behind.
+
+        piece: b"" to fetch only the events left behind.
+        """
         events, self._backlog = self._backlog, []
         try:
             pieces = self._sse.feed(piece)
@@ -549,14 +557,16 @@ class EventStream:
         return events
 
     def receive(self, piece: bytes) -> bool:
-        """Hand the events of a piece to the receiver, if that is ready and they are deltas; else leave them."""
+        """Pass the events of a piece to the receiver; return whether the piece was consumed.
+
+        Only deltas are passed on directly. All other events are left for the next `feed`.
+        """
         receiver = self._receiver
         if receiver is None or not receiver.is_ready:
             return False
         events = self.feed(piece)
         are_deltas = type(events[0]) in _DELTAS if len(events) == 1 else all(type(event) in _DELTAS for event in events)
-        # The rest is left to the coroutine that reads the body: a callback of the transport can neither raise nor
-        # await.
+        # These need the coroutine that reads the body: a callback of the transport can neither raise nor await.
         if self._reader.is_done or self.failure is not None or not are_deltas:
             self._backlog = events
             self._body.interrupt()
@@ -566,7 +576,7 @@ class EventStream:
 
 
 def decode_warnings(array: bytes) -> tuple[str, ...]:
-    """Decode a server's warnings. Empty for an invalid array: the header has them too."""
+    """Decode a server's warnings. Returns () for an invalid array, since the header contains the warnings too."""
     try:
         return msgspec.json.decode(array, type=tuple[str, ...])
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:

@@ -38,8 +38,9 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 MAX_MESSAGE = 2_000
+"""Characters of an upstream's error message that are kept."""
 MAX_ERROR_BODY = 64 * 1024
-"""Bytes that are read of an error response."""
+"""Limit of the bytes that are read from an error response."""
 
 _ERROR_TYPES: dict[int, type[DragomanError]] = {
     404: NotFound,
@@ -55,11 +56,12 @@ _ERROR_TYPES: dict[int, type[DragomanError]] = {
 }
 _OVERLOADED = "The upstream is overloaded; retry later."
 _SERVER_ERRORS = {503: _OVERLOADED, 504: "The upstream did not answer in time.", 529: _OVERLOADED}
-"""Anthropic has 529 where others have 503."""
+"""Messages for clients, by status. Anthropic sends 529 where other servers send 503."""
 _SERVER_CODES = frozenset({"overloaded", "timeout", "engine_error", "engine_paused", "internal_error"})
-"""Codes of server errors that clients act on; another one may be anything."""
+"""Codes of server errors that are passed on, since clients act on them."""
 _INTERNAL_PARAMS = frozenset({"input_text", "input_tokens"})
-"""`param` of vLLM's error for a prompt that is too long: not fields of a request."""
+"""Values of `param` in vLLM's error for a prompt that is too long. They name no field of a request."""
+# The limit and the prompt's size in messages for a prompt that is too long: vLLM's and OpenAI's, then Anthropic's.
 _CONTEXT = re.compile(r"maximum context length is ([0-9]{1,9}) tokens")
 _PROMPT = re.compile(r"(?:your prompt has|your prompt contains|resulted in) (at least )?([0-9]{1,9}) (?!characters)")
 _ANTHROPIC_CONTEXT = re.compile(r"prompt is too long: ([0-9]{1,9}) tokens > ([0-9]{1,9}) maximum")
@@ -76,7 +78,7 @@ _STREAM_STATUSES = {
     "overloaded_error": 503,
     "timeout_error": 504,
 }
-"""The statuses of types and codes of errors within a stream."""
+"""HTTP statuses for the types and codes of errors within a stream."""
 _decode = msgspec.json.Decoder(UpstreamErrorBody).decode
 
 
@@ -85,7 +87,7 @@ class ConnectionClosed(Overloaded):
 
 
 def build_transport_error(error: HttpClientError) -> EngineError:
-    """Build the error of a request without a response: it can be retried, unless a part of a response came."""
+    """Build the error of a request without a response. Only an Overloaded error can be retried."""
     match error:
         case ConnectFailed():
             return Overloaded("The upstream cannot be reached.")
@@ -134,10 +136,14 @@ def parse_error(status: int, body: bytes, retry_after: str | None) -> DragomanEr
 
 
 def build_error(status: int, error: WireError, retry_after: float | None = None) -> DragomanError:
+    """Build the error for an upstream's status and error object.
+
+    retry_after: seconds; None means the default of the error's class.
+    """
     message = (error.message or "")[:MAX_MESSAGE]
     if status in (401, 402, 403, 407) or 300 <= status < 400:
         # The upstream's URL and key are this server's configuration: authentication errors and redirects are not the
-        # client's.
+        # client's fault.
         return EngineError(f"The upstream rejected this server's request (HTTP {status}).", code="upstream_error")
     if status >= 500:
         # Its message is for the operator, not for the client.
@@ -146,7 +152,7 @@ def build_error(status: int, error: WireError, retry_after: float | None = None)
     if error.param in _INTERNAL_PARAMS:
         error = msgspec.structs.replace(error, param=None)
     message = message or f"The upstream failed (HTTP {status})."
-    # A number is vLLM's code of every error: the status once more.
+    # vLLM sends a number, which only repeats the status.
     code = error.code if isinstance(error.code, str) else None
     if status >= 500 and code not in _SERVER_CODES:
         code = None
@@ -170,7 +176,7 @@ def build_error(status: int, error: WireError, retry_after: float | None = None)
 
 
 def build_stream_error(error: WireError | str) -> DragomanError:
-    """Build the error of a stream's error event. Its status follows from its code or type only."""
+    """Build the error of a stream's error event. Its status is derived from its code or type, as it has no other."""
     if isinstance(error, str):
         return build_error(500, WireError(error))
     if isinstance(error.code, int) and 400 <= error.code < 600:
@@ -180,13 +186,19 @@ def build_stream_error(error: WireError | str) -> DragomanError:
 
 
 def build_event_error(error: WireError | str, *, has_started: bool) -> DragomanError:
-    """As `build_stream_error`; once the answer has begun the status has been sent, and the request is not at fault."""
+    """Build the error of a stream's error event, as a server error if the response has started.
+
+    By then the upstream has accepted the request, and the status has been sent to the client.
+    """
     built = build_stream_error(error)
     return built if isinstance(built, EngineError) or not has_started else EngineError(built.message)
 
 
 def decode_data(decode: Callable[[bytes], T], data: bytes, what: str) -> T:
-    """Decode the data of one event. what: its name, for the error and the log. Raises EngineError."""
+    """Decode the data of one event. Raises EngineError if it is invalid.
+
+    what: what is decoded, for the error and the log.
+    """
     try:
         return decode(data)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:

@@ -1,4 +1,4 @@
-"""The upstreams of a model as a group: load balancing, and administration of all of them."""
+"""The upstreams of one model: load balancing between them, and administration of all of them at once."""
 
 from __future__ import annotations
 
@@ -23,20 +23,21 @@ from .errors import MAX_ERROR_BODY, build_transport_error, parse_error
 T = TypeVar("T")
 
 MAX_PREFIX = 4096
-"""Length of the hashed prefix, characters or tokens; prefix caches match from the start."""
+"""Length of the hashed prefix, characters or tokens. Only the start of a prompt counts, as in prefix caches."""
 
 OVERLOAD_FACTOR = 1.25
-"""Load factor over its share beyond which an upstream passes requests to the next one."""
+"""Multiple of its share of the load above which an upstream is skipped for the next one."""
 
 _NO_ROUTE = frozenset({"Not Found", "Method Not Allowed"})
 """FastAPI's messages for a route that does not exist."""
 
 
 class UpstreamPool:
-    """Load balancing over at least one upstream: healthy ones, by weight, with affinity to the prompt's prefix.
+    """Balances the load over the upstreams that are up, by weight and with affinity to the prompt's prefix.
 
-    Independent of connections and time; the caller reports successes and failures. An upstream is up until a failure
-    is reported.
+    It does no I/O: the caller reports which upstreams are up. An upstream counts as up until a failure is reported.
+
+    running: the number of running requests of each upstream, maintained by the caller.
     """
 
     def __init__(self, upstreams: Sequence[Upstream]) -> None:
@@ -57,7 +58,7 @@ class UpstreamPool:
         self._up[index] = up
 
     def choose(self, prefix: bytes, tried: Collection[int] = ()) -> int | None:
-        """Choose the upstream for a prompt prefix; None if none is left.
+        """Choose the upstream for a prompt prefix, and return its index; None if none is left.
 
         Rendezvous hashing: when an upstream goes up or down, only its own conversations move. Bounded load: an upstream
         far above its share passes new requests on, so that one popular prefix does not overload it.
@@ -72,7 +73,7 @@ class UpstreamPool:
             uniform = (int.from_bytes(digest) + 1) / (2**64 + 2)
             scores[index] = -upstream.weight / math.log(uniform)
         ranked = sorted(candidates, key=scores.__getitem__, reverse=True)
-        # With the new request, or the share of every upstream of an idle pool would be 0.
+        # The new request counts too: otherwise every share of an idle pool would be 0.
         total = sum(self.running[index] for index in candidates) + 1
         weights = sum(self.upstreams[index].weight for index in candidates)
         for index in ranked:
@@ -106,11 +107,11 @@ class _CacheReset(Struct):
 
 
 class UpstreamControl:
-    """The administration of upstreams by vLLM's routes: pause, sleep, prefix cache, adapters. Each call goes to all.
+    """Administers upstreams through vLLM's routes: pause, sleep, prefix cache, adapters. Each call goes to all of them.
 
-    As `core.control.EngineControl`, and `PrefixCache` and `AdapterLoader` of `core.engine`.
+    Implements `core.control.EngineControl`, and `PrefixCache` and `AdapterLoader` of `core.engine`.
 
-    Its state is what was set here: an upstream that others pause or put to sleep is not asked.
+    `is_paused` and `sleep_level` reflect only the calls made here: the state of the upstreams is not queried.
     """
 
     def __init__(self, upstreams: Sequence[Upstream], timeouts: ClientTimeouts) -> None:
@@ -146,14 +147,14 @@ class UpstreamControl:
         return sum(_decode(body, _Aborted).aborted for body in await self._post("/abort_requests"))
 
     def count_cached_tokens(self, prompt: Sequence[int], cache_salt: str) -> int | None:  # noqa: ARG002 - of the protocol
-        """As `PrefixCache`: not known."""
+        """Implements `PrefixCache`: None, since the contents of the upstreams' caches are unknown."""
         return None
 
     async def reset_prefix_cache(self) -> bool:
         return all([_decode(body, _CacheReset).success for body in await self._post("/reset_prefix_cache")])
 
     async def load_adapter(self, name: str, path: str) -> None:
-        """As `AdapterLoader`. path: on the upstream's machine."""
+        """Implements `AdapterLoader`. path: a path on the upstream's machine."""
         body = {"lora_name": name, "lora_path": path, "load_inplace": True}
         await self._post("/v1/load_lora_adapter", body)
 
@@ -167,11 +168,11 @@ class UpstreamControl:
         target = f"{path}?{urlencode(query)}" if query else path
         client, content = HttpClient(self._timeouts), msgspec.json.encode(body or {})
         try:
-            sent = (self._post_to(client, upstream, target, content) for upstream in self._upstreams)
-            answers = await asyncio.gather(*sent, return_exceptions=True)
+            posts = (self._post_to(client, upstream, target, content) for upstream in self._upstreams)
+            answers = await asyncio.gather(*posts, return_exceptions=True)
         finally:
             await client.close()
-        # After all have answered: the others must not be left in the former state because one has failed.
+        # Only after all have answered: one failure must not leave the others in the previous state.
         for answer in answers:
             if isinstance(answer, BaseException):
                 raise answer
@@ -199,7 +200,7 @@ class UpstreamControl:
 
 
 def _decode(body: bytes, type: type[T]) -> T:
-    """An empty or other body has the defaults: older servers answer with none."""
+    """Decode a body. An empty or unexpected one gives the defaults of `type`, since older servers send none."""
     try:
         return msgspec.json.decode(body, type=type)
     except (msgspec.MsgspecError, UnicodeDecodeError):

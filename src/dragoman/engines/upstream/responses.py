@@ -1,6 +1,6 @@
-"""OpenAI's Responses: encodes requests, and reads the events of the response. Pure.
+"""OpenAI's Responses API as an upstream: encodes requests and reads the events of responses. Does no I/O.
 
-Nothing is stored at the upstream: each request has the whole conversation, with the encrypted reasoning in it.
+Nothing is stored at the upstream: each request contains the whole conversation, with its encrypted reasoning.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def encode_responses_request(
 
 
 def encode_input_tokens_request(request: GenerateRequest, kind: ServerKind, model: str) -> UpstreamRequest:
-    """Encode a request for the number of tokens of a prompt. Raises as `encode_responses_request`."""
+    """Encode a request that counts the tokens of a prompt. Raises the errors of `encode_responses_request`."""
     body = _encode_prompt(request, require_conversation(request, kind), model, [])
     return UpstreamRequest("/responses/input_tokens", encode_body(body))
 
@@ -109,7 +109,7 @@ def _encode_prompt(
             body["parallel_tool_calls"] = False
     effort = conversation.reasoning.effort
     if effort is not None:
-        # Without a summary the answer has no text of its reasoning.
+        # Without this field the response would contain no reasoning text: OpenAI returns only summaries.
         body["reasoning"] = {"effort": effort} if effort == "none" else {"effort": effort, "summary": "auto"}
     match request.constraint:
         case JsonObject():
@@ -123,7 +123,7 @@ def _encode_prompt(
 
 
 def _encode_items(messages: Sequence[Message], warnings: list[str]) -> Iterator[dict[str, Any]]:
-    # The type of an output has to match that of its call, and a result alone does not tell it.
+    # The type of an output has to match that of its call, which a tool result does not contain.
     custom_calls: set[str] = set()
     for message in messages:
         content: list[dict[str, Any]] = []
@@ -149,9 +149,9 @@ def _encode_items(messages: Sequence[Message], warnings: list[str]) -> Iterator[
 def _encode_item(
     part: Reasoning | ToolCall | ToolResult, role: Role, custom_calls: set[str]
 ) -> Iterator[dict[str, Any]]:
-    """Encode an item; none for reasoning of another vendor.
+    """Encode one item. Reasoning of another vendor yields none.
 
-    custom_calls: ids of the calls so far whose input is free text.
+    custom_calls: ids of the preceding calls whose input is free text.
     """
     if isinstance(part, ToolResult):
         if role is Role.ASSISTANT:
@@ -188,7 +188,7 @@ def _encode_part(part: Part, role: Role) -> dict[str, Any]:
         case Audio():
             raise Unsupported("The upstream does not support audio.", param="messages")
         case _:
-            raise RequestError("A message contains a part where none can be.", param="messages")
+            raise RequestError("A message contains a part of an unsupported type.", param="messages")
 
 
 def _encode_tool(tool: Tool) -> dict[str, Any]:
@@ -197,7 +197,7 @@ def _encode_tool(tool: Tool) -> dict[str, Any]:
         encoded["description"] = tool.description
     if isinstance(tool, FunctionTool):
         encoded["parameters"] = None if tool.parameters is None else to_raw(tool.parameters)
-        # Here the API's default is true, unlike that of Chat.
+        # Always sent: the default is true in the Responses API, but false in Chat Completions.
         encoded["strict"] = bool(tool.strict)
     elif tool.definition is not None:
         encoded["format"] = {"type": "grammar", "syntax": tool.syntax or "lark", "definition": tool.definition}
@@ -256,7 +256,7 @@ class _Item(Struct, frozen=True):
 
 
 class _WireEvent(Struct, frozen=True):
-    """Any event; `type` selects the fields that apply. An error has them itself, or in `error`."""
+    """Any event; `type` selects the fields that apply. The fields of an error are either here or in `error`."""
 
     type: str
     output_index: int | None = None
@@ -283,7 +283,7 @@ _DELTAS = {
 
 
 class ResponseEventReader:
-    """A `StreamReader` of the events of one response."""
+    """Reads the events of one response. Implements `engine.StreamReader`."""
 
     def __init__(self) -> None:
         self.has_started = self.is_done = False
@@ -305,7 +305,7 @@ class ResponseEventReader:
                 error = event.error or WireError(event.message, None, event.param, event.code)
                 raise build_event_error(error, has_started=self.has_started)
             case "response.created" | "response.in_progress" | "response.queued" if not self.has_started:
-                # The error of a request that is rejected comes instead of this event.
+                # An upstream that rejects the request sends an error instead of this event.
                 self.has_started = True
                 return [Started(0, warnings=self.warnings)]
             case "response.output_item.added":
@@ -336,7 +336,7 @@ class ResponseEventReader:
         self._open, self._open_index, self._has_deltas = item, event.output_index, False
         if item.type not in _CALLS:
             if item.type not in ("message", "reasoning"):
-                # Items of tools that the vendor runs: no request asks for one.
+                # Items of the vendor's server-side tools, which this server never requests.
                 log.warning("an upstream's item of type %.40r was left out", item.type)
             return []
         if not item.call_id or not item.name:
@@ -344,7 +344,7 @@ class ResponseEventReader:
         return [ToolCallStart(0, item.call_id, item.name, (), item.type == "custom_tool_call")]
 
     def _finish_item(self, event: _WireEvent) -> list[Event]:
-        """End the open item. What came without deltas is in the item."""
+        """Finish the open item. If the upstream sent no deltas, the content is taken from the item itself."""
         item = event.item
         if self._open is None or item is None or event.output_index != self._open_index:
             raise EngineError("The upstream sent an event out of order.")
@@ -370,10 +370,10 @@ class ResponseEventReader:
             raise build_event_error(response.error or WireError(), has_started=self.has_started)
         reason = FinishReason.STOP
         if type == "response.incomplete":
-            word = None if response.incomplete_details is None else response.incomplete_details.reason
-            incomplete_reason = _INCOMPLETE_REASONS.get(word or "")
+            detail = None if response.incomplete_details is None else response.incomplete_details.reason
+            incomplete_reason = _INCOMPLETE_REASONS.get(detail or "")
             if incomplete_reason is None:
-                raise EngineError(f"The upstream ended its answer with {word!r:.80}.")
+                raise EngineError(f"The upstream ended its answer with {detail!r:.80}.")
             reason = incomplete_reason
         # Only an answer that was cut off may end within an item.
         if not self.has_started or (self._open is not None and reason is FinishReason.STOP):

@@ -1,6 +1,6 @@
 """Wire types of upstream responses: chunks, whole responses and errors of Chat Completions and Completions.
 
-Lenient, since servers differ: unused fields are ignored, and almost everything is optional.
+The types are lenient, since servers differ: unknown fields are ignored, and almost every field is optional.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from msgspec import Raw, Struct
 
 
 class TokenLogprobEntry(Struct, frozen=True, gc=False):
-    """One token of a chat's logprobs."""
+    """One token of a chat completion's logprobs."""
 
     token: str
     logprob: float | None = None
@@ -18,7 +18,7 @@ class TokenLogprobEntry(Struct, frozen=True, gc=False):
 
 
 class Logprobs(Struct, frozen=True, gc=False):
-    """Logprobs of a choice. A chat has `content` and `refusal`, a completion the three others."""
+    """Logprobs of a choice. Chat completions use `content` and `refusal`, text completions the other three fields."""
 
     content: list[TokenLogprobEntry] | None = None
     refusal: list[TokenLogprobEntry] | None = None
@@ -63,11 +63,16 @@ class PromptLogprobEntry(Struct, frozen=True, gc=False):
 
 
 PromptLogprobRows = list[dict[str, PromptLogprobEntry] | None]
-"""By token id, for each position of a prompt; None for the first."""
+"""For each position of a prompt, the entries by token id; None for the first position."""
 
 
 class ChunkChoice(Struct, frozen=True, gc=False):
-    """stop_reason is vLLM's, matched_stop SGLang's: the stop string or token that was met."""
+    """A choice of a chunk or of a whole response.
+
+    delta, message: content of a chat completion: `delta` in a chunk, `message` in a whole response.
+    text: content of a text completion.
+    stop_reason, matched_stop: the stop string or token that ended the choice; vLLM's and SGLang's names.
+    """
 
     index: int = 0
     delta: Delta | None = None
@@ -83,7 +88,10 @@ class ChunkChoice(Struct, frozen=True, gc=False):
 
 
 class Details(Struct, frozen=True, gc=False):
-    """Parts of a token count. cache_write_tokens: OpenAI's name; vLLM 0.33 has `created_cache_tokens`."""
+    """A breakdown of a token count.
+
+    cache_write_tokens: OpenAI's name; vLLM 0.33 sends `created_cache_tokens`.
+    """
 
     cached_tokens: int | None = None
     cache_write_tokens: int | None = None
@@ -106,7 +114,10 @@ class WireError(Struct, frozen=True, gc=False):
 
 
 class UpstreamChunk(Struct, frozen=True, gc=False):
-    """A chunk, or a whole response. dragoman_warnings: of a whole one; a stream has a comment."""
+    """A chunk, or a whole response.
+
+    dragoman_warnings: only in whole responses; a stream contains them as an SSE comment.
+    """
 
     choices: list[ChunkChoice] | None = None
     usage: WireUsage | None = None
@@ -119,7 +130,7 @@ class UpstreamChunk(Struct, frozen=True, gc=False):
 
     @property
     def kv_transfer_text(self) -> str | None:
-        """See `core.engine.Ended`."""
+        """`kv_transfer_params` as JSON; None if absent. See `core.engine.Ended`."""
         text = bytes(self.kv_transfer_params).decode()
         return None if text in ("", "null") else text
 

@@ -1,7 +1,7 @@
-"""Models served by vLLM in this process and its workers, with its scheduler, kernels and Ray clusters.
+"""The vLLM engine: runs a model with vLLM's AsyncLLM in this process and its workers, token ids in and token ids out.
 
-Token ids in, token ids out. `backend` and its importers need vLLM. Its capabilities and the versions that this server
-works with are here, since they do not.
+`backend` and the modules that import it need vLLM. The engine's capabilities and the supported versions are defined
+here, since they must be readable without it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ SUPPORTED_VERSIONS = ((0, 32), (0, 33))
 ReasoningDelimiters = tuple[tuple[int, ...], tuple[int, ...]]
 """Token ids that begin and end reasoning, as configured at startup."""
 
-
 COPIED_PARAMETERS = (
     "temperature",
     "top_p",
@@ -31,8 +30,8 @@ COPIED_PARAMETERS = (
 )
 """Parameters that `build_sampling_params` copies to vLLM's fields of the same names."""
 _CONVERTED_PARAMETERS = ("seed", "logit_bias", "allowed_token_ids", "bad_words")
-"""Parameters that it converts."""
-# Without close_at_limit: vLLM runs grammars in its own process, where the end of an answer cannot be replaced.
+"""Parameters that `build_sampling_params` converts."""
+# Without close_at_limit: vLLM runs grammars in its own process, where the end of an output cannot be replaced.
 _LIMITS = ("max_tokens", "min_tokens", "stop", "stop_token_ids", "include_stop", "ignore_eos", "truncate_prompt")
 _EXTRAS = ("vllm_xargs", "data_parallel_rank", "session_id")
 
@@ -40,8 +39,9 @@ _EXTRAS = ("vllm_xargs", "data_parallel_rank", "session_id")
 class VllmFeatures(Struct, frozen=True):
     """Features of a vLLM configuration.
 
-    eos_id: the token that ends its grammars; None without grammar support.
-    reasoning_delimiters: see `request`.
+    max_model_len: tokens of the prompt and the output together.
+    eos_id: the token that ends the output of a grammar; None without grammar support.
+    reasoning_delimiters: None if reasoning budgets are not supported.
     can_sleep: sleep mode is enabled.
     has_kv_transfer: a KV connector is configured.
     has_priorities: the lowest priority runs first.
@@ -79,9 +79,12 @@ class VllmFeatures(Struct, frozen=True):
 
 
 def check_version(installed: str) -> None:
-    """Raise EngineError for a vLLM that this server does not work with. installed: `vllm.__version__`."""
+    """Raise EngineError for a version of vLLM that is not supported.
+
+    installed: `vllm.__version__`.
+    """
     match = re.match(r"(\d+)\.(\d+)", installed)
-    # A build from sources without tags has no number to compare.
+    # A build from a source tree without tags has no version number to compare.
     if match is None or SUPPORTED_VERSIONS[0] <= (int(match[1]), int(match[2])) <= SUPPORTED_VERSIONS[1]:
         return
     first, last = (".".join(map(str, version)) for version in SUPPORTED_VERSIONS)

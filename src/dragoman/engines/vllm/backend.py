@@ -1,7 +1,7 @@
-"""vLLM's names, which only this package needs. Imported when the engine is selected.
+"""Everything that this package imports from vLLM, and the table of LoRA adapters. Imported when the engine is selected.
 
-Deliberately untyped, since vLLM's types need torch: values are checked where they are used. Written against
-vLLM 0.32 and 0.33; all of its names are in this module, so that changes for another version are local.
+The names are untyped, since vLLM's types need torch: values are checked where they are used. Tested with vLLM 0.32 and
+0.33. All imports are here, so that an adaptation to another version starts with this module.
 """
 
 from __future__ import annotations
@@ -69,10 +69,12 @@ BusyError: type[Exception] = _errors.GracefulHTTPError
 
 
 class AdapterTable:
-    """Loaded adapters. vLLM caches weights by an adapter's number and blocks by its name. Both are unique to a load, so
-    that cached blocks are never reused for a successor of the same name.
+    """The loaded LoRA adapters.
 
-    on_drop: called with the name of an adapter that could not be loaded at a start.
+    vLLM caches weights by an adapter's number and KV blocks by its name. Each load gets a new number and a new name, so
+    cached blocks are never reused for a later adapter of the same name.
+
+    on_drop: called with the name of an adapter that could not be loaded when vLLM started.
     """
 
     def __init__(self) -> None:

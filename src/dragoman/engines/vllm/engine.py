@@ -1,4 +1,4 @@
-"""vLLM's AsyncLLM as a TokenEngine, and its loading."""
+"""vLLM's AsyncLLM as a TokenEngine, and the functions that load it from a checkpoint directory."""
 
 from __future__ import annotations
 
@@ -46,7 +46,10 @@ log = logging.getLogger(__name__)
 
 
 class _VllmSequence(ActiveSequence):
-    """A sequence in vLLM, or about to be. is_sent: vLLM has it."""
+    """A sequence that runs in vLLM or is about to be sent to it.
+
+    is_sent: whether vLLM has received the request.
+    """
 
     def __init__(self, request: TokenRequest, deliver: OutputCallback) -> None:
         super().__init__(request, deliver)
@@ -55,10 +58,11 @@ class _VllmSequence(ActiveSequence):
 
 
 class VllmEngine:
-    """A `core.engine.TokenEngine`, `core.engine.AdapterLoader` and `core.metrics.StatsSource`.
+    """Implements `core.engine.TokenEngine`, `core.engine.AdapterLoader` and `core.metrics.StatsSource` with vLLM.
 
-    process, adapters: of this engine alone.
+    process, adapters: not shared with another engine.
     directory: the checkpoint that vLLM loads.
+    max_num_waiting: queued requests above which further ones are rejected.
     """
 
     def __init__(
@@ -86,7 +90,7 @@ class VllmEngine:
         return self._features.max_model_len
 
     def stats(self) -> Sequence[EngineStats]:
-        """As StatsSource.stats: what vLLM's own scheduler counts."""
+        """Implements StatsSource.stats: the counters of vLLM's own scheduler."""
         return self._process.counters.list_all()
 
     async def start(self) -> None:
@@ -107,7 +111,7 @@ class VllmEngine:
         return self._process.get_health(waiting=len(self._active) - running, running=running)
 
     def add(self, request: TokenRequest, deliver: OutputCallback) -> None:
-        """As TokenEngine.add; vLLM's own validation errors name the field."""
+        """Implements TokenEngine.add. Validation errors of vLLM name the field of the request."""
         llm = self._process.get_engine()
         if self.trainable.lost_version is not None:
             raise build_lost_weights_error(self.trainable.lost_version)
@@ -130,14 +134,14 @@ class VllmEngine:
             log.debug("vLLM died before it could abort %s", id)
 
     def count_cached_tokens(self, prompt: Sequence[int], cache_salt: str) -> None:
-        """As PrefixCache.count_cached_tokens: None, since vLLM reports it only with the generated output."""
+        """Implements PrefixCache.count_cached_tokens: None, since vLLM reports the number only with the output."""
 
     async def reset_prefix_cache(self) -> bool:
-        """As PrefixCache.reset_prefix_cache: False while requests run."""
+        """Implements PrefixCache.reset_prefix_cache: returns False while requests run."""
         return await self._process.get_engine().reset_prefix_cache()
 
     def _abort_running(self) -> list[str]:
-        """Abort all requests: those that vLLM does not have yet end here. Returns the ids of all, for vLLM to abort."""
+        """Abort the requests that vLLM has not received yet. Returns the ids of all requests, for vLLM to abort."""
         sequences = list(self._active)
         for sequence in sequences:
             if not sequence.is_sent:
@@ -146,8 +150,8 @@ class VllmEngine:
         return [sequence.id for sequence in sequences]
 
     async def _run(self, llm: AsyncLLM, sequence: _VllmSequence, params: SamplingParams) -> None:
-        """Deliver vLLM's outputs and errors."""
-        # Aborted before the first step of this task: vLLM has never seen the request.
+        """Send the request to vLLM and deliver its outputs and errors."""
+        # Aborted before this task ran: vLLM has never seen the request.
         if sequence not in self._active:
             return
         request, sequence.is_sent = sequence.request, True
@@ -190,7 +194,7 @@ class VllmEngine:
         task.add_done_callback(self._tasks.discard)
 
     async def load_adapter(self, name: str, path: str) -> None:
-        """As AdapterLoader.load_adapter."""
+        """Implements AdapterLoader.load_adapter."""
         if not self._features.has_lora:
             raise RequestError("vLLM was started without LoRA; set `enable_lora` in --vllm-args.", param="lora_name")
         adapter = self._adapters.create(name, path)
@@ -200,9 +204,9 @@ class VllmEngine:
                 await self._process.get_engine().add_lora(adapter)
             except backend.ServerError as error:
                 raise EngineError("The engine failed while it loaded the adapter.") from error
-            except Exception as error:  # as in `start`
+            except Exception as error:  # vLLM's workers raise many types
                 raise RequestError(f"vLLM cannot load the adapter: {error}", param="lora_path") from error
-        # Only now, so that no request uses an adapter that vLLM has rejected.
+        # Registered last, so that no request uses an adapter that vLLM has rejected.
         self._adapters.register(name, adapter)
 
     def add_adapter(self, name: str, path: str) -> None:
@@ -210,15 +214,15 @@ class VllmEngine:
         self._adapters.register(name, self._adapters.create(name, path))
 
     def on_adapter_drop(self, report: Callable[[str], None]) -> None:
-        """Have `report` called with the name of each adapter that a start of vLLM leaves out."""
+        """Call `report` with the name of each adapter that vLLM could not load when it started."""
         self._adapters.on_drop = report
 
     async def unload_adapter(self, name: str) -> None:
-        """As AdapterLoader.unload_adapter."""
+        """Implements AdapterLoader.unload_adapter."""
         self._adapters.remove(name)
 
 
-# vLLM's engine arguments, and the defaults that this server adds.
+# Loading: vLLM's engine arguments, and the defaults that this server adds.
 
 _RESERVED_ARGUMENTS = {
     "model": "the directory follows `vllm:`",
@@ -227,7 +231,7 @@ _RESERVED_ARGUMENTS = {
     "disable_log_stats": "this server exports the counters, see /metrics",
     "enable_log_requests": "see --request-log",
 }
-"""Unsupported arguments, and why."""
+"""Engine arguments that cannot be set, and why."""
 
 
 class VllmOptions(Struct, frozen=True):
@@ -244,14 +248,17 @@ class VllmOptions(Struct, frozen=True):
 
 
 class LoadedEngine(Struct, frozen=True):
-    """An engine that generates. vision: None for a model without images."""
+    """A generating engine and its image processor.
+
+    vision: None for a model that does not read images.
+    """
 
     engine: VllmEngine
     vision: VllmVision | None
 
 
 def load(directory: Path, options: VllmOptions) -> LoadedEngine | VllmEmbedder | VllmScorer:
-    """Load the engine, not started yet: weights are read at start. Blocking.
+    """Build the engine of a checkpoint, without starting it: its `start` reads the weights. Blocking.
 
     Raises: EngineError for unknown or invalid arguments.
     """
@@ -286,7 +293,10 @@ def load(directory: Path, options: VllmOptions) -> LoadedEngine | VllmEmbedder |
 
 
 def _build_pooling_engine(process: VllmProcess, config: VllmConfig, max_num_waiting: int) -> VllmEmbedder | VllmScorer:
-    """Raises EngineError for models whose results no route returns, or whose inputs are not plain texts."""
+    """Build the engine of a pooling model.
+
+    Raises: EngineError for models whose results no route returns, or whose inputs are not plain texts.
+    """
     model, pooler = config.model_config, config.model_config.pooler_config
     limits = PoolingLimits(model.max_model_len, model.get_vocab_size(), max_num_waiting)
     match model.score_type:
@@ -320,7 +330,7 @@ def _build_pooling_engine(process: VllmProcess, config: VllmConfig, max_num_wait
 
 
 def build_engine_config(arguments: Mapping[str, Any]) -> VllmConfig:
-    """Raises EngineError."""
+    """Build vLLM's configuration. Raises EngineError if vLLM rejects the arguments."""
     try:
         return backend.arguments.AsyncEngineArgs(**arguments).create_engine_config()
     except Exception as error:

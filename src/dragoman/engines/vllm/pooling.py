@@ -1,4 +1,4 @@
-"""Pooling models of vLLM: embeddings of texts, and scores of pairs of texts."""
+"""vLLM's pooling models as engines: embeddings of texts, and relevance scores of pairs of texts."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ log = logging.getLogger(__name__)
 class PoolingLimits(Struct, frozen=True):
     """Limits of a pooling model.
 
-    max_num_waiting: inputs in vLLM, or on the way to it, above which requests are rejected.
+    max_model_len: tokens of one input.
+    max_num_waiting: inputs in progress above which requests are rejected.
     """
 
     max_model_len: int
@@ -33,7 +34,7 @@ class PoolingLimits(Struct, frozen=True):
 
 
 class _PoolingEngine:
-    """Runs inputs on vLLM; each is a request of its own there."""
+    """Runs inputs on vLLM, each as a request of its own."""
 
     def __init__(self, process: VllmProcess, limits: PoolingLimits) -> None:
         self._process, self._limits = process, limits
@@ -41,7 +42,7 @@ class _PoolingEngine:
         self._num_running = 0
 
     def stats(self) -> Sequence[EngineStats]:
-        """As StatsSource.stats."""
+        """Implements StatsSource.stats."""
         return self._process.counters.list_all()
 
     async def start(self) -> None:
@@ -52,11 +53,14 @@ class _PoolingEngine:
         await self._process.stop()
 
     def health(self) -> Health:
-        # vLLM tells of an input only when it is done.
+        # vLLM reports an input only when it is done, so all inputs in progress count as running.
         return self._process.get_health(waiting=0, running=self._num_running)
 
     async def _run(self, inputs: Sequence[tuple[tuple[int, ...], PoolingParams]]) -> list[PoolingResult]:
-        """Run inputs, token ids and parameters. Returns their tensors in order."""
+        """Run inputs and return their result tensors in the same order.
+
+        inputs: pairs of token ids and parameters.
+        """
         self._process.get_engine()
         for ids, _ in inputs:
             check_ids(ids, self._limits.vocab_size, "input")
@@ -67,7 +71,7 @@ class _PoolingEngine:
         try:
             return await asyncio.gather(*tasks)
         finally:
-            # Those that still run after an error or a cancellation: vLLM aborts them.
+            # After an error or a cancellation some tasks still run: vLLM aborts their requests.
             for task in tasks:
                 task.cancel()
             self._num_running -= len(inputs)
@@ -84,14 +88,14 @@ class _PoolingEngine:
             raise Overloaded(str(error)) from error
         except DragomanError:
             raise
-        except Exception as error:  # of vLLM's many kinds
+        except Exception as error:  # vLLM's workers raise many types
             log.exception("vLLM failed on %s", id)
             raise EngineError("The engine failed while computing this request.") from error
         return results[-1].outputs.data
 
 
 class VllmEmbedder(_PoolingEngine):
-    """A `core.engine.Embedder` and `core.metrics.StatsSource`."""
+    """Implements `Embedder` of `core.engine` and `core.metrics.StatsSource`."""
 
     def __init__(self, process: VllmProcess, limits: PoolingLimits, embedding_info: EmbeddingInfo) -> None:
         super().__init__(process, limits)
@@ -102,11 +106,11 @@ class VllmEmbedder(_PoolingEngine):
         return self._embedding_info
 
     async def embed(self, request: EmbedRequest) -> Embeddings:
-        """As Embedder.embed. How other inputs of a batch change the last digits is vLLM's matter."""
+        """Implements Embedder.embed. With vLLM, the last digits may depend on the other inputs of a batch."""
         full = self._embedding_info.dimensions
         dimensions = None if request.dimensions == full else request.dimensions
         params = backend.pooling.PoolingParams(task="embed", dimensions=dimensions, use_activation=request.normalize)
-        # vLLM completes each parameters object with the defaults of the model.
+        # Cloned because vLLM writes the model's defaults into each object.
         vectors = await self._run([(ids, params.clone()) for ids in request.inputs])
         return Embeddings(
             tuple(vector.float().numpy().astype("<f4").tobytes() for vector in vectors),
@@ -116,9 +120,9 @@ class VllmEmbedder(_PoolingEngine):
 
 
 class VllmScorer(_PoolingEngine):
-    """A `core.engine.Scorer` and `core.metrics.StatsSource`.
+    """Implements `Scorer` of `core.engine` and `core.metrics.StatsSource`.
 
-    has_segments: the model tells the two texts of a pair apart by token types.
+    has_segments: whether the model distinguishes the two texts of a pair by token type ids.
     """
 
     def __init__(self, process: VllmProcess, limits: PoolingLimits, *, has_segments: bool) -> None:
@@ -135,7 +139,7 @@ class VllmScorer(_PoolingEngine):
             extra = None
             if self._has_segments:
                 types = [0] * pair.second_start + [1] * (len(pair.ids) - pair.second_start)
-                # The form differs between versions of vLLM.
+                # vLLM's own function: the compressed form differs between versions.
                 extra = {"compressed_token_type_ids": backend.scoring.compress_token_type_ids(types)}
             params = backend.pooling.PoolingParams(
                 task="classify", use_activation=request.activation, extra_kwargs=extra

@@ -1,8 +1,8 @@
 """Converts a TokenRequest to vLLM's sampling parameters and prompt, and vLLM's outputs to those of a TokenEngine.
 
-Images are processed by the model's own processor, as vLLM has it, before the request is made. Each is processed alone.
-A request then has the token ids of the whole prompt, and for each image its tensors, its hash and its place, as
-`vllm.inputs.engine.MultiModalInput` has them.
+vLLM's processor of the model processes each image separately, before the request is built. The request then contains
+the token ids of the whole prompt, and the tensors, hash and position of each image, as
+`vllm.inputs.engine.MultiModalInput` does.
 """
 
 from __future__ import annotations
@@ -43,13 +43,16 @@ from .backend import (
 )
 
 _PROBE_SIZE = 224
+"""Width and height in pixels of the blank image that is processed at startup to find the placeholder."""
 
 
 class VllmImage(Struct, frozen=True):
     """A processed image, in `PreparedImage.model_inputs`.
 
     ids: the token ids that replace the placeholder.
-    item, hash: as in vLLM's inputs. mask: which of the ids stand for features; None is all.
+    item: the image's tensors, as in vLLM's inputs.
+    hash: the image's hash, as in vLLM's inputs.
+    mask: which of the ids stand for image features; None means all.
     """
 
     ids: tuple[int, ...]
@@ -59,10 +62,10 @@ class VllmImage(Struct, frozen=True):
 
 
 class VllmVision:
-    """As `core.images.ImageProcessor`.
+    """Processes images with vLLM's processor of the model. Implements `core.images.ImageProcessor`.
 
-    processor: vLLM's, with the tokenizer.
-    prompt: token ids of the model's text for one image.
+    processor: vLLM's processor, which includes the tokenizer.
+    prompt: token ids of the model's placeholder text for one image.
     """
 
     def __init__(self, processor: Processor, tokenizer: Any, prompt: Sequence[int]) -> None:  # noqa: ANN401 - untyped
@@ -91,14 +94,17 @@ class VllmVision:
                     _, image = self._process(decode_image(data))
             except EngineError:
                 raise
-            except Exception as error:  # Pillow's and the processors' for damaged files and unsupported shapes
+            except Exception as error:  # Pillow and the processors raise many types for damaged or unsupported images
                 raise build_image_error(number, error) from error
             text = self._tokenizer.decode(list(image.ids), skip_special_tokens=False)
             prepared.append(PreparedImage(text, blake2b(data, digest_size=16).digest(), image))
         return tuple(prepared)
 
     def _process(self, picture: PillowImage) -> tuple[int, VllmImage]:
-        """Process one image. Returns the index of the placeholder in the prompt too. Raises EngineError."""
+        """Process one image. Returns the index of the placeholder in the prompt, and the processed image.
+
+        Raises: EngineError if vLLM replaces more than one token of the prompt.
+        """
         data = self._processor.info.parse_mm_data({"image": [picture]})
         inputs = backend.mm_inputs.ProcessorInputs(list(self._prompt), data)
         output = self._processor.apply(inputs, backend.mm_context.TimingContext(enabled=False))
@@ -115,7 +121,7 @@ class VllmVision:
         end = 0
         for image in images:
             ids = get_image(image).ids
-            # From the end of the image before: equal images have equal ids.
+            # The search starts at the end of the preceding image, since equal images have equal ids.
             begins = (
                 begin
                 for begin in range(end, len(prompt) - len(ids) + 1)
@@ -154,6 +160,8 @@ def load_vision(config: VllmConfig) -> VllmVision | None:
         return None
 
 
+# Requests.
+
 _EMPTY_SALTS = ("", "\n")
 """The pipeline's salt if neither the server nor the client sets one."""
 
@@ -166,10 +174,10 @@ def build_sampling_params(
 ) -> SamplingParams:
     """Build sampling parameters.
 
-    eos: the token that ends vLLM's grammars.
-    delimiters: None if the engine does not support reasoning budgets.
+    eos: the token that ends the output of a grammar.
+    delimiters: those that vLLM was started with; None if the engine does not support reasoning budgets.
 
-    Only the request's stop ids end the output: the pipeline determines them.
+    vLLM's own end-of-sequence handling is off: only the stop ids that the pipeline has determined end the output.
 
     Raises: RequestError naming the field.
     """
@@ -181,7 +189,7 @@ def build_sampling_params(
             raise Unsupported(message, param="response_format")
         # vLLM uses llguidance, as the pipeline does, so a grammar allows the same tokens.
         structured = backend.sampling.StructuredOutputsParams(grammar=request.grammar)
-        # A grammar of vLLM can only end with this token, which then has to end the output too.
+        # In vLLM a grammar can only end with this token, so the token has to end the output too.
         stop_ids = stop_ids if eos is None else stop_ids | {eos}
     budget = request.reasoning_budget
     if budget is not None and (delimiters != (budget.begin_ids, budget.end_ids) or budget.forced_ids != budget.end_ids):
@@ -230,7 +238,7 @@ def build_prompt(request: TokenRequest) -> Prompt:
 
 
 def read_routing(request: TokenRequest) -> dict[str, Any]:
-    """Arguments of `generate` that select an engine core, from where vLLM's own server reads them."""
+    """Return the arguments of `generate` that select an engine core, read from the same fields as in vLLM's server."""
     extras = request.extras
     routing: dict[str, Any] = {}
     if extras.data_parallel_rank is not None:
@@ -244,14 +252,14 @@ def read_routing(request: TokenRequest) -> dict[str, Any]:
 
 
 def build_request_error(error: Exception) -> RequestError:
-    """Build the error, with the field if vLLM names it. Values stay out of the message."""
+    """Build the error of a request that vLLM rejects, with the field if vLLM names it."""
     parameter: object = vars(error).get("parameter")
     message = str(error.args[0]) if error.args else str(error)
     return RequestError(message, param=parameter if isinstance(parameter, str) else None)
 
 
 def _build_extra_args(request: TokenRequest) -> dict[str, Any] | None:
-    """Build extra arguments, placed as by vLLM's own server."""
+    """Build `extra_args` in the form of vLLM's own server."""
     extras = request.extras
     extra_args: dict[str, Any] = {}
     if extras.vllm_xargs is not None:
@@ -260,6 +268,8 @@ def _build_extra_args(request: TokenRequest) -> dict[str, Any] | None:
         extra_args["kv_transfer_params"] = msgspec.json.decode(extras.kv_transfer_params)
     return extra_args or None
 
+
+# Outputs.
 
 _REASONS = {
     "stop": FinishReason.STOP,
@@ -270,7 +280,10 @@ _REASONS = {
 
 
 class VllmOutputReader:
-    """Reads the outputs of one sequence. vLLM reports the end of queueing together with the first token."""
+    """Converts vLLM's outputs of one sequence to those of a TokenEngine.
+
+    `Scheduled` comes with the first token, since vLLM does not report the end of queueing earlier.
+    """
 
     def __init__(self, request: TokenRequest) -> None:
         self._request = request
@@ -281,8 +294,8 @@ class VllmOutputReader:
     def read(self, output: RequestOutput, version: str) -> list[TokenOutput]:
         """Read an output of `output_kind` DELTA, possibly of several steps.
 
-        version: of the weights that sampled its tokens. vLLM reports versions only when a sequence ends; but before it
-        loads other weights it pauses and sends what it has sampled.
+        version: the version of the weights that sampled its tokens. vLLM itself reports versions only when a sequence
+            ends. The current version is exact: before vLLM loads other weights it pauses and sends what it has sampled.
         """
         id, completion = self._request.id, output.outputs[0]
         outputs: list[TokenOutput] = []
@@ -318,7 +331,10 @@ class VllmOutputReader:
 
 
 def _build_logprob(row: Mapping[int, Any], token: int, num_logprobs: int) -> TokenLogprob:
-    """Build a logprob. row: vLLM's logprobs of the token and the most likely alternatives."""
+    """Build the logprob of a token and its most likely alternatives.
+
+    row: vLLM's logprobs by token id.
+    """
     sampled = row[token]
     ranked = sorted((other.rank, id, other.logprob) for id, other in row.items() if other.rank <= num_logprobs)
     return TokenLogprob(sampled.logprob, sampled.rank, tuple((id, logprob) for _, id, logprob in ranked[:num_logprobs]))

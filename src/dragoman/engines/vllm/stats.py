@@ -1,5 +1,6 @@
-"""vLLM's AsyncLLM as it is started, watched and stopped, for engines that generate and those that pool; its counters,
-collected through its stat logger interface.
+"""The process that runs vLLM's AsyncLLM (start, health, stop), for generation and pooling, and its counters.
+
+The counters are collected through vLLM's stat logger interface.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from .backend import AdapterTable, AsyncLLM, IterationStats, SchedulerStats, Vll
 
 
 class VllmCounters:
-    """One EngineStats for each engine core of vLLM. They persist over a restart."""
+    """One EngineStats for each engine core of vLLM. The counters survive a restart of the engine."""
 
     def __init__(self) -> None:
         self._cores: dict[int, EngineStats] = {}
@@ -30,7 +31,10 @@ class VllmCounters:
         return self._cores.setdefault(index, EngineStats())
 
     def build_logger_class(self) -> type:
-        """Build a stat logger class. As a subclass of the Prometheus logger it keeps vLLM from adding its own."""
+        """Build a stat logger class that records here.
+
+        It is a subclass of the Prometheus logger, because vLLM adds its own one otherwise.
+        """
         counters = self
 
         class ForwardingLogger(backend.loggers.PrometheusStatLogger):  # pyright: ignore[reportUntypedBaseClass]
@@ -75,7 +79,7 @@ class VllmCounters:
             stats.sleep_level = level
 
     def record(self, scheduler: SchedulerStats, iteration: IterationStats, index: int) -> None:
-        """Called by vLLM after each step, on the event loop."""
+        """Record the counters of a step. vLLM calls this after each step, on the event loop."""
         stats = self.get_core(index)
         if iteration is not None:
             _count_iteration(stats, iteration)
@@ -123,7 +127,7 @@ def _count_iteration(stats: EngineStats, iteration: IterationStats) -> None:
         stats.per_output_token.observe(finished.mean_time_per_output_token)
         stats.request_prompt_tokens.observe(finished.num_prompt_tokens)
         stats.request_generation_tokens.observe(finished.num_generation_tokens)
-        # Every choice is a request of its own for vLLM here.
+        # This server sends every choice to vLLM as a separate request.
         stats.request_choices.observe(1)
         if finished.max_tokens_param:
             stats.request_max_tokens.observe(finished.max_tokens_param)
@@ -133,12 +137,12 @@ log = logging.getLogger(__name__)
 
 
 class VllmProcess:
-    """An AsyncLLM, which runs in this process and in those of its engine cores.
+    """An AsyncLLM, which runs in this process and in the processes of its engine cores.
 
-    arguments: of vLLM's AsyncEngineArgs.
+    arguments: arguments of vLLM's AsyncEngineArgs.
     adapters: loaded at each start.
 
-    It may be started again after a stop, with nothing of what was before.
+    It can be started again after a stop. Requests and caches are lost; counters and adapters are kept.
     """
 
     def __init__(self, arguments: Mapping[str, Any], adapters: AdapterTable) -> None:
@@ -174,13 +178,16 @@ class VllmProcess:
         return backend.async_llm.AsyncLLM.from_engine_args(arguments, stat_loggers=[self.counters.build_logger_class()])
 
     async def stop(self) -> None:
-        # First, so that new requests are rejected while the shutdown takes its time.
+        # Cleared first, so that new requests are rejected while vLLM shuts down.
         llm, self._llm = self._llm, None
         if llm is not None:
             await asyncio.to_thread(llm.shutdown)
 
     def fail(self, reason: str) -> None:
-        """Have the engine restarted. reason: why it cannot go on."""
+        """Report the engine as failed, so that it is restarted.
+
+        reason: why it cannot continue.
+        """
         self._failure = reason
 
     def get_health(self, *, waiting: int, running: int) -> Health:
@@ -196,7 +203,7 @@ class VllmProcess:
         return self._llm is not None and not self._llm.errored and self._failure is None
 
     def get_engine(self) -> AsyncLLM:
-        """Return the running engine. Raises EngineError."""
+        """Return the running engine. Raises EngineError if none is running."""
         if not self.is_running:
             raise EngineError("The engine is not running.")
         return self._llm

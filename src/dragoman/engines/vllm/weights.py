@@ -1,4 +1,4 @@
-"""Administrative control of a running vLLM: pause, sleep, abort, and weight updates, by its own calls."""
+"""Administrative control of a running vLLM through its Python API: pause, sleep, abort and weight updates."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from .stats import VllmProcess
 
 
 class VllmControl:
-    """As `core.control.Control`.
+    """Pauses and resumes vLLM, and puts it to sleep. Implements `core.control.EngineControl`.
 
     get_engine: returns the running engine or raises EngineError.
     abort_running: aborts all requests and returns their ids.
-    can_sleep: vLLM was started with sleep mode enabled.
+    can_sleep: whether vLLM was started with sleep mode enabled.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class VllmControl:
         return self._sleep_level
 
     async def pause(self, mode: PauseMode = "abort", *, clear_cache: bool = True) -> None:
-        """Pause. In modes abort and wait new requests are rejected (Overloaded); in keep they wait."""
+        """Pause. In the modes `abort` and `wait` new requests are rejected (Overloaded); in `keep` they are queued."""
         llm = await self._find_engine()
         self._paused = True
         await llm.pause_generation(mode=mode, clear_cache=clear_cache)
@@ -65,13 +65,14 @@ class VllmControl:
         self._sleep_level = level
 
     async def wake_up(self) -> None:
-        # A sleep of level 0 only stops the scheduler, so there are no weights or blocks to bring back.
+        # A sleep of level 0 only stops the scheduler, so there are no weights or blocks to restore.
         await (await self._find_engine()).wake_up(None if self._sleep_level else ["scheduling"])
         self._paused, self._sleep_level = False, 0
 
     async def _find_engine(self) -> AsyncLLM:
         """Return the running engine when no update of its weights is in progress. Raises EngineError."""
-        # Not held during the call: a pause may wait for the requests that run, and a `resume` must end it.
+        # The lock is released before the engine is used: a pause may wait for running requests, and `resume` must be
+        # able to end it.
         async with self.update_lock:
             return self._get_engine()
 
@@ -84,13 +85,13 @@ class VllmControl:
 log = logging.getLogger(__name__)
 
 _FLOATS = frozenset({"F64", "F32", "F16", "BF16"})
-"""Dtypes that vLLM converts to the model's own while it loads. Quantised weights have to be as at the start."""
+"""Dtypes that vLLM converts to the model's dtype when it loads weights. Quantized weights must keep their dtype."""
 
 
 class VllmTrainable:
-    """As `core.control.SucceedingTrainable`.
+    """Replaces vLLM's weights at run time. Implements `core.control.SucceedingTrainable`.
 
-    directory: the checkpoint that vLLM starts with; an update has the same tensors.
+    directory: the checkpoint that vLLM starts with. An update must contain the same tensors.
     """
 
     def __init__(self, process: VllmProcess, control: VllmControl, directory: Path) -> None:
@@ -99,8 +100,7 @@ class VllmTrainable:
         self._num_updates = 0
         self._has_new_weights = False
         self.lost_version: str | None = None
-        """The version of weights that were lost at a restart, until they are replaced. Until then requests
-        are rejected."""
+        """The version of the weights that were lost at a restart. Requests are rejected until they are replaced."""
 
     @property
     def weight_version(self) -> str:
@@ -116,7 +116,7 @@ class VllmTrainable:
         await self.succeed(self.history)
 
     async def succeed(self, history: WeightHistory) -> None:
-        # Updates are counted on, so that no generated name names two sets of weights.
+        # The count continues, so that a generated version never denotes two sets of weights.
         self._num_updates, self.lost_version, self._has_new_weights = history.updates, history.run_time_version, False
         self._version = INITIAL_WEIGHT_VERSION
         if self.lost_version is not None:
@@ -124,7 +124,7 @@ class VllmTrainable:
                 "the weights of version %s are lost; requests are rejected until weights are sent", self.lost_version
             )
         elif history.version != INITIAL_WEIGHT_VERSION:
-            # These are still the weights that were given this name.
+            # Only the name was changed: the checkpoint's weights are still those of this version.
             await self._process.get_engine().update_weight_version(history.version)
             self._version = history.version
 
@@ -134,7 +134,7 @@ class VllmTrainable:
                 raise RequestError("The engine is asleep: wake it up before its weights are updated.", param="weights")
             self._process.get_engine()
             with TemporaryDirectory(prefix="dragoman-weights-") as folder:
-                # Reading and checking goes on beside the steps.
+                # In a thread: the engine keeps generating while the weights are read and checked.
                 directory = await asyncio.to_thread(_stage, weights, self._directory, Path(folder))
                 self._num_updates += 1
                 new_version = f"{self._version.partition('+')[0]}+{self._num_updates}" if version is None else version
@@ -151,11 +151,11 @@ class VllmTrainable:
             await llm.reset_prefix_cache(reset_running_requests=True, reset_connector=True)
             await llm.update_weight_version(version)
         except Exception as error:
-            # As it is unknown which tensors were replaced, nothing must be sampled with them.
+            # It is unknown which tensors were replaced, so nothing may be sampled from them.
             self._process.fail("vLLM failed while it replaced the weights")
             raise EngineError(f"vLLM failed while it replaced the weights, and is restarted: {error}") from error
         self._version, self._has_new_weights, self.lost_version = version, True, None
-        # A pause that an operator has asked for outlasts the update.
+        # A pause by an operator outlasts the update.
         if not was_paused:
             await llm.resume_generation()
 
@@ -166,9 +166,11 @@ class VllmTrainable:
 
 
 def _stage(weights: Weights, checkpoint: Path, folder: Path) -> Path:
-    """Check the tensors, and return a directory of their files. Raises RequestError, EngineError.
+    """Check the tensors, and return a directory with their files.
 
     folder: an empty directory for files that vLLM cannot read where they are.
+
+    Raises: RequestError for tensors that do not match, EngineError if files cannot be written.
     """
     try:
         match weights:
@@ -189,7 +191,7 @@ def _stage(weights: Weights, checkpoint: Path, folder: Path) -> Path:
 
 
 def _check_layout(new: TensorLayout, expected: TensorLayout) -> None:
-    """Raises RequestError for tensors that are missing, unknown or of another shape: vLLM would load what fits."""
+    """Raise RequestError for missing or unknown tensors, or other shapes: vLLM would silently load those that match."""
     for name, (dtype, shape) in expected.items():
         if name not in new:
             raise RequestError(f"The weights contain no tensor {name}.", param="weights")

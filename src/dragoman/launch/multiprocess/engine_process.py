@@ -1,7 +1,7 @@
-"""The engine process: one engine that all workers of a server are front ends of, controlled by the supervisor.
+"""The engine process: one engine that all workers of a server share as its front ends, controlled by the supervisor.
 
-It starts before the workers, which find its socket open at any time, since the supervisor holds it: front ends that
-lose the process wait there for the next one.
+It starts before the workers. The supervisor holds its listening socket, so front ends that lose the process can connect
+at any time, and wait in the accept queue for its replacement.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from .messages import EngineChanged, EngineReady, StartFailed, Stop
 from .worker import STARTUP_FAILURE, SupervisorLink
 
 ENGINE_FAILURE = 1
-"""Exit status of a process whose engine has failed; the supervisor starts another one."""
+"""Exit status of a process whose engine has failed. The supervisor replaces the process."""
 
 
 @dataclass(frozen=True, slots=True)
 class EnginePlan:
-    """The model that the engine process serves, and its sockets.
+    """The model that the engine process serves, and its socket.
 
-    listener: its socket.
-    watchdog_interval: seconds between two signs of life.
-    inherited: changes at run time that the process which it replaces had received.
+    listener: the listening socket for front ends.
+    watchdog_interval: seconds between two keepalive messages to the supervisor; None means no watchdog.
+    inherited: run-time changes that the previous engine process had received; None for the first process.
     """
 
     settings: Settings
@@ -48,11 +48,11 @@ class EnginePlan:
 def serve_engine(plan: EnginePlan, end: socket.socket) -> int:
     """Load the model and serve it until the supervisor stops the process; return the exit code.
 
-    end: of the socket to the supervisor.
+    end: this process's end of the socket pair to the supervisor.
     """
     link = SupervisorLink(end, plan.watchdog_interval)
     registry = CollectorRegistry(auto_describe=False)
-    # CPU, memory and files of this process; what requests cost is counted by the front ends.
+    # Only CPU, memory and files of this process: the front ends count the requests.
     ProcessCollector(registry=registry)
 
     def read_metrics() -> Sequence[MetricFamily]:
@@ -64,7 +64,7 @@ def serve_engine(plan: EnginePlan, end: socket.socket) -> int:
     except (OSError, ValueError, DragomanError) as error:
         link.report(StartFailed(f"cannot serve {plan.settings.model}: {format_error(error)}"))
         return STARTUP_FAILURE
-    # As in a server of one process: collections of garbage skip the objects of the model and its libraries.
+    # Garbage collections then skip the objects of the model and its libraries, as in a server of one process.
     gc.freeze()
     server = EngineServer(
         hosted,
@@ -78,7 +78,7 @@ def serve_engine(plan: EnginePlan, end: socket.socket) -> int:
 
 
 async def _serve_nothing() -> None:
-    """Stands for an application: only uvicorn's choice of the event loop is of interest."""
+    """Do nothing: a placeholder for an application, as only uvicorn's choice of the event loop is needed."""
 
 
 async def _run(server: EngineServer, link: SupervisorLink, model: HostedModel) -> int:
@@ -97,7 +97,7 @@ async def _run(server: EngineServer, link: SupervisorLink, model: HostedModel) -
     alive.cancel()
     if has_failed:
         link.report(StartFailed("the engine has failed"))
-        # At once: a thread of the engine may hang, and would be waited for. The system releases what it holds.
+        # A normal exit would wait for the engine's threads, one of which may hang.
         os._exit(ENGINE_FAILURE)
     failure.cancel()
     await server.stop()
@@ -105,7 +105,7 @@ async def _run(server: EngineServer, link: SupervisorLink, model: HostedModel) -
 
 
 async def _wait_for_stop(server: EngineServer, link: SupervisorLink) -> None:
-    """Return when the supervisor says so, or when it is gone and the front ends have finished what they had."""
+    """Return at the supervisor's command, or when it has died and the front ends have finished their requests."""
     while (command := await link.receive()) is not None:
         if isinstance(command, Stop):
             return
@@ -113,7 +113,7 @@ async def _wait_for_stop(server: EngineServer, link: SupervisorLink) -> None:
 
 
 async def _stay_alive(link: SupervisorLink) -> None:
-    """Show the supervisor that the event loop runs, where it asks for that."""
+    """Send keepalive messages to the supervisor, if there is a watchdog."""
     while link.watchdog_interval is not None:
         await asyncio.sleep(link.watchdog_interval)
         link.notify_alive()

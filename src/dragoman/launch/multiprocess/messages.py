@@ -1,6 +1,6 @@
-"""The messages between the supervisor and its workers, or the engine process, and the supervisor's end of a socket.
+"""The messages between the supervisor and its workers or the engine process, and the supervisor's channel to each.
 
-In MessagePack, and in frames of `core.frames`.
+The messages are encoded in MessagePack, in frames of `core.frames`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,10 @@ class WorkerReport(Struct, frozen=True, tag=True):
 
 
 class Ready(WorkerReport, frozen=True, tag=True):
-    """The worker accepts connections. greeting: the lines for people."""
+    """The worker accepts connections.
+
+    greeting: the startup lines for the user.
+    """
 
     greeting: tuple[str, ...]
 
@@ -50,20 +53,30 @@ class Alive(WorkerReport, frozen=True, tag=True):
 
 
 class Reloaded(WorkerReport, frozen=True, tag=True):
-    """A reload has ended. adopted: names of the settings that have their new values now."""
+    """A reload has ended.
+
+    adopted: names of the settings that now have their new values.
+    """
 
     adopted: tuple[str, ...]
 
 
 class MergeRequest(WorkerReport, frozen=True, tag=True):
-    """A client asks for the metrics of all workers. id: of the request, in this worker. own: those of this worker."""
+    """A client of this worker requests the metrics of all workers.
+
+    id: number of the request, unique in this worker.
+    own: the metrics of this worker.
+    """
 
     id: int
     own: tuple[MetricFamily, ...]
 
 
 class MetricsReport(WorkerReport, frozen=True, tag=True):
-    """The answer to CollectMetrics."""
+    """The reply to CollectMetrics.
+
+    own: the metrics of this worker.
+    """
 
     own: tuple[MetricFamily, ...]
 
@@ -73,21 +86,25 @@ class WorkerCommand(Struct, frozen=True, tag=True):
 
 
 class Stop(WorkerCommand, frozen=True, tag=True):
-    """Shut down: gracefully, or at once."""
+    """Shut down gracefully; with `is_forced`, at once."""
 
     is_forced: bool = False
 
 
 class Reload(WorkerCommand, frozen=True, tag=True):
-    """Read the settings again, and report when that has ended."""
+    """Reload the settings. The worker replies with Reloaded."""
 
 
 class CollectMetrics(WorkerCommand, frozen=True, tag=True):
-    """WorkerReport the worker's own metrics."""
+    """Report the worker's own metrics. The worker replies with MetricsReport."""
 
 
 class MergedMetrics(WorkerCommand, frozen=True, tag=True):
-    """The answer to a MergeRequest."""
+    """The reply to a MergeRequest.
+
+    id: the number of the request.
+    families: the metrics of all workers.
+    """
 
     id: int
     families: tuple[MetricFamily, ...]
@@ -106,7 +123,7 @@ def encode_frame(message: WorkerReport | WorkerCommand) -> bytes:
 
 
 class WorkerChannel:
-    """The supervisor's end of the socket to a worker. Never blocks: what a worker does not read is buffered."""
+    """The supervisor's end of the socket to a worker. It never blocks: unsent messages are buffered."""
 
     def __init__(self, end: socket.socket) -> None:
         end.setblocking(False)
@@ -129,7 +146,7 @@ class WorkerChannel:
         except BlockingIOError:
             pass
         except OSError:
-            # The worker is gone; its end is noticed elsewhere.
+            # The worker has died, which the supervisor detects by its exit.
             self._unsent.clear()
 
     def receive(self) -> tuple[list[AnyReport], bool]:
@@ -138,12 +155,12 @@ class WorkerChannel:
         reports: list[AnyReport] = []
         with suppress(BlockingIOError):
             try:
-                # Until it would block: a worker may have sent its reason just before it exited.
+                # Read until it would block: a worker may report a failure just before it exits.
                 while chunk := self.socket.recv(1 << 16):
                     reports += map(_decode_report, self._buffer.feed(chunk))
                 is_open = False
             except ConnectionError:
-                # ECONNRESET instead of an end: the worker died with unread commands in its buffer.
+                # ECONNRESET instead of an end of file: the worker died with unread commands in its buffer.
                 is_open = False
         return reports, is_open
 

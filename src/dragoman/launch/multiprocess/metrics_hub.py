@@ -1,4 +1,4 @@
-"""The metrics of all workers together: kept in the supervisor, so that no counter falls when a worker is replaced."""
+"""The merged metrics of all workers. The supervisor keeps them, so no counter decreases when a worker is replaced."""
 
 from __future__ import annotations
 
@@ -8,17 +8,22 @@ from dataclasses import dataclass, field
 from ...serving.http_metrics import MetricFamily, MetricSample, keep_cumulative, merge_families
 
 COLLECT_TIMEOUT = 1.0
-"""Seconds to wait for the metrics of a worker; after that its last ones are used."""
+"""Seconds to wait for the metrics of a worker; after that its previous ones are used."""
 
 ENGINE_NUMBER = -1
-"""In place of a worker's number: the engine process."""
+"""Denotes, in place of a worker's number, the engine process."""
 
 Answer = Callable[[list[MetricFamily]], None]
 
 
 @dataclass(slots=True, eq=False)
 class _Round:
-    """A request for the metrics. missing: numbers of the workers that have not reported yet."""
+    """A request for the metrics.
+
+    answer: called with the merged metrics.
+    missing: numbers of the workers that have not reported yet.
+    deadline: time at which the request is answered even if reports are missing.
+    """
 
     answer: Answer
     missing: set[int]
@@ -27,22 +32,22 @@ class _Round:
 
 @dataclass(slots=True)
 class MetricsHub:
-    """Collects what the workers report, and adds it up.
+    """Collects the metrics of the workers, and merges them.
 
-    collect: asks the worker of this number for its metrics.
+    collect: requests the metrics of the worker with a number.
     """
 
     collect: Callable[[int], None]
     restarts: int = 0
-    """Workers that have been replaced."""
+    """Number of workers that have been replaced."""
     engine_restarts: int | None = None
-    """Engine processes that have been replaced; None where each worker has an engine."""
+    """Number of engine processes that have been replaced; None if each worker has its own engine."""
     _current: dict[int, Sequence[MetricFamily]] = field(default_factory=dict[int, Sequence[MetricFamily]])
     _ended: dict[int, Sequence[MetricFamily]] = field(default_factory=dict[int, Sequence[MetricFamily]])
-    """The counts of earlier workers, by number."""
+    """The counters of replaced workers, by number."""
     _rounds: list[_Round] = field(default_factory=list[_Round])
     _outstanding: set[int] = field(default_factory=set[int])
-    """Workers whose report is outstanding, for one round or several."""
+    """Numbers of the workers whose report is outstanding, for one or several rounds."""
 
     @property
     def next_deadline(self) -> float | None:
@@ -51,16 +56,22 @@ class MetricsHub:
     def start_round(
         self, asking: int, own: Sequence[MetricFamily], ready: Sequence[int], now: float, answer: Answer
     ) -> None:
-        """Ask all ready workers for their metrics, for the one that is `asking`."""
-        # The worker that asks has sent its own along, and is not asked for them.
+        """Request the metrics of all ready workers.
+
+        asking: number of the worker whose client requests them.
+        own: the metrics of that worker.
+        ready: numbers of the processes that serve.
+        now: current time, in seconds.
+        answer: called with the merged metrics.
+        """
         self._current[asking] = own
         others = set(ready) - {asking}
         self._rounds.append(_Round(answer, others, now + COLLECT_TIMEOUT))
-        # One report serves all rounds that wait for it, so that concurrent scrapes do not multiply the work.
+        # One report serves all rounds that wait for it: concurrent scrapes do not multiply the work.
         for number in others - self._outstanding:
             self._outstanding.add(number)
             self.collect(number)
-        # Nothing is outstanding where no other worker is ready.
+        # If no other worker is ready, the round is already complete.
         self.finish_rounds(ready, now)
 
     def add_report(self, number: int, own: Sequence[MetricFamily]) -> None:
@@ -68,8 +79,8 @@ class MetricsHub:
         self._forget(number)
 
     def end_worker(self, number: int) -> None:
-        """A worker has ended: what it had counted at its last report still counts."""
-        # Without the gauges: what they measured, such as running requests, ended with the process.
+        """Keep the counters of a worker that has ended, as of its last report."""
+        # Gauges are dropped: the values they measured, such as running requests, ended with the process.
         ended = keep_cumulative(self._current.pop(number, ()))
         self._ended[number] = merge_families((self._ended.get(number, ()), ended))
         self._forget(number)
@@ -80,11 +91,13 @@ class MetricsHub:
             item.missing.discard(number)
 
     def finish_rounds(self, ready: Sequence[int], now: float) -> None:
-        """Answer the rounds that are complete or late. ready: numbers of the workers that serve, and of the engine."""
+        """Answer the rounds that are complete or past their deadline.
+
+        ready: numbers of the workers that serve, and of the engine process.
+        """
         finished = [item for item in self._rounds if not item.missing or item.deadline <= now]
         if finished:
-            # HTTP requests by the number of the worker. The engine process serves no HTTP, and would be listed as a
-            # worker without requests.
+            # The engine process serves no HTTP: it would be listed as a worker without requests.
             requests: dict[int, float] = {}
             for number, worker_families in (*self._current.items(), *self._ended.items()):
                 if number != ENGINE_NUMBER:
@@ -105,7 +118,10 @@ class MetricsHub:
 
 
 def build_worker_families(ready: int, restarts: int, requests: dict[int, float]) -> list[MetricFamily]:
-    """The metrics of a server with several workers. requests: by the number of the worker."""
+    """Build the metrics of a server with several workers.
+
+    requests: HTTP requests by the number of the worker.
+    """
     return [
         MetricFamily("dragoman_workers", "Workers that serve.", "gauge", [MetricSample("dragoman_workers", {}, ready)]),
         MetricFamily(
@@ -127,7 +143,10 @@ def build_worker_families(ready: int, restarts: int, requests: dict[int, float])
 
 
 def build_engine_families(ready: int, restarts: int | None) -> list[MetricFamily]:
-    """The metrics of an engine process. restarts: None without one."""
+    """Build the metrics of the engine process.
+
+    restarts: None if there is no engine process.
+    """
     if restarts is None:
         return []
     return [

@@ -1,9 +1,9 @@
-"""The supervisor: starts the worker processes, replaces those that die, and passes signals on to all of them.
+"""The supervisor: starts the worker processes, replaces those that die, and controls their shutdown and reload.
 
-Where they share an engine, its process starts before them and stops after them, and is replaced as they are.
+If the workers share an engine, the engine process starts before them, stops after them, and is replaced like them.
 
-It runs no event loop and starts no threads, since it forks. It holds the listening sockets all the time, so that a
-connection waits for the next worker instead of being reset when one dies.
+The supervisor runs no event loop and no threads, since it forks. It always holds the listening sockets: when a worker
+dies, new connections wait for its replacement instead of being refused.
 """
 
 from __future__ import annotations
@@ -56,40 +56,43 @@ from .worker import EngineLink, WorkerPlan, serve_as_worker
 log = logging.getLogger(__name__)
 
 FIRST_DELAY, MAX_DELAY = 0.5, 30.0
-"""Seconds until a worker that has died while it started is replaced; the delay doubles each time."""
+"""Backoff in seconds before a worker that died during its start is replaced; the delay doubles each time."""
 MAX_FIRST_FAILURES = 3
-"""Deaths of the first worker before it has served, after which the server gives up."""
+"""Deaths of the first worker during its start after which the server gives up."""
 ENGINE_STOP_TIME = 60.0
-"""Seconds that the engine process has to stop when no worker needs it any more."""
+"""Seconds in which the engine process must stop after the last worker."""
 STOP_MARGIN = 10.0
-"""Seconds beyond the configured ones that workers have to shut down before they are killed."""
+"""Seconds beyond the shutdown settings after which workers are killed."""
 REPLICABLE = ("upstream", "scripted", "sim", "tiny", "encoder")
-"""Engines of which each worker has its own: they own no accelerator and little memory."""
+"""Engines that each worker can run for itself: they use no accelerator and little memory."""
 ENGINE_BACKLOG = 2048
-"""Front ends, and control calls, that may wait for the next engine process."""
+"""Connections of front ends that may wait for a new engine process."""
 _SINGLE = frozenset({"instances", "kv_events_config", "kv_transfer_config"})
-"""Settings with ports or files of their own, which only one process can have."""
+"""Settings with ports or files that only one process can use."""
 _OF_ENGINE = frozenset({"kv_offloading_dir"})
-"""Those that an engine process can have, since it exists once."""
+"""Settings that only one process can use, and therefore the engine process, if there is one."""
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD) if sys.platform != "win32" else ()
 
 
 def run_workers(
     settings: Settings, print_line: Callable[[str], None], read_settings: Callable[[], Settings] | None = None
 ) -> int:
-    """As `launch.run`, with several processes."""
+    """Serve with several processes until a signal stops the server; return the exit code. Parameters as `launch.run`.
+
+    Raises: SettingsError for a configuration that cannot be served.
+    """
     check_workers(settings)
-    configured, place = settings, describe_workers(settings)
+    configured, option = settings, describe_workers(settings)
 
     def read_checked() -> Settings:
         """Read the settings for a reload, which may add models."""
         assert read_settings is not None
         new = read_settings()
-        check_engines(new, place)
+        check_engines(new, option)
         return new
 
     settings, inherited, secret = prepare_process(settings)
-    # Each worker loads the certificate itself; here only a mistake is found.
+    # Only a check: each worker loads the certificate itself.
     build_tls_context(settings)
     socket_file = None
     if inherited:
@@ -106,7 +109,7 @@ def run_workers(
         with ExitStack() as stack:
             engine_socket = None
             if has_engine_process(settings):
-                # In a directory that only this user can enter.
+                # A temporary directory is accessible to this user only, so no other user can connect.
                 folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="dragoman-"))
                 engine_socket = stack.enter_context(closing(socket.socket(socket.AF_UNIX)))
                 engine_socket.bind(str(Path(folder) / "engine.sock"))
@@ -124,7 +127,7 @@ def count_workers(settings: Settings) -> int:
 
 
 def describe_workers(settings: Settings) -> str:
-    """The option that asks for several processes."""
+    """Return the option that configures several processes, for messages."""
     if settings.api_server_count is not None:
         return f"--api-server-count {settings.api_server_count}"
     return f"--workers {settings.workers}"
@@ -139,29 +142,32 @@ def has_engine_process(settings: Settings) -> bool:
 
 
 def check_workers(settings: Settings) -> None:
-    """Raise SettingsError for what several processes cannot serve."""
-    place = describe_workers(settings)
+    """Raise SettingsError for settings that several processes cannot serve."""
+    option = describe_workers(settings)
     if settings.api_server_count is not None and settings.workers > 1:
-        raise SettingsError(f"{place}: use it or --workers, not both")
+        raise SettingsError(f"{option}: use it or --workers, not both")
     if sys.platform == "win32":
-        raise SettingsError(f"{place}: Windows cannot fork processes; start several servers on ports of their own")
+        raise SettingsError(f"{option}: Windows cannot fork processes; start several servers on ports of their own")
     if settings.store == "memory":
         raise SettingsError(
-            f"{place}: with `--store memory` each worker would have responses of its own; use `sqlite`, PostgreSQL or "
+            f"{option}: with `--store memory` each worker would have responses of its own; use `sqlite`, PostgreSQL or "
             "`none`"
         )
-    check_engines(settings, place)
+    check_engines(settings, option)
     single = _SINGLE if has_engine_process(settings) else _SINGLE | _OF_ENGINE
     for setting in FIELDS:
         if setting.name in single and getattr(settings, setting.name) != setting.default:
-            raise SettingsError(f"{place}: {setting.flag} needs a port or files that only one process can have")
+            raise SettingsError(f"{option}: {setting.flag} needs a port or files that only one process can have")
 
 
-def check_engines(settings: Settings, place: str) -> None:
-    """Raise SettingsError for an engine that workers can neither have each nor share. place: for the message."""
+def check_engines(settings: Settings, option: str) -> None:
+    """Raise SettingsError for an engine that the workers can neither share nor each run for themselves.
+
+    option: the option that configures several processes, as the prefix of the message.
+    """
     is_single = not settings.models.entries
     if settings.api_server_count is not None and not is_single:
-        raise SettingsError(f"{place}: an engine process serves one model, not those of `models`")
+        raise SettingsError(f"{option}: an engine process serves one model, not those of `models`")
     for model in [settings.for_entry(entry).model for entry in settings.models.entries] or [settings.model]:
         try:
             kind, _ = parse_model(model)
@@ -177,8 +183,8 @@ def check_engines(settings: Settings, place: str) -> None:
             )
         elif not is_single and is_hosted:
             reason = (
-                f"{model} exists once, and workers share the engine of one MODEL only, not those of `models`; serve "
-                "each of them by a server of its own"
+                f"{model} can only be loaded once, and workers can share the engine of one MODEL, not those of "
+                "`models`; serve each model with its own server"
             )
         elif kind in REPLICABLE:
             reason = (
@@ -186,19 +192,21 @@ def check_engines(settings: Settings, place: str) -> None:
             )
         else:
             reason = (
-                f"each worker would load {model} for itself, and the engine `{kind}` can have no process that they "
-                "share; serve it without --workers, and put several workers in front of it, which serve its address "
+                f"each worker would load its own {model}, and the engine `{kind}` cannot run in a process that they "
+                "share; serve it without --workers, and put a server with several workers in front of it "
                 "(`dragoman serve http://HOST:PORT/v1 --workers N`)"
             )
-        raise SettingsError(f"{place}: {reason}")
+        raise SettingsError(f"{option}: {reason}")
 
 
 @dataclass(slots=True, eq=False)
 class WorkerProcess:
     """A worker process, or the engine process.
 
-    generation: of the settings that it has.
-    last_sign: when its event loop was last known to run.
+    number: the worker's number, or ENGINE_NUMBER.
+    generation: number of the reload whose settings it has; 0 before the first reload.
+    last_sign: time of its last message, which shows that its event loop runs.
+    failure: the reason that it reported before its exit.
     """
 
     number: int
@@ -215,23 +223,23 @@ class WorkerProcess:
 
     @property
     def name(self) -> str:
-        """The process in the log."""
+        """The name of the process in the log."""
         return describe_process(ENGINE if self.is_engine else self.number)
 
 
 @dataclass(slots=True)
 class RestartDelays:
-    """Delays before a worker is replaced: none if it has served, else longer each time."""
+    """The delays before workers are replaced: none for one that has served, else an exponential backoff."""
 
     failures: dict[int, int] = field(default_factory=dict[int, int])
-    """Consecutive deaths before a worker of this number has served."""
+    """Number of consecutive deaths during the start, by number of the worker."""
 
     def note_ready(self, number: int) -> None:
         self.failures.pop(number, None)
 
     def note_death(self, number: int, *, has_served: bool) -> float:
-        """Return the delay in seconds."""
-        # It can serve, so that a delay would only cost capacity. The delays are for workers that cannot start.
+        """Record the death of a worker, and return the delay before its replacement, in seconds."""
+        # The backoff is only for workers that cannot start: for others a delay would only cost capacity.
         if has_served:
             return 0.0
         self.failures[number] = self.failures.get(number, 0) + 1
@@ -242,10 +250,13 @@ class Supervisor:
     """Runs the workers of a server.
 
     configured: the settings as they were read.
-    settings: with the address that is listened on.
-    print_line: prints the greeting, when all workers serve.
-    read_settings: reads the settings again, for a reload.
-    engine_socket: that of the engine process; None where each worker has an engine.
+    settings: the settings with the actual listening address.
+    secret: the key that encrypts and signs reasoning.
+    listeners: sockets that the workers accept connections from.
+    print_line: prints the greeting when all workers serve.
+    notifier: notifies the service manager.
+    read_settings: reads the settings again for a reload; None if that is not possible.
+    engine_socket: the listening socket of the engine process; None if each worker has its own engine.
     """
 
     def __init__(
@@ -268,8 +279,8 @@ class Supervisor:
         self._read_settings = read_settings
         self._workers: dict[int, WorkerProcess] = {}
         self._starts: dict[int, float] = {0 if engine_socket is None else ENGINE_NUMBER: 0.0}
-        """When to start the worker of a number. The first one creates the store and checks the model for the others;
-        the engine comes before it."""
+        """Times at which workers start, by number. The first worker starts alone, since it creates the store and checks
+        the model for the others; the engine process starts before it."""
         self._delays = RestartDelays()
         self._metrics = MetricsHub(self._collect_metrics, engine_restarts=None if engine_socket is None else 0)
         self._waits_for_first, self._has_started = True, False
@@ -285,7 +296,7 @@ class Supervisor:
         self._alive_at = time.monotonic()
 
     def run(self) -> None:
-        """Serve until a signal stops it. Raises SettingsError for what cannot be served."""
+        """Serve until a signal stops the server. Raises SettingsError if the server cannot start."""
         with ExitStack() as stack:
             self._selector = stack.enter_context(selectors.DefaultSelector())
             # Signals wake the selector through this pair: Python resumes `select` after a handler (PEP 475).
@@ -300,7 +311,7 @@ class Supervisor:
             install_signal_handlers(self, self._handle_hangup)
             # A handler is needed: without one SIGCHLD is ignored and not written to the wakeup descriptor.
             signal.signal(signal.SIGCHLD, _wake)
-            # After an error here no worker may stay behind.
+            # After an error here no worker may be left running.
             stack.callback(self._kill_all)
             while self._workers or (self._starts and not self._stop_requests):
                 self._step()
@@ -318,7 +329,7 @@ class Supervisor:
         self._is_reload_requested = True
 
     def _step(self) -> None:
-        """Wait until something happens or is due, and handle it."""
+        """Wait for the next message, signal or timer, and handle it."""
         now, interval = time.monotonic(), self._notifier.watchdog_interval
         times = [
             *(self._starts.values() if not self._stop_requests else ()),
@@ -333,14 +344,14 @@ class Supervisor:
                     self._wakeup.recv(4096)
                 continue
             worker: WorkerProcess = key.data
-            # Neither of the two blocks, so that it does not matter which event came.
+            # Neither call blocks, so the type of the event does not matter.
             worker.channel.flush()
             self._receive(worker)
         self._reap()
         if self._stop_requests > self._stops_sent:
             self._stop_workers()
         if self._stops_sent and list(self._workers) == [ENGINE_NUMBER] and not self._is_engine_stopped:
-            # No front end needs the engine any more. It may have KV blocks to write to disk.
+            # All front ends have exited. The engine process stops gracefully: it may have KV blocks to write to disk.
             self._is_engine_stopped = True
             self._kill_at = time.monotonic() + ENGINE_STOP_TIME
             self._workers[ENGINE_NUMBER].channel.send(Stop())
@@ -348,7 +359,7 @@ class Supervisor:
             self._is_reload_requested = False
             self._begin_reload()
         self._handle_timers(time.monotonic())
-        # Last, since all of the above may leave unsent bytes in a channel.
+        # Done last, since all of the above may leave unsent bytes in a channel.
         for worker in self._workers.values():
             events = selectors.EVENT_READ | (selectors.EVENT_WRITE if worker.channel.has_unsent else 0)
             key = self._selector.get_map().get(worker.channel.socket)
@@ -370,26 +381,26 @@ class Supervisor:
             self._alive_at = now
             self._notifier.notify_alive()
             for worker in self._workers.values():
-                # Its process may live while its event loop hangs; two intervals, since a sign may be late by one.
+                # The event loop of a live process may hang. Two intervals, since a message may be late by one.
                 if worker.is_ready and now - worker.last_sign > 2 * interval:
                     log.error("%s does not respond and is killed", worker.name)
                     _kill(worker.pid)
 
     def _list_ready(self) -> list[int]:
-        """Numbers of the workers that serve."""
+        """Return the numbers of the workers that serve."""
         return [worker.number for worker in self._workers.values() if worker.is_ready and not worker.is_engine]
 
     def _list_measured(self) -> list[int]:
-        """As `_list_ready`, and the engine."""
+        """Return the numbers of the workers that serve, and of the engine process if it serves."""
         return [worker.number for worker in self._workers.values() if worker.is_ready]
 
     def _start(self, number: int) -> None:
         """Fork a worker, or the engine process."""
         parent_end, child_end = socket.socketpair()
-        # What is buffered would be written twice.
+        # Both processes would write the buffered output.
         sys.stdout.flush()
         sys.stderr.flush()
-        # Blocked, so that the worker never runs the supervisor's handlers.
+        # Signals are blocked, so that the worker never runs the supervisor's handlers.
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
         pid = os.fork()
         if pid == 0:
@@ -403,16 +414,20 @@ class Supervisor:
         log.info("%s is process %d", worker.name, pid)
 
     def _run_worker(self, number: int, end: socket.socket, mask: Iterable[int]) -> NoReturn:
-        """The life of a new process, which shares nothing with the supervisor but `end` and the listeners."""
+        """Run a new process until its exit. Of the supervisor's descriptors it keeps only `end` and listening sockets.
+
+        end: its end of the socket pair to the supervisor.
+        mask: the signal mask to restore.
+        """
         code, name = 1, ENGINE if number == ENGINE_NUMBER else number
         try:
-            # The pair is shared with the supervisor, which a signal of this process would wake.
+            # The wakeup descriptor is shared with the supervisor: signals of this process would wake the supervisor.
             signal.set_wakeup_fd(-1)
             self._selector.close()
             # A copy of the supervisor's end would keep the other workers from noticing that the supervisor has died.
             for worker in self._workers.values():
                 worker.channel.close()
-            # Handlers of Python's, since programs that a worker starts would inherit SIG_IGN.
+            # A Python handler instead of SIG_IGN, which programs started by a worker would inherit.
             for signal_number in (signal.SIGINT, signal.SIGTERM):
                 signal.signal(signal_number, _wake)
             if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
@@ -422,7 +437,7 @@ class Supervisor:
             name_worker(name)
             interval, engine = self._notifier.watchdog_interval, None
             if self._engine_socket is not None and number == ENGINE_NUMBER:
-                # Without supervisor and workers the port must be free.
+                # Otherwise the port would stay bound after the supervisor and all workers have died.
                 for listener in self._listeners:
                     listener.close()
                 plan = EnginePlan(self._settings, self._engine_socket, interval, self._engine_changes)
@@ -431,7 +446,8 @@ class Supervisor:
                 if self._engine_socket is not None:
                     assert self._hosted_model is not None
                     engine = EngineLink(self._engine_socket.getsockname(), self._count, self._hosted_model)
-                    # Only the supervisor and the engine hold it: without both, no front end may connect and wait.
+                    # Only the supervisor and the engine process hold this socket: if both have died, a front end's
+                    # connection must be refused instead of waiting.
                     self._engine_socket.close()
                 code = serve_as_worker(
                     WorkerPlan(
@@ -454,7 +470,7 @@ class Supervisor:
             with suppress(OSError, ValueError):
                 sys.stdout.flush()
                 sys.stderr.flush()
-            # The rest of the interpreter's shutdown belongs to the supervisor.
+            # The interpreter's exit handlers belong to the supervisor.
             os._exit(code)
 
     def _receive(self, worker: WorkerProcess) -> None:
@@ -472,7 +488,7 @@ class Supervisor:
                 case EngineReady(model):
                     worker.is_ready = True
                     self._delays.note_ready(worker.number)
-                    # The first worker starts now; those that run are waiting for the engine's socket.
+                    # The first worker starts only now. After a restart of the engine the workers are already running.
                     if self._hosted_model is None:
                         self._starts[0] = 0.0
                     self._hosted_model = model
@@ -483,7 +499,7 @@ class Supervisor:
                 case Reloaded(adopted):
                     self._finish_reload(worker, adopted)
                 case MergeRequest(id, own):
-                    # Its own channel: by the time of the answer another worker may have this number.
+                    # Bound to this channel: when the answer is ready, another worker may have this number.
                     answer = partial(_send_merged, worker.channel, id)
                     self._metrics.start_round(worker.number, own, self._list_measured(), time.monotonic(), answer)
                 case MetricsReport(own):
@@ -506,19 +522,19 @@ class Supervisor:
             for line in greeting:
                 self._print_line(line)
             self._notifier.notify_ready()
-        # It was started with the settings from before the reload.
+        # A worker that was started before the reload still has the previous settings.
         if worker.generation != self._generation:
             self._reload_queue.append(worker.number)
             self._reload_next()
 
     def _reap(self) -> None:
-        """Handle the workers that have died, and schedule those that replace them."""
+        """Handle the workers that have died, and schedule their replacements."""
         for worker in list(self._workers.values()):
             # Every process is polled: signals are not queued, and one SIGCHLD may stand for several exits.
             pid, status = os.waitpid(worker.pid, os.WNOHANG)
             if not pid:
                 continue
-            # Its last messages, such as the reason of a failed start, may still be in the socket.
+            # Last messages, such as the reason of a failed start, may still be in the socket.
             self._receive(worker)
             with suppress(KeyError):
                 self._selector.unregister(worker.channel.socket)
@@ -535,7 +551,7 @@ class Supervisor:
                 has_given_up = self._delays.failures.get(number, 0) >= MAX_FIRST_FAILURES
                 if not self._has_started and (worker.failure is not None or has_given_up):
                     self._failure = worker.failure or f"{worker.name} cannot start: {reason}"
-                    # As after a second signal: workers that start together with the failing one are not waited for.
+                    # As after a second signal: do not wait for workers that start at the same time.
                     self._stop_requests = 2
                     continue
                 if self._metrics.engine_restarts is not None and worker.is_engine:
@@ -563,18 +579,18 @@ class Supervisor:
         self._stops_sent = self._stop_requests
         for worker in self._workers.values():
             if not worker.is_ready:
-                # It serves no client yet, and may be loading a model.
+                # It serves no clients yet, and would react only after loading its model.
                 _kill(worker.pid)
             elif not worker.is_engine:
                 worker.channel.send(Stop(is_forced=self._stop_requests > 1))
 
     def _begin_reload(self) -> None:
-        """Reload all workers, one after another, so that the others serve meanwhile."""
+        """Reload the workers one after the other, so that the others serve meanwhile."""
         self._is_reloading = True
         self._notifier.notify_reloading()
         self._new_settings = None
         if self._read_settings is not None:
-            # The workers log the error.
+            # Errors are ignored here: the workers log them.
             with suppress(SettingsError, OSError, ValueError):
                 self._new_settings = self._read_settings()
         self._generation += 1
@@ -594,7 +610,7 @@ class Supervisor:
             self._notifier.notify_ready()
 
     def _finish_reload(self, worker: WorkerProcess, adopted: Sequence[str]) -> None:
-        """Keep what the worker has adopted, for the workers that start from now on."""
+        """Record the settings that the worker has adopted, for the workers that start from now on."""
         if self._new_settings is not None:
             changes = {name: getattr(self._new_settings, name) for name in adopted}
             self._configured = msgspec.structs.replace(self._configured, **changes)
@@ -613,10 +629,10 @@ def _send_merged(channel: WorkerChannel, id: int, families: Sequence[MetricFamil
 
 
 def _wake(_signal: int, _frame: FrameType | None) -> None:
-    """Handle a signal by doing nothing but waking the process."""
+    """Handle a signal by only waking the process."""
 
 
 def _kill(pid: int) -> None:
-    # Its process id is free only after the supervisor has waited for it.
+    # The process id cannot have been reused: that requires a `waitpid` of the supervisor.
     with suppress(ProcessLookupError):
         os.kill(pid, signal.SIGKILL)

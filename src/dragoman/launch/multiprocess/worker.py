@@ -1,4 +1,4 @@
-"""A worker process: a server on sockets that it has inherited, controlled by its supervisor instead of by signals."""
+"""A worker process: a server on inherited sockets that is controlled by its supervisor instead of by signals."""
 
 from __future__ import annotations
 
@@ -45,15 +45,15 @@ from .messages import (
 log = logging.getLogger(__name__)
 
 STARTUP_FAILURE = 3
-"""Exit status, as uvicorn's."""
+"""Exit status of a process that could not start, the same as uvicorn's."""
 ACCEPT_PAUSE = 1e-9
-"""Seconds after each accepted connection; the system makes about 60 microseconds of it."""
+"""Seconds to sleep after each accepted connection; the actual sleep takes about 60 microseconds."""
 
 
 class SupervisorLink(Notifier):
-    """A worker's connection to its supervisor: the notifications of the service and reports go up, commands come down.
+    """A worker's connection to its supervisor: sends service notifications and reports, and receives commands.
 
-    Also a MetricsExchange.
+    Implements MetricsExchange.
     """
 
     def __init__(self, end: socket.socket, watchdog_interval: float | None = None) -> None:
@@ -71,19 +71,19 @@ class SupervisorLink(Notifier):
         self._streams = await asyncio.open_unix_connection(sock=self._end)
 
     def send(self, state: str) -> None:
-        """Pass the notification for the service manager on to the supervisor, which knows the state of all workers."""
+        """Forward a keepalive to the supervisor. Other states are dropped: it notifies the service manager itself."""
         if state == ALIVE:
             self.report(Alive())
 
     def report(self, message: WorkerReport) -> None:
-        # The event loop does not run yet: this reports a failure to start, after which the process exits.
+        # Without streams the event loop does not run yet: the report is a failure to start, and the process exits.
         if self._streams is None:
             self._end.sendall(encode_frame(message))
         else:
             self._streams[1].write(encode_frame(message))
 
     async def receive(self) -> AnyCommand | None:
-        """The next command that the link does not answer itself; None when the supervisor is gone."""
+        """Return the next command that the link does not handle itself; None if the supervisor has died."""
         assert self._streams is not None
         reader = self._streams[0]
         try:
@@ -99,11 +99,11 @@ class SupervisorLink(Notifier):
                     case command:
                         return command
         except (asyncio.IncompleteReadError, ConnectionError):
-            # Later merges have to fail at once, since no answer would come.
+            # Later merges fail at once, since no reply would arrive.
             self._is_lost = True
             for waiting in self._merges.values():
                 if not waiting.done():
-                    waiting.set_exception(ConnectionError("the supervisor is gone"))
+                    waiting.set_exception(ConnectionError("the supervisor has died"))
             return None
 
     def provide(self, read: Callable[[], Sequence[MetricFamily]]) -> None:
@@ -111,7 +111,7 @@ class SupervisorLink(Notifier):
 
     async def merge(self) -> Sequence[MetricFamily]:
         if self._is_lost:
-            raise ConnectionError("the supervisor is gone")
+            raise ConnectionError("the supervisor has died")
         id, waiting = next(self._ids), asyncio.get_running_loop().create_future()
         self._merges[id] = waiting
         try:
@@ -122,7 +122,10 @@ class SupervisorLink(Notifier):
 
 
 class WorkerServer(Server):
-    """The server of a worker. greet: makes the lines that the supervisor prints."""
+    """The server of a worker.
+
+    greet: builds the startup lines that the supervisor prints.
+    """
 
     def __init__(
         self,
@@ -136,8 +139,8 @@ class WorkerServer(Server):
         build_protocol = cast("Callable[..., asyncio.Protocol]", config.http)
 
         def accept(*arguments: Any, **options: Any) -> asyncio.Protocol:  # noqa: ANN401 - uvicorn's
-            # All workers wait for the same socket. On busy cores the one that runs would accept most of a burst before
-            # the others wake up; libuv had the same pause (UV_TCP_SINGLE_ACCEPT) for Node's clusters.
+            # All workers accept from the same socket. On busy cores the running one would accept most of a burst before
+            # the others wake up. libuv has the same pause (UV_TCP_SINGLE_ACCEPT) for Node's clusters.
             time.sleep(ACCEPT_PAUSE)
             return build_protocol(*arguments, **options)
 
@@ -147,7 +150,7 @@ class WorkerServer(Server):
         self._tasks: set[asyncio.Task[None]] = set()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Do nothing: a terminal and a service manager signal all processes, and the supervisor decides for all."""
+        """Ignore the signal: terminals and service managers send it to all processes, and the supervisor handles it."""
 
     def stop_after_failure(self, name: str, error: BaseException) -> None:
         super().stop_after_failure(name, error)
@@ -155,7 +158,7 @@ class WorkerServer(Server):
             self._link.report(StartFailed(self.failure))
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        # Before the models are awaited, so that the loss of the supervisor is noticed meanwhile.
+        # Opened before the models are loaded, so that the loss of the supervisor is noticed meanwhile.
         await self._link.open()
         self._tasks.add(asyncio.create_task(self._follow_commands()))
         await super().startup(sockets)
@@ -163,14 +166,14 @@ class WorkerServer(Server):
             self._link.report(Ready(tuple(self._greet())))
 
     async def _follow_commands(self) -> None:
-        """Execute the supervisor's commands. Without it the worker shuts down: no process would replace it."""
+        """Execute the supervisor's commands. If it dies, shut down: no process would replace this worker."""
         while (command := await self._link.receive()) is not None:
             match command:
                 case Stop(is_forced):
                     self.force_exit = self.force_exit or is_forced
                     self.should_exit = True
                 case Reload():
-                    # Beside the other commands: a reload may wait for a hub.
+                    # In a task, so that other commands are executed while the reload waits, for example for a hub.
                     task = asyncio.create_task(self._reload())
                     self._tasks.add(task)
                     task.add_done_callback(self._tasks.discard)
@@ -182,7 +185,7 @@ class WorkerServer(Server):
         reloader = self._worker_reloader
         before = reloader.settings
         await reloader.reload()
-        # Only what this worker has adopted: the supervisor passes it on to workers that start later.
+        # Only the adopted settings: the supervisor passes them on to workers that start later.
         changed = (name for name in RELOADED if getattr(reloader.settings, name) != getattr(before, name))
         self._link.report(Reloaded(tuple(sorted(changed))))
 
@@ -191,11 +194,14 @@ class WorkerServer(Server):
 class WorkerPlan:
     """The settings and sockets of a worker process.
 
-    configured: the settings as they were read, which a reload compares with.
-    settings: with the address that is listened on.
-    listeners: sockets to accept from.
-    watchdog_interval: seconds between two signs of life.
-    engine: the engine process that it is a front end of; None for a worker with an engine of its own.
+    number: identifies the worker; its replacement has the same number.
+    configured: the settings as they were read, with which a reload compares the new ones.
+    settings: the settings with the actual listening address.
+    secret: the key that encrypts and signs reasoning.
+    listeners: sockets to accept connections from.
+    read_settings: reads the settings again for a reload; None if that is not possible.
+    watchdog_interval: seconds between two keepalive messages to the supervisor; None means no watchdog.
+    engine: the shared engine process; None if the worker has its own engine.
     """
 
     number: int
@@ -210,10 +216,11 @@ class WorkerPlan:
 
 @dataclass(frozen=True, slots=True)
 class EngineLink:
-    """The way from front ends to the engine process.
+    """The connection data of the engine process for its front ends.
 
-    path: of its socket.
-    front_ends: their number.
+    path: path of its Unix socket.
+    front_ends: number of front ends.
+    model: the model that it serves.
     """
 
     path: str
@@ -228,14 +235,17 @@ class EngineLink:
 
 
 def serve_as_worker(plan: WorkerPlan, end: socket.socket) -> int:
-    """Serve until the supervisor stops the worker, and return the exit code. end: of the socket to the supervisor."""
+    """Serve until the supervisor stops the worker, and return the exit code.
+
+    end: this process's end of the socket pair to the supervisor.
+    """
     link = SupervisorLink(end, plan.watchdog_interval)
     settings = plan.settings
     try:
         tls = build_tls_context(settings)
         build = None if plan.engine is None else plan.engine.build_models
         assembled = assemble_server(settings, plan.secret, build=build, metrics_exchange=link)
-        # `Ready` tells the supervisor that this worker could load its model; only then it starts the others.
+        # Loading is awaited: `Ready` shows that this worker could load its model, and only then the others start.
         assembled.models.waits_for_loads = True
         reloader = Reloader(
             plan.configured, assembled.application, assembled.models, SystemClock(), tls, plan.read_settings
