@@ -201,7 +201,7 @@ MUTANTS = (
     Mutant(
         "broken arguments swallow the calls behind them, however they break",
         "parsers/delimited_calls.py",
-        "        if before < 0:\n",
+        "        if mark_offset < 0:\n",
         "        if True:\n",
         ("tests/parsers/test_broken_calls.py",),
     ),
