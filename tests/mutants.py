@@ -194,7 +194,7 @@ MUTANTS = (
     Mutant(
         "a call inside a thought that was not ended is lost",
         "parsers/think.py",
-        "            if word in self._calls:\n",
+        "            if marker in self._calls:\n",
         "            if False:\n",
         ("tests/parsers/test_broken_calls.py",),
     ),

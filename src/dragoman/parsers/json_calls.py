@@ -187,9 +187,7 @@ class NamePrefixedReader:
 
     def finish(self) -> None:
         """End the call. A name alone is a call without arguments if the separator may be empty."""
-        is_bare = (
-            "" in self._syntax.separators and not self._syntax.name_prefix and not self._prefix_matcher.matched
-        )
+        is_bare = "" in self._syntax.separators and not self._syntax.name_prefix and not self._prefix_matcher.matched
         if self._arguments_reader is None and is_bare and self._name_reader.name in self._tools:
             self._begin_arguments()
             assert self._arguments_reader is not None
