@@ -644,7 +644,7 @@ MUTANTS = (
     Mutant(
         "a key may use a model that it is not permitted, by its name",
         "pipeline/models.py",
-        "            slot = None  # As if it were not served: what a key may not use it need not know.\n",
+        "            slot = None  # The error must not reveal models that the API key may not use.\n",
         "            pass\n",
         ("tests/serving/test_tenancy.py",),
     ),

@@ -37,12 +37,12 @@ class CallTemplate(Struct, frozen=True):
 class Delimiters(Struct, frozen=True):
     """The delimiters of a format.
 
-    section_starts: each begins a section of calls.
-    section_end: ends it.
-    call_start, call_end: around each call; "" without such delimiters.
-    is_list: the calls form a list, `[`, `,` and `]`.
-    fillers: other texts allowed between two calls.
-    leading: calls may also begin a response without a delimiter.
+    section_starts: delimiters that begin a section of calls.
+    section_end: delimiter that ends the section; "" for none.
+    call_start, call_end: delimiters around each call; "" for none.
+    is_list: the calls form a list with `[`, `,` and `]`.
+    fillers: other texts that are allowed between two calls.
+    leading: a response may also begin with calls without a delimiter.
     leading_text: the template's text before the first delimiter, which is not content.
     has_short_ids: call ids are nine letters and digits, as some templates require.
     """
@@ -79,7 +79,7 @@ class CallSyntax(Protocol):
 
     @property
     def markers(self) -> tuple[str, ...]:
-        """Texts with a meaning in this syntax."""
+        """Texts with a special meaning in this syntax."""
         ...
 
     @property

@@ -424,6 +424,7 @@ def coerce(raw: str, types: Sequence[str]) -> Json:
     return raw
 
 
+# A JSON number (RFC 8259, section 6).
 _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?P<fraction>\.[0-9]+)?(?P<power>[eE][+-]?[0-9]+)?")
 
 

@@ -59,6 +59,7 @@ class StringSyntax:
     def __init__(self, marker: str) -> None:
         self.marker = marker
         self.marker_patterns = AhoCorasick([marker]) if marker else None
+        # Without a string marker a word is a number or a constant, so white space and any other token end it too.
         self.word_terminators = re.compile(r"[,\]})]" if marker else r"[,\]})\s:=(\[{\"']")
 
 

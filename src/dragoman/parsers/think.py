@@ -12,7 +12,9 @@ from .multi_pattern import AhoCorasick
 
 
 class ThinkFormat:
-    """The format of reasoning between markers. One newline inside each marker is stripped.
+    """The format of reasoning between markers.
+
+    One newline after the begin marker and one before the end marker are stripped.
 
     begin_marker, end_marker: the markers.
     template_suffix: the text that the template writes after the end marker.
@@ -204,7 +206,7 @@ class ThinkParser(TextParser):
         return len(text)
 
     def _finish(self, reason: FinishReason | None) -> None:  # noqa: ARG002
-        # `_is_open` stays set after the reasoning, which does no harm: in the answer nothing is left in the buffer.
+        # `_is_open` stays set after the reasoning. That is harmless, as in the answer the buffer is empty.
         in_reasoning = self._is_open or self._state is ThinkParser._parse_reasoning
         self._emit_buffered(ReasoningDelta if in_reasoning else TextDelta, len(self._buffer))
 
@@ -273,7 +275,7 @@ class AnswerTagParser(TextParser):
         return end
 
     def _parse_trailing_space(self, text: str, pos: int) -> int:
-        """Hold back white space, which is dropped at the end of the response, where the template writes it."""
+        """Hold back white space: at the end of the response it belongs to the template and is dropped."""
         if not text[pos:].isspace():
             self._state = AnswerTagParser._parse_untagged
             return self._rewind(text, pos)

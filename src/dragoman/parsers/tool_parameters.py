@@ -23,7 +23,9 @@ from .json_text import Json, decode, encode, find_schema_types, resolve
 Schema = dict[str, Json]
 
 MAX_ARGUMENTS = 128
+"""Maximum declared arguments of a tool whose calls are enforced."""
 _MAX_ITEMS = 16
+"""Maximum items of a list that is enforced in a family's own syntax."""
 MAX_COPIED_CHARS = 512 * 1024
 """Maximum total characters of copied definitions (`$defs`), of which each alternative of an argument needs a copy."""
 _LOWER_BOUNDS = frozenset(("minimum", "exclusiveMinimum", "minLength", "minItems", "minProperties"))

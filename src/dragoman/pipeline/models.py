@@ -331,8 +331,8 @@ class Models:
                     raise EngineError(
                         f"The model `{slot.name}` needs more memory than --model-memory-limit allows for all."
                     )
-                # Idle models first, whenever they were used: waiting for a busy one can take as long as its longest
-                # answer.
+                # Idle models first, however recently used: waiting for a busy one can take as long as its longest
+                # response.
                 await min(candidates, key=lambda other: (other.is_busy, other.last_used)).drain_and_unload()
             await slot.load()
 

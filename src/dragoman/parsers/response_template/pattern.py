@@ -79,6 +79,7 @@ _ESCAPED_CHARS = MappingProxyType(
     {"n": "\n", "t": "\t", "r": "\r", "f": "\f", "v": "\v", "a": "\a", "0": "\0"},
 )
 _HEX = MappingProxyType({"x": 2, "u": 4, "U": 8})
+# A counted quantifier, `{2}`, `{2,}`, `{,3}` or `{2,3}`, and the start of a named group.
 _COUNT = re.compile(r"\{(\d*)(,?)(\d*)\}")
 _NAME = re.compile(r"\(\?P<([A-Za-z_]\w*)>")
 
