@@ -194,14 +194,14 @@ MUTANTS = (
     Mutant(
         "a call inside a thought that was not ended is lost",
         "parsers/think.py",
-        "            if word in self._calls:\n",
+        "            if marker in self._calls:\n",
         "            if False:\n",
         ("tests/parsers/test_broken_calls.py",),
     ),
     Mutant(
         "broken arguments swallow the calls behind them, however they break",
         "parsers/delimited_calls.py",
-        "        if before < 0:\n",
+        "        if mark_offset < 0:\n",
         "        if True:\n",
         ("tests/parsers/test_broken_calls.py",),
     ),
@@ -644,7 +644,7 @@ MUTANTS = (
     Mutant(
         "a key may use a model that it is not permitted, by its name",
         "pipeline/models.py",
-        "            slot = None  # As if it were not served: what a key may not use it need not know.\n",
+        "            slot = None  # The error must not reveal models that the API key may not use.\n",
         "            pass\n",
         ("tests/serving/test_tenancy.py",),
     ),

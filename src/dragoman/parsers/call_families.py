@@ -65,12 +65,12 @@ _LIST_TEMPLATE = CallTemplate(prefix="[", separator=", ", suffix="]")
 
 
 def _xtml(token: str, tag: str) -> str:
-    """A tag of Kimi K3."""
+    """Return a tag as Kimi K3 writes it."""
     return f"<|{token}|>{tag}<|sep|>"
 
 
 def _build_list_template(start: str, end: str = "") -> CallTemplate:
-    """A JSON list between two markers."""
+    """Build the template of a JSON list of calls between two markers."""
     return CallTemplate(prefix=start + "[", separator=", ", suffix="]" + end)
 
 
@@ -92,7 +92,7 @@ def _build_dsml_template(section: str, name: str = "DSML") -> CallTemplate:
     )
 
 
-# The first family whose fingerprint matches a template is taken (`registry.detect_formats`), so a narrower one comes
+# The first family whose fingerprint matches a template wins (`registry.detect_formats`), so narrower fingerprints come
 # first: DeepSeek V4.1 and V4 before V3.2, whose fingerprint is the part that all three share.
 CALL_FAMILIES = (
     CallFamily(

@@ -1,4 +1,4 @@
-"""Readers of a tool call in JSON, and the base of parsers that convert calls into events."""
+"""The arguments of tool calls, readers of calls in JSON, and the base class of the parsers that emit call events."""
 
 from __future__ import annotations
 
@@ -11,19 +11,18 @@ from ..core.syntax import ParseContext
 from .base import TextParser
 from .json_text import ObjectReader, ReadStatus, StringDecoder, ValueReader, decode_string, encode, skip_whitespace
 
-# The arguments of a call: decoded from the JSON text that the model writes, or written one by one.
+# Arguments: decoders of JSON that the model writes, and writers for formats that are not JSON.
 #
-# For a function, the text that the call carries is one JSON object; for a custom tool it is the one string in it, under
-# `input`, and nothing else.
+# The client receives one JSON object for a function; for a custom tool it receives only the string under `input`.
 
 
 class ArgumentDecoder(Protocol):
-    """Decodes the raw text of one JSON value, in any chunks; the joined results are the call's text."""
+    """Decodes the raw text of one JSON value, in chunks of any size; the joined results are the call's arguments."""
 
     def decode(self, raw: str) -> str: ...
 
     def flush(self) -> str:
-        """The value is complete or truncated: return the rest."""
+        """Return the remaining text, when the value is complete or truncated."""
         ...
 
     @property
@@ -38,11 +37,11 @@ class ArgumentDecoder(Protocol):
 
 
 class FunctionArgumentDecoder:
-    """Passes an object unchanged. An object in a string is JSON that was quoted once too often; null becomes {}."""
+    """Passes an object unchanged, decodes an object that was encoded twice, as a string, and turns null into {}."""
 
     def __init__(self) -> None:
         self._string_decoder: StringDecoder | None = None
-        # The beginning of a string that may still be one or hold an object: as written, and its white space decoded.
+        # The beginning of a string until it is clear whether it holds an object: as written, and decoded.
         self._string_start: list[str] | None = None
         self._space: list[str] = []
         self._scalar: list[str] | None = None
@@ -92,7 +91,7 @@ class FunctionArgumentDecoder:
     def flush(self) -> str:
         if self._string_start is not None:
             start, self._string_start = "".join(self._string_start), []
-            # An empty string in the place of arguments is a call without any; clients parse the text as JSON.
+            # An empty string means a call without arguments; clients parse the text as JSON.
             return "{}" if len(start) > 1 and start.endswith('"') else start
         if self._string_decoder is not None:
             return self._string_decoder.flush()
@@ -105,7 +104,7 @@ class FunctionArgumentDecoder:
 class CustomInputDecoder:
     """Decodes the string under `input`; a bare string is the input itself.
 
-    Without such a string the raw text passes unchanged, so that nothing is lost.
+    Without such a string the raw text passes unchanged, and nothing is lost.
     """
 
     def __init__(self) -> None:
@@ -166,19 +165,19 @@ def build_argument_decoder(*, is_custom: bool) -> ArgumentDecoder:
 
 
 def escape_json(text: str) -> str:
-    """The text, escaped for a JSON string."""
+    """Return the text escaped for a JSON string, without the quotes around it."""
     return encode(text)[1:-1]
 
 
 class ArgumentWriter(Protocol):
-    """Each method returns the text to append to the call."""
+    """Writes a call's arguments one by one. Each method returns the text to append to the call."""
 
     def begin_argument(self, name: str) -> str:
         """Begin an argument."""
         ...
 
     def begin_string(self) -> str:
-        """The argument is a string."""
+        """Begin the argument's value, a string."""
         ...
 
     def write_text(self, text: str) -> str:
@@ -197,6 +196,8 @@ class ArgumentWriter(Protocol):
 
 
 class ObjectArgumentWriter:
+    """Writes the arguments of a function as one JSON object."""
+
     def __init__(self) -> None:
         self._has_begun = False
 
@@ -222,6 +223,8 @@ class ObjectArgumentWriter:
 
 
 class CustomInputWriter:
+    """Writes the input of a custom tool: the first argument named `input`, without quotes, and no other argument."""
+
     def __init__(self) -> None:
         self._in_input = False
         self._has_input = False
@@ -259,7 +262,7 @@ class CallReader(Protocol):
 
     @property
     def is_undeclared(self) -> bool:
-        """The call names no declared tool, so it is only text."""
+        """Whether the call names an undeclared tool; it is then only text."""
         ...
 
     @property
@@ -275,11 +278,14 @@ class CallReader(Protocol):
 
     @property
     def id(self) -> str | None:
-        """The id that the model wrote, if any."""
+        """The id that the model wrote; None if it wrote none."""
         ...
 
     def read(self, text: str, pos: int) -> tuple[int, ReadStatus]:
-        """Read on: MORE, CLOSE after its end, or INVALID at the character that cannot be part of a call."""
+        """Continue reading at `pos`, and return the new position and the status.
+
+        The status is MORE, CLOSE after the call's end, or INVALID at a character that cannot be part of a call.
+        """
         ...
 
     def is_plain_continuation(self, text: str) -> bool:
@@ -293,23 +299,24 @@ class CallReader(Protocol):
 
     @property
     def awaits_mark(self) -> bool:
-        """Whether a delimiter is allowed here that the call's reader handles itself."""
+        """Whether the reader expects, and handles, a delimiter at this position."""
         ...
 
     def take_arguments(self) -> str:
-        """The new text of the arguments since the last call."""
+        """Return the arguments' text that is new since the previous `take_arguments`."""
         ...
 
     def finish(self) -> None:
-        """No more input follows, although the call is incomplete."""
+        """End the call: no more input follows, although it is incomplete."""
         ...
 
 
 class JsonCallReader:
     """Reads a call that is one JSON object with a name and arguments.
 
-    name_keys, argument_keys: keys of the two.
-    first_keys: an object that begins with another key is not a call.
+    name_keys: keys under which the name may be.
+    argument_keys: keys under which the arguments may be.
+    first_keys: an object that begins with another key is not a call; None allows every key.
     """
 
     id: str | None = None
@@ -343,8 +350,10 @@ class JsonCallReader:
         self._has_arguments = False
 
     def read(self, text: str, pos: int) -> tuple[int, ReadStatus]:
-        """Read on: MORE, CLOSE at the end of the object, or INVALID at a character that is not valid JSON, or no
-        name.
+        """Continue reading at `pos`, and return the new position and the status.
+
+        The status is MORE, CLOSE at the end of the object, or INVALID at a character that is not valid JSON, after an
+        invalid name, or after a first key that is not in `first_keys`.
         """
         while True:
             start, role = pos, self._role
@@ -359,8 +368,8 @@ class JsonCallReader:
                     if not self._finish_value(role):
                         return pos, ReadStatus.INVALID
                 case ReadStatus.CLOSE:
-                    # The object is closed without its arguments having ended: none were written, or they had no end
-                    # of their own.
+                    # The object has ended but its arguments have not: it has none, or their value has no end of its
+                    # own.
                     if self._decoder is not None and not self.is_complete:
                         self.is_complete = True
                         self._chunks.append(self._decoder.flush())
@@ -385,10 +394,9 @@ class JsonCallReader:
         )
 
     def _find_role(self) -> str:
-        """The role of the value that begins; of each role only the first value counts."""
+        """Return the role of the value that begins here; only the first value of each role counts."""
         key = self._object_reader.key
-        # Some models repeat a key; JSON leaves open which one holds, and a name that was announced cannot be taken
-        # back.
+        # Some models repeat a key. JSON does not define which one counts, and a name that was sent cannot be retracted.
         if key in self._name_keys and not self._name:
             self._name = []
             return "name"
@@ -407,10 +415,10 @@ class JsonCallReader:
             self._raw.append(raw)
 
     def _finish_value(self, role: str) -> bool:
-        """A value has ended; False if it should be the name but is not a valid one."""
+        """Handle the end of a value. Return False if it should be the name but is not a valid one."""
         if role == "name":
             name = decode_string("".join(self._name or ()))
-            # A string that is not valid JSON, for example with a lone backslash: then the text is not a call.
+            # The string is not valid JSON, for example because of a lone backslash, so the text is not a call.
             if name is None:
                 return False
             self.name = name
@@ -432,22 +440,24 @@ class JsonCallReader:
         return True
 
     def take_arguments(self) -> str:
-        """The new text of the arguments since the last call."""
+        """Return the arguments' text that is new since the previous `take_arguments`."""
         arguments = "".join(self._chunks)
         self._chunks.clear()
         return arguments
 
     def finish(self) -> None:
-        """No more input follows, although the object is not closed."""
+        """End the call: no more input follows, although the object is not closed."""
         if self._decoder is not None and self._has_arguments and not self.is_complete:
             self._chunks.append(self._decoder.flush())
             self.is_complete = self._decoder.is_complete
 
 
 class ArgumentsReader:
-    """A call whose JSON is the arguments alone, as its name precedes it.
+    """Reads the JSON arguments of a call whose name has been read before.
 
-    tool: None if it is not declared.
+    name: the call's name.
+    tool: None if no such tool is declared.
+    id: the id that the model wrote, if any.
     """
 
     end_marker = ""
@@ -501,7 +511,7 @@ class ArgumentsReader:
 
 
 class CallParser(TextParser):
-    """A parser that reads calls. Text that turns out not to be a call is released as text."""
+    """Base class of parsers that read calls. Text that turns out not to be a call is emitted as text."""
 
     def __init__(self, context: ParseContext, single_tokens: Collection[str]) -> None:
         super().__init__(single_tokens)
@@ -512,14 +522,14 @@ class CallParser(TextParser):
         self._has_started = False
 
     def _read_call(self, text: str, pos: int, stop: int | None = None) -> tuple[int, ReadStatus]:
-        """Read on in the call, up to `stop`, and release what is parsed: the buffer begins with the call."""
+        """Continue reading the call, up to `stop`, and emit what is parsed. The buffer begins with the call."""
         call = self._call
         pos, status = call.read(text if stop is None else text[:stop], pos)
         n = self._count_consumed(text, pos)
         if call.has_begun:
             self._stream_arguments(call, n)
-        # A model also writes JSON that is not a call. As text nothing of it is lost; as a call the client could not
-        # execute it.
+        # Models also write JSON that is not a call. Emitted as text, nothing is lost; the client could not execute it
+        # as a call.
         elif call.is_undeclared or status is not ReadStatus.MORE:
             self._emit_buffered(TextDelta, n)
         if status is not ReadStatus.MORE:
@@ -527,8 +537,9 @@ class CallParser(TextParser):
         return pos, status
 
     def _call_fast_path(self, event: TextDelta) -> Event | None:
-        """The event for a delta that only continues a string in the arguments; called only while the buffer is
-        empty.
+        """Return the event for a delta that only continues a string in the arguments, or None for any other delta.
+
+        It is called only while the buffer is empty.
         """
         if self._has_started and self._call.is_plain_continuation(event.text):
             return ToolCallDelta(event.choice, event.text, event.tokens)
@@ -545,13 +556,13 @@ class CallParser(TextParser):
             self._events.append(ToolCallDelta(self._choice, arguments, self._take_pending_tokens(call=True)))
 
     def _build_start(self, choice: int, text: str, tokens: tuple[Token, ...]) -> Event:  # noqa: ARG002
-        # An id of the model's own stays: some templates repeat it in the next prompt, and must find the one that was
-        # sampled.
+        # An id that the model wrote is kept: some templates repeat it in the next prompt, which must match the sampled
+        # tokens.
         id = self._call.id or self._new_id()
         return ToolCallStart(choice, id, self._call.name, tokens, self._call.is_custom)
 
     def _end_call(self) -> None:
-        """The response ends inside the call."""
+        """Emit the incomplete call when the response ends inside it."""
         self._call.finish()
         self._stream_arguments(self._call, len(self._buffer))
         self._has_started = False

@@ -37,12 +37,12 @@ class CallTemplate(Struct, frozen=True):
 class Delimiters(Struct, frozen=True):
     """The delimiters of a format.
 
-    section_starts: each begins a section of calls.
-    section_end: ends it.
-    call_start, call_end: around each call; "" without such delimiters.
-    is_list: the calls form a list, `[`, `,` and `]`.
-    fillers: other texts allowed between two calls.
-    leading: calls may also begin a response without a delimiter.
+    section_starts: delimiters that begin a section of calls.
+    section_end: delimiter that ends the section; "" for none.
+    call_start, call_end: delimiters around each call; "" for none.
+    is_list: the calls form a list with `[`, `,` and `]`.
+    fillers: other texts that are allowed between two calls.
+    leading: a response may also begin with calls without a delimiter.
     leading_text: the template's text before the first delimiter, which is not content.
     has_short_ids: call ids are nine letters and digits, as some templates require.
     """
@@ -79,7 +79,7 @@ class CallSyntax(Protocol):
 
     @property
     def markers(self) -> tuple[str, ...]:
-        """Texts with a meaning in this syntax."""
+        """Texts with a special meaning in this syntax."""
         ...
 
     @property
@@ -101,13 +101,13 @@ class CallSyntax(Protocol):
 
 
 class CallSyntaxSpec(Protocol):
-    """A syntax as data, compiled for the delimiters that may also end a call."""
+    """A call syntax as data. `outer_markers` are the delimiters that may also end a call."""
 
     def compile(self, outer_markers: tuple[str, ...]) -> CallSyntax: ...
 
 
 class DelimitedCallFormat:
-    """A tool call format.
+    """A tool call format: delimiters, the syntax of a call between them, and the template for enforced calls.
 
     added_tokens: texts of the vocabulary's added tokens; a delimiter among them counts only as that single token.
     """
@@ -178,8 +178,9 @@ class DelimitedCallFormat:
 
 
 class DelimitedCallParser(CallParser):
-    """States: expecting delimiters (before the first call, and around each), in text, in a call, in a malformed call.
+    """Parses the calls of a `DelimitedCallFormat`.
 
+    States: expecting delimiters (before the first call, and around each), in text, in a call, in a malformed call.
     A call is buffered with its delimiters until its name is known; then its arguments stream. What turns out not to be
     a call of a declared tool is released as text, unchanged.
     """
@@ -240,7 +241,7 @@ class DelimitedCallParser(CallParser):
         )
         if may_begin_call and self._format.call_syntax.can_begin_with(text[pos]):
             return self._begin_call(pos, text[pos])
-        # White space that was read in expectation of a delimiter is text after all, and is read again as such.
+        # White space that was read while a delimiter was expected is text after all, and is read again as text.
         resume_pos = self._rewind(text, pos) + self._marker_length
         if self._follows_call:
             self._drop(self._marker_length)
@@ -250,16 +251,16 @@ class DelimitedCallParser(CallParser):
         return resume_pos
 
     def _handle_marker(self, marker: str, pos: int) -> int:
-        """A delimiter has been read."""
+        """Handle a delimiter that has been read. Return the position after it."""
         delimiters = self._delimiters
         if marker == delimiters.call_start:
             return self._begin_call(pos)
-        # Formats without a section end a call with its own delimiter; behind it only another opening one begins a call.
+        # Formats without a section end a call with its own delimiter; only another opening delimiter begins the next.
         is_standalone = not (delimiters.section_starts or delimiters.is_list or delimiters.leading)
         section_end = delimiters.section_end or ("]" if delimiters.is_list else "")
         if marker == section_end or (marker == delimiters.call_end and is_standalone):
             marks = self._buffer.peek(self._marker_length)
-            # Some models write an empty section where they call nothing.
+            # Some models write an empty section when they call no tool.
             is_empty = (
                 bool(self._delimiters.section_end)
                 and marks.endswith(self._delimiters.section_end)
@@ -311,12 +312,12 @@ class DelimitedCallParser(CallParser):
 
     def _parse_call(self, text: str, pos: int) -> int:
         call = self._call
-        before = -1 if self._format.inside is None else self._buffer.first_mark(len(text) - pos)
-        if before < 0:
+        mark_offset = -1 if self._format.inside is None else self._buffer.first_mark(len(text) - pos)
+        if mark_offset < 0:
             pos, status = self._read_call(text, pos)
         else:
             # A delimiter token ends the call anywhere, even inside a string of malformed arguments.
-            pos, status = self._read_call(text, pos, pos + before)
+            pos, status = self._read_call(text, pos, pos + mark_offset)
             # Where the reader itself expects a delimiter, the token belongs to the call and does not cut it short.
             if status is ReadStatus.MORE and not call.awaits_mark:
                 call.finish()
@@ -337,7 +338,7 @@ class DelimitedCallParser(CallParser):
             else:
                 has_section = delimiters.section_starts or delimiters.is_list or delimiters.leading
                 self._expect_marker(in_section=bool(has_section or delimiters.call_end))
-        # The client has the call's name already: what follows can only be its arguments, however malformed.
+        # The client already has the call's name, so what follows is sent as its arguments, even if malformed.
         elif call.has_begun:
             self._state, self._search_state = DelimitedCallParser._parse_malformed_call, 0
         elif status is ReadStatus.CLOSE and not self._delimiters.call_start:
@@ -349,7 +350,7 @@ class DelimitedCallParser(CallParser):
         return pos
 
     def _parse_malformed_call(self, text: str, pos: int) -> int:
-        """The arguments are the text up to a closing delimiter, unparsed."""
+        """Stream the text up to a closing delimiter as arguments, unparsed."""
         end_patterns = self._format.end_patterns
         if end_patterns is None:
             self._emit_buffered(ToolCallDelta, len(self._buffer))
@@ -400,16 +401,17 @@ class DelimitedCallParser(CallParser):
             self._emit_buffered(TextDelta, buffered_length)
 
     def _interrupt(self) -> None:
-        # Reasoning may come between two calls; the state is then still that behind a call, so nothing is reset.
+        # Reasoning may come between two calls; the parser then still expects a delimiter, so nothing is reset.
         if self._buffer or self._state not in (DelimitedCallParser._parse_marker, DelimitedCallParser._parse_text):
             self._finish(None)
             self._switch_to_text()
 
 
 class AlternativeSyntaxes(Struct, frozen=True):
-    """Two call syntaxes.
+    """Two call syntaxes for one format.
 
-    primary: the one for enforced calls.
+    primary: also the syntax of enforced calls.
+    fallback: for calls whose first character does not fit `primary`.
     """
 
     primary: CallSyntaxSpec

@@ -1,4 +1,4 @@
-"""OpenAI's harmony, the format of gpt-oss: a response is messages, each in a channel and optionally to a function.
+"""The harmony format of gpt-oss: a response is a series of messages, each in a channel and optionally to a function.
 
     <|channel|>analysis<|message|>Let me look.<|end|>
     <|start|>assistant<|channel|>commentary to=functions.f <|constrain|>json<|message|>{"x": 1}<|call|>
@@ -27,7 +27,7 @@ _HEADER_ENDS = AhoCorasick([MESSAGE, *END_MARKERS])
 
 
 class HarmonyFormat:
-    """Format of both reasoning and calls.
+    """The format of both reasoning and calls.
 
     parses_calls: False leaves calls in the text.
     added_tokens: texts of the vocabulary's added tokens; a marker among them counts only as that single token.
@@ -76,8 +76,9 @@ class HarmonyFormat:
 
 
 class HarmonyParser(CallParser):
-    """States: before a message, in its header, in its text, in a call, in a malformed call.
+    """Parses the messages of a response.
 
+    States: before a message, in its header, in its text, in a call, in a malformed call.
     A header is buffered until it is complete. A message to an undeclared function is text, with its header.
     """
 
@@ -114,7 +115,7 @@ class HarmonyParser(CallParser):
         if result is PrefixResult.INCOMPLETE:
             return pos
         marker = self._prefix_matcher.marker
-        # Text without any header: a template or a stop token may have removed it. It is answered as text, not dropped.
+        # The text has no header: a template or a stop token may have removed it. It is emitted as text, not dropped.
         if result is PrefixResult.NO_MATCH or not self._buffer.is_marker(marker, len(text) - pos):
             self._begin_message(TextDelta)
             return self._rewind(text, pos)
@@ -126,7 +127,7 @@ class HarmonyParser(CallParser):
         return pos
 
     def _expect_message(self) -> None:
-        """A message has ended."""
+        """Expect another message, after the end of one."""
         self._state, self._prefix_matcher, self._follows_message = (
             HarmonyParser._parse_message_start,
             PrefixMatcher((CHANNEL, START, *END_MARKERS)),
@@ -149,8 +150,7 @@ class HarmonyParser(CallParser):
             self._expect_message()
             return end
         header = self._buffer.peek(size)
-        # `to=functions.f` may stand before or behind `<|channel|>`; both orders are in OpenAI's description of the
-        # format.
+        # `to=functions.f` may come before or after `<|channel|>`; OpenAI's description of the format has both orders.
         recipient = _read_header_word(header, "to=")
         name = recipient.removeprefix("functions.")
         if recipient and name in self._tools:
@@ -186,7 +186,7 @@ class HarmonyParser(CallParser):
         pos, status = self._read_call(text, pos)
         if status is not ReadStatus.MORE and self._call.is_complete:
             self._expect_message()
-        # The arguments are not JSON. They stream on unparsed, up to the next marker: the call itself is not in doubt.
+        # The arguments are not JSON. They stream unparsed up to the next marker, as the call's name is already known.
         elif status is not ReadStatus.MORE:
             self._begin_message(ToolCallDelta)
         return pos
@@ -213,7 +213,7 @@ class HarmonyParser(CallParser):
 
 
 def _read_header_word(header: str, marker: str) -> str:
-    """The text after a marker of the header, up to a blank or another marker."""
+    """Return the text after a marker of the header, up to white space or the next marker."""
     word = header.partition(marker)[2]
     for end in ("<", " ", "\n", "\t"):
         word = word.partition(end)[0]

@@ -1,6 +1,4 @@
-"""Calls with their arguments as JSON: objects `{"name": "f", "arguments": {"x": 1}}`, or the name before the arguments,
-`name<separator>{"x": 1}`.
-"""
+"""Call syntaxes with JSON arguments: `{"name": "f", "arguments": {"x": 1}}` or `f<separator>{"x": 1}`."""
 
 from __future__ import annotations
 
@@ -24,7 +22,7 @@ class JsonObjectSyntax(Struct, frozen=True):
     name_key: key of the function's name.
     argument_keys: keys of its arguments; the first is used for enforced calls.
     is_bare: no delimiter precedes the call, so an object that begins with another key is not a call.
-    number_key: the first key, under which calls are numbered in a string.
+    number_key: key of the call's number, a string and the first member of enforced calls; "" for none.
     """
 
     name_key: str = "name"
@@ -51,7 +49,7 @@ class JsonObjectSyntax(Struct, frozen=True):
         return JsonCallReader(tools, (self.name_key,), self.argument_keys, first_keys)
 
     def build_pieces(self, tool: Tool) -> tuple[SyntaxPiece, ...]:
-        # A delimiter token in a name would end the call; escaped it is the same JSON string, and no token.
+        # A delimiter token in a name would end the call; escaped, it is the same JSON string but not that token.
         name = encode(tool.name).replace("<", "\\u003c")
         remainder = f"{encode(self.name_key)}: {name}, {encode(self.argument_keys[0])}: "
         arguments = JsonValue(build_arguments_schema(tool))
@@ -64,9 +62,10 @@ class JsonObjectSyntax(Struct, frozen=True):
 class NamePrefixedSyntax(Struct, frozen=True):
     """Calls with the name before the JSON arguments.
 
-    separators: between name and arguments, "" for none; the first is used for enforced calls, between `padding`.
-    name_prefix: precedes every name.
-    id_marker: the marker after the name that precedes an id.
+    separators: allowed between name and arguments, "" for none; the first is used for enforced calls.
+    name_prefix: precedes every name; "" for none.
+    padding: texts before and after the separator of enforced calls.
+    id_marker: the marker between the name and a call id; "" for none.
     is_numbered: the name is written `functions.NAME:3`, which is also the call's id.
     """
 
@@ -187,9 +186,9 @@ class NamePrefixedReader:
         return "" if self._arguments_reader is None else self._arguments_reader.take_arguments()
 
     def finish(self) -> None:
-        """A name alone is a call without arguments, where the separator may be empty."""
-        alone = "" in self._syntax.separators and not self._syntax.name_prefix and not self._prefix_matcher.matched
-        if self._arguments_reader is None and alone and self._name_reader.name in self._tools:
+        """End the call. A name alone is a call without arguments if the separator may be empty."""
+        is_bare = "" in self._syntax.separators and not self._syntax.name_prefix and not self._prefix_matcher.matched
+        if self._arguments_reader is None and is_bare and self._name_reader.name in self._tools:
             self._begin_arguments()
             assert self._arguments_reader is not None
             # The client parses arguments as JSON, so a call without any has an empty object.

@@ -1,7 +1,7 @@
-"""Incremental scanner of JSON, decoding of its strings, and conversion of text to JSON values by a tool's schema.
+"""Incremental scanners of JSON, decoding of its strings, and conversion of text to JSON values by a tool's schema.
 
-Lenient on purpose: values pass unchanged, whatever they contain. Only strings and brackets are tracked, to find the
-end. Every character is read once.
+The scanners are lenient on purpose: values pass unchanged, whatever they contain. Only strings and brackets are
+tracked, to find the end. Every character is read once.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ from msgspec import Struct
 _WHITESPACE = re.compile(r"[ \t\r\n]*")
 _STRING_SPECIALS = re.compile(r'["\\]')
 _BRACKETS_OR_QUOTE = re.compile(r'["{}\[\]<`]')
-"""`<` and a backtick occur in JSON only inside strings: elsewhere a marker or the end of a code block begins."""
+"""`<` and a backtick occur in JSON only inside strings; elsewhere they begin a marker or end a code block."""
 _SCALAR_TERMINATORS = re.compile(r"[,\]} \t\r\n]")
 _CLOSERS = MappingProxyType({"{": "}", "[": "]"})
 _INVALID_VALUE_STARTS = frozenset(",:]}")
 
 
 def skip_whitespace(text: str, pos: int) -> int:
-    """Position after the white space at `pos`."""
+    """Return the position after the white space at `pos`."""
     whitespace = _WHITESPACE.match(text, pos)
     return pos if whitespace is None else whitespace.end()
 
 
 class ReadStatus(Enum):
-    """The result of a read."""
+    """The state of an incremental reader after a read."""
 
     MORE = "more"
-    """All text is read; the value is incomplete."""
+    """All text has been read, and the value is incomplete."""
     KEY = "key"
     """A key ended."""
     VALUE = "value"
@@ -49,7 +49,7 @@ class ReadStatus(Enum):
 
 
 class ValueReader:
-    """Finds the end of one value of any type; MORE, END or INVALID."""
+    """Finds the end of one value of any type. Its statuses are MORE, END and INVALID."""
 
     def __init__(self) -> None:
         self._closers: list[str] = []
@@ -58,7 +58,7 @@ class ValueReader:
         self._in_scalar = False
 
     def read(self, text: str, pos: int) -> tuple[int, ReadStatus]:
-        """Read from `pos`: the position after the value, of the invalid character, or the end of the text."""
+        """Read from `pos`. Return the position after the value, of the invalid character, or the end of the text."""
         while pos < len(text):
             if self._escaped:
                 self._escaped = False
@@ -72,7 +72,7 @@ class ValueReader:
                 if not (self._in_string or self._closers):
                     return pos, ReadStatus.END
             elif self._in_scalar:
-                # A number ends only with the character after it: 12 may go on as 123 in the next chunk.
+                # A number ends only with the character after it: 12 may continue as 123 in the next chunk.
                 end = _SCALAR_TERMINATORS.search(text, pos)
                 return (len(text), ReadStatus.MORE) if end is None else (end.start(), ReadStatus.END)
             elif self._closers:
@@ -103,7 +103,7 @@ class ValueReader:
             self._in_string = True
         elif char in _CLOSERS:
             self._closers.append(_CLOSERS[char])
-        # A wrong closing bracket ends the call instead of swallowing all text behind it in search of the right one.
+        # A wrong closing bracket is invalid; a search for the right one could consume the rest of the response.
         elif char in "<`" or char != self._closers.pop():
             return special.start(), ReadStatus.INVALID
         elif not self._closers:
@@ -118,21 +118,20 @@ class ObjectReader:
         self.key = ""
         """The last key."""
         self.in_value = False
-        """Between VALUE and END: all text belongs to the value."""
+        """Whether the reader is between VALUE and END, where all text belongs to the value."""
         self._state: Callable[[ObjectReader, str, int], tuple[int, ReadStatus]] = ObjectReader._parse_open
         self._value = ValueReader()
         self._raw: list[str] = []
 
     def read(self, text: str, pos: int) -> tuple[int, ReadStatus]:
-        """Read from `pos` until something is found: its position and kind."""
+        """Read from `pos` until a key, a value or the object begins or ends. Return the position and the status."""
         while True:
             # Inside a key or a value white space may be part of a string.
             if not self.in_value and self._state is not ObjectReader._parse_key:
                 pos = skip_whitespace(text, pos)
             if pos >= len(text):
                 return pos, ReadStatus.MORE
-            state_before = self._state
-            pos, status = state_before(self, text, pos)
+            pos, status = self._state(self, text, pos)
             if status is not ReadStatus.MORE or pos >= len(text):
                 return pos, status
 
@@ -194,7 +193,7 @@ class ObjectReader:
 
 
 def decode_string(raw: str) -> str | None:
-    """Decode a JSON string; None if it is not one."""
+    """Decode a JSON string; return None if it is not valid."""
     try:
         return msgspec.json.decode(raw, type=str)
     # UnicodeEncodeError: the text has a lone surrogate, which UTF-8 cannot hold.
@@ -211,9 +210,9 @@ _HEX = re.compile(r"[0-9a-fA-F]*")
 class EscapeRules(Struct, frozen=True):
     """The escapes of a string syntax.
 
-    single_chars: the character that a character after a backslash stands for.
-    hex_digits: number of hexadecimal digits by the character after the backslash.
-    ignored_chars: characters that are not part of the string.
+    single_chars: maps the character after a backslash to the character that the escape stands for.
+    hex_digits: maps the character after a backslash to the number of hexadecimal digits that follow.
+    ignored_chars: characters that are not part of the string, such as its quotes.
     """
 
     single_chars: Mapping[str, str]
@@ -241,7 +240,7 @@ class StringDecoder:
         self._high_surrogate = 0
 
     def decode(self, raw: str) -> str:
-        """Decode the next chunk of JSON text, as far as it is decided."""
+        """Decode the next chunk, except for an incomplete escape at its end."""
         text, pos, parts = self._pending + raw, 0, list[str]()
         while pos < len(text):
             plain = self._plain_text.match(text, pos)
@@ -255,12 +254,12 @@ class StringDecoder:
                 if not size:
                     break
                 pos += size
-        # An escape that is not whole yet: at most `\u` and three digits.
+        # An incomplete escape, such as `\u` and three digits.
         self._pending = text[pos:]
         return "".join(parts)
 
     def flush(self) -> str:
-        """The string or its text has ended: return the undecided rest."""
+        """Return the remaining text, when the string is complete or truncated."""
         pending, self._pending = self._pending, ""
         return self._flush_surrogate() + pending
 
@@ -270,14 +269,14 @@ class StringDecoder:
         return not self._pending and not self._high_surrogate
 
     def _decode_escape(self, text: str, pos: int, parts: list[str]) -> int:
-        """Decode one escape into `parts`; returns its length, 0 if it is incomplete."""
+        """Decode one escape into `parts`. Return its length in characters, 0 if it is incomplete."""
         kind = text[pos + 1 : pos + 2]
         if not kind:
             return 0
         size = self._escapes.hex_digits.get(kind, 0)
         digits = _HEX.match(text, pos + 2, pos + 2 + size)
         if size and digits is not None:
-            # The number of digits is fixed; with fewer the escape is invalid, unless more text is still to come.
+            # The number of digits is fixed. With fewer digits the escape is invalid, unless the chunk ends here.
             if digits.end() == pos + 2 + size:
                 parts.append(self._decode_code_unit(int(digits.group(), 16)))
                 return 2 + size
@@ -287,7 +286,7 @@ class StringDecoder:
         return 2
 
     def _decode_code_unit(self, code: int) -> str:
-        """One UTF-16 code unit; the first half of a pair waits for the second."""
+        """Decode one UTF-16 code unit; the first half of a surrogate pair waits for the second."""
         # JSON escapes characters above U+FFFF as a pair of UTF-16 code units (RFC 8259, section 7).
         high_surrogate, self._high_surrogate = self._high_surrogate, 0
         if high_surrogate and 0xDC00 <= code < 0xE000:
@@ -303,7 +302,7 @@ class StringDecoder:
         return "\ufffd" if high_surrogate else ""
 
 
-# Converts text that a model wrote to JSON values, typed by a tool's JSON Schema.
+# Conversion of a model's text to JSON values, typed by a tool's JSON Schema.
 
 Json = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
 
@@ -324,11 +323,11 @@ _ALIASES = MappingProxyType(
         "dict": "object",
     }
 )
-"""Names of types in tools' schemas that are not JSON Schema's; the same as in vLLM 0.33."""
+"""Type names that occur in tools' schemas but are not defined by JSON Schema; the same as in vLLM 0.33."""
 
 
 def decode(text: str) -> Json:
-    """Decode strict JSON; raises ValueError also for excessive nesting."""
+    """Decode strict JSON. Raises ValueError if the text is not valid JSON or is nested too deeply."""
     try:
         return cast("Json", json.loads(text, parse_constant=_reject_constant))
     except RecursionError as error:
@@ -340,7 +339,10 @@ def _reject_constant(name: str) -> Json:
 
 
 def encode(value: Json) -> str:
-    """Encode as JSON; a lone surrogate, which UTF-8 cannot encode, stays an escape."""
+    """Encode as JSON; a lone surrogate, which UTF-8 cannot encode, is escaped.
+
+    Raises ValueError if the value is nested too deeply.
+    """
     try:
         text = json.dumps(value, ensure_ascii=False)
         text.encode()
@@ -352,9 +354,9 @@ def encode(value: Json) -> str:
 
 
 def find_schema_types(schema: Json, root: Json = None) -> tuple[str, ...]:
-    """The JSON types that a property's schema allows, in order and unique; empty where it does not restrict them.
+    """Return the JSON types that a property's schema allows, in order and unique; () if it does not restrict them.
 
-    root: the schema in which references are resolved. Each is followed once: a schema may refer to itself.
+    root: the schema in which references are resolved. Each is followed once, as a schema may refer to itself.
     """
     return tuple(dict.fromkeys(_find_types(schema, root, set())))
 
@@ -374,7 +376,7 @@ def _find_types(schema: Json, root: Json, visited: set[str]) -> list[str]:
 
 
 def _infer_types(schema: dict[str, Json], root: Json, visited: set[str]) -> list[str]:
-    """The types, where the schema has no `type`."""
+    """Infer the types of a schema without `type`."""
     if "const" in schema:
         return [_find_type(schema["const"])]
     if "enum" in schema:
@@ -384,7 +386,7 @@ def _infer_types(schema: dict[str, Json], root: Json, visited: set[str]) -> list
     if isinstance(reference, str) and reference not in visited:
         visited.add(reference)
         return _find_types(resolve(reference, root), root, visited)
-    # All parts have to match, so the first that names a type decides.
+    # All parts have to match, so the first part that names a type decides.
     part_types = [_find_types(part, root, visited) for part in _as_list(schema.get("allOf"))]
     if any(part_types):
         return next(filter(None, part_types))
@@ -394,7 +396,7 @@ def _infer_types(schema: dict[str, Json], root: Json, visited: set[str]) -> list
 
 
 def resolve(reference: str, root: Json) -> Json:
-    """Resolve a local reference (`#/$defs/Name`); None if it is missing."""
+    """Resolve a local reference (`#/$defs/Name`); return None if its target does not exist or is not local."""
     target = root
     if not reference.startswith("#"):
         return None
@@ -413,7 +415,7 @@ def _as_list(value: Json) -> list[Json]:
 
 
 def coerce(raw: str, types: Sequence[str]) -> Json:
-    """Convert the text to the first of these types that fits; unchanged if none fits."""
+    """Convert the text to the first of these types that fits; return it unchanged if none fits."""
     for type_name in types:
         try:
             return _convert(raw, type_name)
@@ -422,11 +424,12 @@ def coerce(raw: str, types: Sequence[str]) -> Json:
     return raw
 
 
+# A JSON number (RFC 8259, section 6).
 _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?P<fraction>\.[0-9]+)?(?P<power>[eE][+-]?[0-9]+)?")
 
 
 def match_number(raw: str, types: Sequence[str]) -> str | None:
-    """The text unchanged, where it is a JSON number of one of these types: this preserves its digits."""
+    """Return the text, stripped, if it is a JSON number of one of these types, else None. This preserves its digits."""
     stripped = raw.strip()
     match = _NUMBER.fullmatch(stripped)
     if match is None:
@@ -436,7 +439,7 @@ def match_number(raw: str, types: Sequence[str]) -> str | None:
 
 
 def guess(raw: str) -> Json:
-    """The value of a text of unknown type: JSON if it is valid, else the text itself."""
+    """Convert a text of unknown type: decode it if it is valid JSON, else return it unchanged."""
     try:
         return decode(raw)
     except ValueError:

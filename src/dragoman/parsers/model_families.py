@@ -1,6 +1,6 @@
-"""The description of a model family: its names, its markers, and its fingerprints in chat templates.
+"""Model families: the types that describe their formats, and the table of known reasoning formats.
 
-The reasoning formats are listed here, the formats of tool calls in `call_families`.
+The formats of tool calls are listed in `call_families`.
 """
 
 from __future__ import annotations
@@ -14,13 +14,14 @@ Fingerprints = tuple[tuple[str, ...], ...]
 
 
 class ReasoningFamily(Struct, frozen=True):
-    """A family of reasoning models.
+    """A family of models with the same reasoning format.
 
-    names: the first is the current one, the others are aliases in other servers or models.
-    models: for the documentation.
+    names: the first is the format's name, the others are aliases used by other servers or models.
+    models: the models, for the documentation.
     keeps_in_text: reasoning stays in the text, see InlineThinkFormat.
+    fingerprints: identify the family's chat templates.
 
-    The others are parameters of ThinkFormat.
+    The other fields are parameters of ThinkFormat.
     """
 
     names: tuple[str, ...]
@@ -38,9 +39,14 @@ class ReasoningFamily(Struct, frozen=True):
 
 
 class CallFamily(Struct, frozen=True):
-    """A family of tool call formats.
+    """A family of models with the same tool call format.
 
-    required_token, fallback_name: where the vocabulary lacks this token, the family of that name is used.
+    names: the first is the format's name, the others are aliases used by other servers or models.
+    models: the models, for the documentation.
+    template: the texts around enforced calls.
+    fingerprints: identify the family's chat templates.
+    required_token: an added token of this family's vocabularies; "" for none.
+    fallback_name: the family to use instead where the vocabulary lacks `required_token`.
     """
 
     names: tuple[str, ...]
@@ -57,7 +63,9 @@ HARMONY_REASONING_NAMES, HARMONY_TOOL_NAMES = (
     ("openai_gptoss", "gpt_oss", "gpt-oss"),
     ("openai", "gpt_oss", "gpt-oss", "harmony"),
 )
-"""gpt-oss: its markers separate messages instead of enclosing reasoning or calls, so it has a parser of its own."""
+"""Names of the gpt-oss format. Its markers separate messages instead of enclosing reasoning or calls, so it has its own
+parser.
+"""
 HARMONY_FINGERPRINTS: Fingerprints = (("<|channel|>", "<|message|>", "<|start|>"),)
 
 

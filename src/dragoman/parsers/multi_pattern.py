@@ -1,4 +1,4 @@
-"""Finds several fixed texts in a stream, however it is chunked."""
+"""Search for several fixed texts in a stream, independent of its chunks."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Sequence
 
 
 class AhoCorasick:
-    """An Aho-Corasick automaton: reads each character once, whatever the texts are.
+    """An Aho-Corasick automaton, which reads each character once, however many texts it searches for.
 
-    Immutable and shared by all streams; the state of a search is one number, initially 0.
+    It is immutable and shared by all streams; the state of a search is one number, initially 0.
 
-    texts: at least one, none empty.
+    texts: the texts to search for; at least one, none empty.
     """
 
     def __init__(self, texts: Sequence[str]) -> None:
@@ -41,19 +41,21 @@ class AhoCorasick:
         """Per state: how many of the last characters may be the beginning of an incomplete text."""
         for pending_state in range(len(self._transitions)):
             state = pending_state
-            # A state without transitions is a complete pattern: nothing of it waits for more text.
+            # A state without transitions is a complete pattern, which needs no more text.
             while state and not self._transitions[state]:
                 state = self._fail_links[state]
             self.pending_lengths.append(self._depth[state])
-        # One regular expression in C skips the text in which no pattern can begin, which is nearly all of a response.
+        # A regular expression, which runs in C, skips text in which no pattern can begin: nearly all of a response.
         self._first_chars = re.compile("[" + re.escape("".join(dict.fromkeys(text[0] for text in texts))) + "]")
 
     def _build_fail_links(self) -> None:
-        """The state to continue from on a mismatch; built breadth first, as it depends on shorter states."""
+        """Build each state's fail link, the state to continue from on a mismatch.
+
+        The order is breadth first, as a fail link depends on those of shorter states.
+        """
         queue = list(self._transitions[0].values())
         for state in queue:
-            # A pattern that is a suffix of a longer prefix is found there too: `</think>` while `\n</think` is being
-            # read.
+            # A pattern may end inside a longer one that is being read: this state then matches the shorter pattern.
             fail_link = self._fail_links[state]
             if not self.match_lengths[state]:
                 self.match_lengths[state], self.match_texts[state] = (
@@ -76,7 +78,10 @@ class AhoCorasick:
         return self._first_chars.search(text) is not None
 
     def search(self, text: str, start: int, state: int) -> tuple[int, int]:
-        """Search until a text ends: the position after it and the new state; position -1 without a match."""
+        """Search from `start` to the end of the first match.
+
+        Return the position after the match, -1 if there is none, and the new state.
+        """
         transitions, match_lengths, pos = self._transitions, self.match_lengths, start
         while pos < len(text):
             if not state:
@@ -94,17 +99,17 @@ class AhoCorasick:
 
 
 class MarkerScanner:
-    """Splits a stream at the first of some markers, and releases text as early as possible."""
+    """Splits a stream at the first of several markers, and emits text as early as possible."""
 
     def __init__(self, automaton: AhoCorasick) -> None:
         self._automaton = automaton
         self._state = 0
         self._pending = ""
         self.marker = ""
-        """The marker that ended the text; of several that end together the longest."""
+        """The marker that ended the text, "" before; the longest if several end together."""
 
     def read(self, text: str, pos: int) -> tuple[int, str]:
-        """Read on: the position after the marker (or the end of the text), and the text to release."""
+        """Continue at `pos`. Return the position after the marker, or the end of `text`, and the text to emit."""
         end, self._state = self._automaton.search(text, pos, self._state)
         stop = len(text) if end < 0 else end
         pending = self._pending + text[pos:stop]
@@ -119,10 +124,10 @@ class MarkerScanner:
         return stop, pending[:cut]
 
     def is_plain_continuation(self, text: str) -> bool:
-        """Whether this text only continues the text."""
+        """Whether `text` is emitted unchanged, as no marker can begin in it."""
         return not self._pending and not self._automaton.can_start_in(text)
 
     def flush(self) -> str:
-        """The text ends without a marker: return what was held back."""
+        """Return the text that was held back, when the stream ends without a marker."""
         pending, self._pending = self._pending, ""
         return pending

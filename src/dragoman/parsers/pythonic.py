@@ -1,6 +1,7 @@
-"""Calls that look like Python: `f(x=1, y="z")`, or `call:f{x:1,y:<escape>z<escape>}`.
+"""Tool calls that look like Python: `f(x=1, y="z")`, or `call:f{x:1,y:<escape>z<escape>}`.
 
-Every value is converted to JSON: True, true, 'a' and (1, 2) as in Python. Nothing is evaluated.
+Every value is converted to JSON: literals of Python such as True, 'a' and (1, 2), and of JSON such as true. Nothing is
+evaluated.
 """
 
 from __future__ import annotations
@@ -36,28 +37,29 @@ from .tool_parameters import (
     read_parameters,
 )
 
-# Converts one value of a pythonic call to JSON incrementally. Nothing is evaluated.
+# Values.
 
 _CONSTANTS = MappingProxyType({"True": "true", "False": "false", "None": "null"})
 _STRING_SPECIALS = MappingProxyType({"'": re.compile(r"['\\]"), '"': re.compile(r'["\\]')})
 _CLOSERS = MappingProxyType({"(": ")", "[": "]", "{": "}"})
 _KEY_TERMINATORS = re.compile(r"[:,\]}]")
-# An automaton must have a text; this one is in no response.
+# An automaton needs at least one text; this one occurs in no response.
 NO_MARKERS = AhoCorasick(["\0"])
 _JSON_CLOSERS = MappingProxyType({")": "]", "]": "]", "}": "}", "} ": "]"})
-"""The JSON bracket for a closing bracket; "} " closes a set."""
+"""The JSON bracket for each closing bracket; "} " stands for the one that closes a set."""
 _BEHIND_STRINGS = frozenset(",:)]};")
 
 
 class StringSyntax:
     """The syntax of strings.
 
-    marker: delimits strings, "" for none; with one, words need no quotes.
+    marker: delimits strings; "" for none. With a marker, a string that is one word needs no delimiters.
     """
 
     def __init__(self, marker: str) -> None:
         self.marker = marker
         self.marker_patterns = AhoCorasick([marker]) if marker else None
+        # Without a string marker a word is a number or a constant, so white space and any other token end it too.
         self.word_terminators = re.compile(r"[,\]})]" if marker else r"[,\]})\s:=(\[{\"']")
 
 
@@ -76,7 +78,7 @@ class PythonicValueReader:
             PythonicValueReader._parse_start
         )
         self._closers: list[str] = []
-        self._in_key = False  # The current value is a name in an object.
+        self._in_key = False  # The current value is a key of an object.
         self._needs_comma = False
         self._prefix_matcher = PrefixMatcher(())
         self._quote = ""
@@ -91,16 +93,19 @@ class PythonicValueReader:
         self.is_string = False
 
     def read(self, text: str, pos: int) -> tuple[int, ReadStatus]:
-        """Read on: MORE, END after the value, or INVALID at the character that is not allowed."""
+        """Continue reading at `pos`, and return the new position and the status.
+
+        The status is MORE, END after the value, or INVALID at a character that is not allowed.
+        """
         status = ReadStatus.MORE
         while pos < len(text) and status is ReadStatus.MORE:
             pos, status = self._state(self, text, pos)
         return pos, status
 
     def take_output(self) -> str:
-        """The new output since the last call, as far as it is decided."""
-        # JSON writes a set as a list, so what follows `{` waits for the first `:`, `,` or `}`, which tells the two
-        # apart.
+        """Return the output that is new since the previous `take_output`."""
+        # A set becomes a JSON list, so output from `{` on waits for the first `:`, `,` or `}`, which shows whether it
+        # is a set or an object.
         if self._brace is not None:
             return ""
         output = "".join(self._chunks)
@@ -122,7 +127,7 @@ class PythonicValueReader:
         )
 
     def flush(self) -> None:
-        """The value is truncated: release what was held back."""
+        """Append what was held back to the output, when the value is truncated."""
         self._brace = None
         if self._state is PythonicValueReader._parse_string:
             self._append_text(self._decoder.flush())
@@ -153,7 +158,7 @@ class PythonicValueReader:
             self._closers.append(_CLOSERS[char])
             self._chunks.append("{" if char == "{" else "[")
             self._in_key = char == "{"
-            # Formats with a string marker write objects only: there is nothing to tell apart, and they stream at once.
+            # Formats with a string marker have no sets, so an object streams at once.
             if self._in_key and self._brace is None and not self._string_marker:
                 self._brace = len(self._chunks) - 1
             return pos + 1, ReadStatus.MORE
@@ -187,18 +192,18 @@ class PythonicValueReader:
         self._state = PythonicValueReader._parse_after_quote
         return special.end(), ReadStatus.MORE
 
-    def _parse_after_quote(self, text: str, at: int) -> tuple[int, ReadStatus]:
-        """A quote after which no value can end is part of the string: the model forgot to escape it."""
-        if text[at].isspace():
-            self._space += text[at]
-            return at + 1, ReadStatus.MORE
+    def _parse_after_quote(self, text: str, pos: int) -> tuple[int, ReadStatus]:
+        """Decide whether a quote ended the string. If no value can end here, the model forgot to escape the quote."""
+        if text[pos].isspace():
+            self._space += text[pos]
+            return pos + 1, ReadStatus.MORE
         space, self._space = self._space, ""
-        if text[at] not in _BEHIND_STRINGS:
+        if text[pos] not in _BEHIND_STRINGS:
             self._append_text(self._decoder.decode(self._quote + space))
             self._state = PythonicValueReader._parse_string
-            return at, ReadStatus.MORE
+            return pos, ReadStatus.MORE
         self._append_text(self._decoder.flush())
-        return self._end_string(at)
+        return self._end_string(pos)
 
     def _end_string(self, pos: int) -> tuple[int, ReadStatus]:
         if not self.is_string:
@@ -240,7 +245,7 @@ class PythonicValueReader:
         return self._end_value(end)
 
     def _convert_word(self, word: str) -> str | None:
-        """The JSON of an unquoted word; None if it has none."""
+        """Convert an unquoted word to JSON; return None if it is not valid."""
         if self._in_key:
             return encode(word) if word else None
         if word in _CONSTANTS:
@@ -277,7 +282,7 @@ class PythonicValueReader:
         return pos + 1, ReadStatus.MORE
 
     def _parse_separator(self, text: str, pos: int) -> tuple[int, ReadStatus]:
-        """A comma or the end of a list."""
+        """Read a comma or a closing bracket."""
         char = text[pos]
         if char.isspace():
             return pos + 1, ReadStatus.MORE
@@ -295,7 +300,7 @@ class PythonicValueReader:
 
 
 def _convert_number(word: str) -> str | None:
-    """Convert a number (or true, false, null) to JSON."""
+    """Convert a number (or true, false, null) to JSON; return None for any other word."""
     try:
         decode(word)
     except ValueError:
@@ -309,20 +314,25 @@ def _convert_number(word: str) -> str | None:
     return word
 
 
+# Calls.
+
 _WORDS: Mapping[str, tuple[str, ...]] = MappingProxyType({"boolean": ("True", "False"), "null": ("None",)})
 _MAX_DEPTH = 4
-"""Of lists and objects as a family writes them; deeper ones are JSON. A schema may refer to itself."""
+"""Maximum nesting of lists and objects that are enforced in the family's own syntax; deeper ones are enforced as JSON.
+
+The limit is needed because a schema may refer to itself.
+"""
 
 
 class PythonicSyntax(Struct, frozen=True):
     """The syntax of a pythonic call.
 
-    open_bracket, close_bracket: around the arguments.
-    assign: between an argument's name and its value.
+    open_bracket, close_bracket: the brackets around the arguments.
+    assign: the character between an argument's name and its value.
     prefix: precedes every name.
     more_prefixes: also read before a name, but not enforced.
-    string_marker: delimits strings without escapes, besides quotes; with one, names in nested objects are unquoted, and
-    strings may be.
+    string_marker: delimits strings without escapes, besides quotes; "" for none. With a marker, keys of nested objects
+    are unquoted, and strings may be.
     """
 
     open_bracket: str = "("
@@ -337,6 +347,8 @@ class PythonicSyntax(Struct, frozen=True):
 
 
 class CompiledPythonicSyntax:
+    """A `CallSyntax` of pythonic calls."""
+
     def __init__(self, syntax: PythonicSyntax) -> None:
         self.syntax = syntax
         self.string_syntax = StringSyntax(syntax.string_marker)
@@ -384,7 +396,7 @@ class CompiledPythonicSyntax:
             case {"type": "array" | "object"} if string_marker and depth < _MAX_DEPTH:
                 try:
                     return self._build_nested(schema, depth + 1)
-                except Unsupported:  # JSON is read too, and can be enforced with all its keywords.
+                except Unsupported:  # The parser also reads JSON, for which all of a schema's keywords can be enforced.
                     return (JsonValue(encode(schema), any=True),)
             case {"type": "boolean" | "null" as name} if not string_marker:
                 return build_one_of([(LiteralText(word),) for word in _WORDS[name]])
@@ -392,7 +404,7 @@ class CompiledPythonicSyntax:
                 return (JsonValue(encode(schema), any=True),)
 
     def _build_nested(self, schema: Schema, depth: int) -> tuple[SyntaxPiece, ...]:
-        """A list or object as the family writes it. Raises Unsupported where that cannot hold all of its schema."""
+        """Build a list or object in the family's own syntax. Raises Unsupported if that cannot enforce its schema."""
         comma = LiteralText(",")
         if schema["type"] == "array":
             item = schema.get("items")
@@ -417,7 +429,7 @@ class CompiledPythonicSyntax:
         return LiteralText("{"), *join_arguments(members, comma), LiteralText("}")
 
     def _build_part(self, whole: Schema, part: Json, depth: int) -> tuple[SyntaxPiece, ...]:
-        """An item or member, all of whose keywords are enforced."""
+        """Build an item or member. Raises Unsupported unless all keywords of its schema can be enforced."""
         defs: Schema = {key: whole[key] for key in ("$defs", "definitions") if key in whole}
         schemas, unenforced = expand_alternatives({**defs, **part} if isinstance(part, dict) else {"not": {}})
         if unenforced or any(
@@ -431,7 +443,7 @@ class CompiledPythonicSyntax:
 
 
 class PythonicReader:
-    """Reads the name, and then arguments, each a name and a value."""
+    """Reads one call: its name, and then its arguments, each a name and a value."""
 
     id: str | None = None
     end_marker = ""
@@ -532,9 +544,9 @@ class PythonicReader:
 
     def _parse_value(self, text: str, pos: int) -> tuple[int, ReadStatus]:
         value = self._value
-        was_text = value.is_string
+        was_string = value.is_string
         pos, status = value.read(text, pos)
-        if value.is_string and not was_text:
+        if value.is_string and not was_string:
             self._append_text(self._writer.begin_string())
         self._append_value()
         if status is ReadStatus.END:

@@ -1,7 +1,8 @@
-"""Formats by name, and the parser of one choice. Knows every format, but no tokenizer and no template.
+"""The registry of reasoning and tool formats: find one by name, detect one from a template, and create its parser.
 
-A third party adds formats in the entry point group `dragoman.parsers`, named `reasoning.NAME` or `tools.NAME`: a
-callable that takes the texts of the vocabulary's added tokens and returns a ReasoningFormat or a ToolFormat.
+Other packages add formats in the entry point group `dragoman.parsers`, named `reasoning.NAME` or `tools.NAME`. Each
+entry point is a callable that takes the texts of the vocabulary's added tokens and returns a ReasoningFormat or a
+ToolFormat.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from .think import InlineThinkFormat, ThinkFormat
 GROUP = "dragoman.parsers"
 NO_PARSER = "none"
 DEFAULT_TOOL_FORMAT = "llama3_json"
-"""The format of forced calls where a model has none of its own: bare JSON, which needs no marker of the vocabulary."""
+"""The format of forced calls for a model without its own format: bare JSON, which needs no marker."""
 
 Format = TypeVar("Format")
 FormatFactories = Mapping[str, Callable[[Collection[str]], Format]]
@@ -55,7 +56,7 @@ def _build_reasoning_factory(family: ReasoningFamily) -> Callable[[Collection[st
 
 def _build_tool_factory(family: CallFamily) -> Callable[[Collection[str]], ToolFormat]:
     def make(added_tokens: Collection[str]) -> ToolFormat:
-        # Two generations of a model family share a name of the parser; only the newer one's tokenizer has this token.
+        # Two generations of a model family share a parser name; only the newer one's vocabulary has this token.
         is_older = family.required_token and added_tokens and family.required_token not in added_tokens
         selected = (
             next(candidate for candidate in CALL_FAMILIES if family.fallback_name in candidate.names)
@@ -86,7 +87,7 @@ TOOL_FACTORIES: FormatFactories[ToolFormat] = MappingProxyType(
 
 
 def find_reasoning_format(name: str, added_tokens: Collection[str] = ()) -> ReasoningFormat | None:
-    """The format of this name; None for `none`.
+    """Return the reasoning format of this name; None for `none`.
 
     added_tokens: texts of the vocabulary's added tokens, see `Buffer.is_marker`.
 
@@ -97,7 +98,7 @@ def find_reasoning_format(name: str, added_tokens: Collection[str] = ()) -> Reas
 
 
 def find_tool_format(name: str, added_tokens: Collection[str] = ()) -> ToolFormat | None:
-    """As `find_reasoning_format`, for tool calls."""
+    """Return the tool format of this name; None for `none`. See `find_reasoning_format`."""
     return None if name == NO_PARSER else _find_factory("tools", name, TOOL_FACTORIES)(added_tokens)
 
 
@@ -105,7 +106,7 @@ def _find_factory(kind: str, name: str, built_in: FormatFactories[Format]) -> Ca
     if name in built_in:
         return built_in[name]
     prefix = kind + "."
-    # Other packages add parsers through entry points; read here, not at import, since listing them takes milliseconds.
+    # Entry points are listed here, not at import, since that takes milliseconds.
     installed = {
         entry_point.name.removeprefix(prefix): entry_point
         for entry_point in entry_points(group=GROUP)
@@ -120,13 +121,13 @@ def _find_factory(kind: str, name: str, built_in: FormatFactories[Format]) -> Ca
 
 
 def list_names() -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The names of the built-in formats, for reasoning and for tools."""
+    """Return the names of the built-in formats, for reasoning and for tools."""
     return (*REASONING_FACTORIES, NO_PARSER), (*TOOL_FACTORIES, NO_PARSER)
 
 
 def detect_formats(template_source: str, added_tokens: Collection[str] = ()) -> tuple[str | None, str | None]:
-    """Detect the formats from a chat template: names for reasoning and for tools, None where it matches none."""
-    # Quotes are escaped in a template's string literals (`\"name\"`), and are not in the fingerprints.
+    """Detect the formats from a chat template. Return the names for reasoning and for tools, None if none matches."""
+    # A template's string literals escape quotes (`\"name\"`); the fingerprints do not.
     source = template_source.replace("\\", "")
     if _match_fingerprints([("harmony", HARMONY_FINGERPRINTS)], source):
         return HARMONY_REASONING_NAMES[0], HARMONY_TOOL_NAMES[0]
@@ -149,9 +150,9 @@ def _match_fingerprints(families: Iterable[tuple[str, Fingerprints]], source: st
 
 
 def create_parser(reasoning: ReasoningFormat | None, tools: ToolFormat | None, context: ParseContext) -> Parser:
-    """The parser of one choice: reasoning first, then calls in the remaining text, if any tool is declared.
+    """Create the parser of one choice: reasoning first, then calls in the remaining text, if any tool is declared.
 
-    A format of both yields one parser. Without any format all events pass through.
+    A format of both yields one parser. Without a format all events pass through unchanged.
     """
     if isinstance(tools, HarmonyFormat) and isinstance(reasoning, HarmonyFormat):
         return tools.create_parser(context)
@@ -160,10 +161,9 @@ def create_parser(reasoning: ReasoningFormat | None, tools: ToolFormat | None, c
         parsers.append(reasoning.create_parser(context, () if tools.delimiters.leading else tools.call_openers))
     elif reasoning is not None:
         parsers.append(reasoning.create_parser(context))
-    parses_everything = isinstance(
-        tools, ResponseTemplateFormat | HarmonyFormat
-    )  # These parsers read the whole response, with or without calls.
-    # A response template is both formats at once, and must not read its own output a second time.
+    # These parsers read the whole response, with or without calls.
+    parses_everything = isinstance(tools, ResponseTemplateFormat | HarmonyFormat)
+    # A response template is both formats, and must not parse its own output a second time.
     if tools is not None and id(tools) != id(reasoning) and (context.tools or parses_everything):
         parsers.append(tools.create_parser(context))
     return chain_parsers(parsers)

@@ -1,4 +1,4 @@
-"""Reasoning between two markers, `<think>...</think>`: DeepSeek-R1, Qwen3, and most open models since."""
+"""The format of reasoning between two markers, `<think>...</think>`: DeepSeek-R1, Qwen3, and most open models since."""
 
 from __future__ import annotations
 
@@ -12,17 +12,18 @@ from .multi_pattern import AhoCorasick
 
 
 class ThinkFormat:
-    """Format of reasoning between markers.
+    """The format of reasoning between markers.
+
+    One newline after the begin marker and one before the end marker are stripped.
 
     begin_marker, end_marker: the markers.
-    template_suffix: what the template writes after the end marker.
-    stripped_suffix: as much of it as the model writes there is stripped, as is one newline after the begin marker and
-    one before the end marker.
+    template_suffix: the text that the template writes after the end marker.
+    stripped_suffix: stripped after the end marker, as far as the model writes it; None means `template_suffix`.
     starts_implicitly: reasoning begins without a begin marker, so everything up to the end marker is reasoning (the
     first DeepSeek-R1).
     marker_variants: other spellings of the markers, pairs of begin and end.
     answer_tags: tags around the answer after the reasoning, which are stripped.
-    message_end: what the model writes behind the answer and its calls, which is stripped too.
+    message_end: text that the model writes after the answer and its calls, which is stripped too.
     added_tokens: texts of the vocabulary's added tokens; a marker among them counts only as that single token.
     """
 
@@ -60,22 +61,21 @@ class ThinkFormat:
         return self._syntax.begin, self._syntax.end, *(self._answer_tags or ()), *closing
 
     def _compile_ends(self, calls: tuple[str, ...]) -> AhoCorasick:
-        # `<|` and its full-width form (DeepSeek) do not occur in prose; `<tool_call>` may, where a model thinks about
+        # `<|` and its full-width form (DeepSeek) do not occur in prose; `<tool_call>` may, when a model reasons about
         # its format.
-        plain = (one for one in calls if one in self._added or one.startswith(("<|", "<\uff5c")))
-        ends = (*self._end_marks, *plain)
-        return AhoCorasick(list(dict.fromkeys([*ends, *("\n" + one for one in (*ends, *calls))])))
+        inline_calls = (marker for marker in calls if marker in self._added or marker.startswith(("<|", "<\uff5c")))
+        ends = (*self._end_marks, *inline_calls)
+        return AhoCorasick(list(dict.fromkeys([*ends, *("\n" + marker for marker in (*ends, *calls))])))
 
     def create_parser(self, context: ParseContext, calls: Sequence[str] = ()) -> Parser:
-        """The prompt's tail decides the initial state: inside reasoning, after it, or before it.
+        """Create a parser. The prompt's tail decides its initial state: inside reasoning, after it, or before it.
 
-        calls: markers that begin a call. One of them ends the reasoning too, since models forget to end it (as in
-        vLLM).
-        Reasoning may also mention a marker: it must be a single token where the vocabulary is known, else begin a line
-        or be a text that is unlikely in prose.
+        calls: markers that begin a call. They end the reasoning too, as in vLLM, since models forget to end it. As
+        reasoning may also mention a marker, it must be a single token if the vocabulary is known; otherwise it must
+        begin a line or be a text that is unlikely in prose.
         """
         # Where the vocabulary is known, a marker that is not a single token of it cannot be this model's marker.
-        call_markers = tuple(mark for mark in calls if mark in self._added or not self._added)
+        call_markers = tuple(marker for marker in calls if marker in self._added or not self._added)
         parser = ThinkParser(
             self._begin_markers,
             self._stripped_suffix,
@@ -83,8 +83,8 @@ class ThinkFormat:
             self._single_tokens | set(call_markers),
             call_markers,
         )
-        # Templates of hybrid models write `<think>` or an empty `<think></think>` into the prompt, by the request's
-        # options.
+        # Depending on the request's options, templates of hybrid models write `<think>` or an empty `<think></think>`
+        # into the prompt.
         tail, begin = context.prompt_tail, self._syntax.begin
         opened_pos, closed_pos = tail.rfind(begin), tail.rfind(self._syntax.end)
         if closed_pos > opened_pos:
@@ -100,7 +100,7 @@ class ThinkFormat:
 
 
 class ThinkParser(TextParser):
-    """States: before the reasoning, in it, after it, and then plain text."""
+    """Parses reasoning between markers. States: before the reasoning, in it, in the suffix after it, in the answer."""
 
     def __init__(
         self,
@@ -122,19 +122,22 @@ class ThinkParser(TextParser):
         self._stripped_length = 0
 
     def begin_answer(self) -> None:
-        """The prompt has already ended the reasoning."""
+        """Start in the answer, as the prompt has already ended the reasoning."""
         self._state = ThinkParser._parse_answer
 
     def begin_reasoning(self, *, may_skip_newline: bool) -> None:
-        """Reasoning has begun, although the model may repeat the begin marker."""
+        """Start in the reasoning; the model may repeat the begin marker.
+
+        may_skip_newline: a newline that comes first is not part of the reasoning.
+        """
         self._is_open = True
         self._may_skip_newline = may_skip_newline
 
     def _fast_path(self, event: TextDelta) -> Event | None:
         if self._state is ThinkParser._parse_start and not self._prefix_matcher.can_match(event.text):
-            # As `_parse_start` does, which would read the delta by way of the buffer.
+            # The same as `_parse_start`, which would read the delta through the buffer.
             self._state = ThinkParser._parse_reasoning if self._is_open else ThinkParser._parse_answer
-        # The two states of nearly all deltas need no buffer.
+        # Nearly all deltas are in one of these two states, which need no buffer.
         if self._state is ThinkParser._parse_answer:
             return event
         if (
@@ -173,15 +176,15 @@ class ThinkParser(TextParser):
                 ReasoningDelta, len(self._buffer) - self._end_patterns.pending_lengths[self._search_state]
             )
             return len(text)
-        word = self._end_patterns.match_texts[self._search_state].removeprefix("\n")
-        if self._buffer.is_marker(word, len(text) - end):
+        marker = self._end_patterns.match_texts[self._search_state].removeprefix("\n")
+        if self._buffer.is_marker(marker, len(text) - end):
             marker_length = self._end_patterns.match_lengths[self._search_state]
             # Some models begin a call without ending their reasoning; the call's marker stays for the parser of calls.
-            if word in self._calls:
+            if marker in self._calls:
                 self._emit_buffered(ReasoningDelta, self._count_consumed(text, end) - marker_length)
-                self._drop(marker_length - len(word))
+                self._drop(marker_length - len(marker))
                 self._state = ThinkParser._parse_answer
-                return end - len(word)
+                return end - len(marker)
             self._emit_buffered(ReasoningDelta, self._count_consumed(text, end) - marker_length)
             self._drop(marker_length)
             self._state = ThinkParser._parse_suffix
@@ -203,7 +206,7 @@ class ThinkParser(TextParser):
         return len(text)
 
     def _finish(self, reason: FinishReason | None) -> None:  # noqa: ARG002
-        # `_is_open` stays set after the reasoning, which does no harm: in the answer nothing is left in the buffer.
+        # `_is_open` stays set after the reasoning. That is harmless, as in the answer the buffer is empty.
         in_reasoning = self._is_open or self._state is ThinkParser._parse_reasoning
         self._emit_buffered(ReasoningDelta if in_reasoning else TextDelta, len(self._buffer))
 
@@ -216,8 +219,8 @@ class ThinkParser(TextParser):
 class AnswerTagParser(TextParser):
     """Strips the tags of an answer that begins with one: `<answer>Yes.</answer>` is `Yes.`
 
-    message_end: stripped wherever it is.
-    is_open: the prompt has the begin tag.
+    message_end: text that is stripped wherever it occurs; "" for none.
+    is_open: the begin tag is in the prompt.
     """
 
     def __init__(self, begin_tag: str, end_tag: str, message_end: str = "", *, is_open: bool = False) -> None:
@@ -272,7 +275,7 @@ class AnswerTagParser(TextParser):
         return end
 
     def _parse_trailing_space(self, text: str, pos: int) -> int:
-        """White space at the very end belongs to the template."""
+        """Hold back white space: at the end of the response it belongs to the template and is dropped."""
         if not text[pos:].isspace():
             self._state = AnswerTagParser._parse_untagged
             return self._rewind(text, pos)
@@ -306,8 +309,9 @@ class AnswerTagParser(TextParser):
 
 
 class InlineThinkFormat(ThinkFormat):
-    """Reasoning stays in the text, for clients that send it back unchanged; the template's begin marker is
-    prepended.
+    """The format that leaves reasoning in the text, for clients that send it back unchanged.
+
+    A begin marker that the template writes into the prompt is prepended.
     """
 
     def create_parser(self, context: ParseContext, calls: Sequence[str] = ()) -> Parser:  # noqa: ARG002
@@ -316,6 +320,8 @@ class InlineThinkFormat(ThinkFormat):
 
 
 class InlineThinkParser:
+    """Prepends the begin marker to the first text."""
+
     def __init__(self, begin_marker: str) -> None:
         self._begin_marker = begin_marker
 

@@ -1,5 +1,6 @@
-"""The declared parameters of a tool, one by one, and the grammar pieces of their values: for syntaxes that write
-arguments by name and not as JSON.
+"""The parameters that a tool declares, and grammar pieces for their values.
+
+They are used by syntaxes that write arguments by name instead of as one JSON object.
 """
 
 from __future__ import annotations
@@ -17,14 +18,16 @@ from ..core.message import CustomTool, Tool
 from ..core.syntax import Alternation, FreeText, OptionalPieces, RepeatedPieces, SyntaxPiece
 from .json_text import Json, decode, encode, find_schema_types, resolve
 
-# Grammar pieces of single arguments in enforced calls, by type.
+# Values: expansion of their schemas, and the grammar pieces that enforce them.
 
 Schema = dict[str, Json]
 
 MAX_ARGUMENTS = 128
+"""Maximum declared arguments of a tool whose calls are enforced."""
 _MAX_ITEMS = 16
+"""Maximum items of a list that is enforced in a family's own syntax."""
 MAX_COPIED_CHARS = 512 * 1024
-"""Maximum characters of definitions, over all arguments that include a copy."""
+"""Maximum total characters of copied definitions (`$defs`), of which each alternative of an argument needs a copy."""
 _LOWER_BOUNDS = frozenset(("minimum", "exclusiveMinimum", "minLength", "minItems", "minProperties"))
 _UPPER_BOUNDS = frozenset(("maximum", "exclusiveMaximum", "maxLength", "maxItems", "maxProperties"))
 _ANNOTATIONS = frozenset(
@@ -56,9 +59,10 @@ _ASSERTIONS = frozenset(
 
 
 class Alternatives(NamedTuple):
-    """A schema as several of one type each, complete in themselves: a value of one of them matches it.
+    """The alternatives of a schema. A value matches the schema if it matches one of them.
 
-    unenforced: keywords of the schema that they leave out.
+    schemas: the alternatives, each self-contained and of one type.
+    unenforced: keywords of the schema that the alternatives leave out.
     """
 
     schemas: list[Schema]
@@ -66,7 +70,7 @@ class Alternatives(NamedTuple):
 
 
 def expand_alternatives(schema: Schema) -> Alternatives:
-    """Expand a schema. Raises Unsupported where no value of it can be written."""
+    """Expand a schema into alternatives. Raises Unsupported if no value of it can be written."""
     expansion = _Expansion()
     schemas = expansion.expand(schema, set())
     if not schemas:
@@ -84,7 +88,10 @@ class _Expansion:
         self.unenforced: dict[str, None] = {}
 
     def expand(self, schema: Schema, visited: set[str]) -> list[Schema]:
-        """visited: references already followed; their targets are among the alternatives."""
+        """Expand a schema into alternatives.
+
+        visited: references already followed, whose targets are among the alternatives.
+        """
         reference = schema.get("$ref")
         if isinstance(reference, str):
             if reference in visited:
@@ -108,8 +115,9 @@ class _Expansion:
         return [schema]
 
     def _merge(self, option: Schema, siblings: Schema) -> Schema | None:
-        """The option with the keywords beside it; None if no value has both types. Of equal keywords the option's is
-        kept, and the other one named.
+        """Merge an option with its sibling keywords; return None if no value can have both types.
+
+        If both have a keyword that cannot be merged, the option's is kept and the keyword is recorded as unenforced.
         """
         merged = dict(option)
         for key, value in siblings.items():
@@ -127,23 +135,22 @@ class _Expansion:
                 if not types:
                     return None
                 merged[key] = types[0] if len(types) == 1 else types
-            elif key == "required" and isinstance(one := merged[key], list) and isinstance(value, list):
-                merged[key] = [*one, *(name for name in value if name not in one)]
-            elif key == "properties" and isinstance(one := merged[key], dict) and isinstance(value, dict):
+            elif key == "required" and isinstance(inner := merged[key], list) and isinstance(value, list):
+                merged[key] = [*inner, *(name for name in value if name not in inner)]
+            elif key == "properties" and isinstance(inner := merged[key], dict) and isinstance(value, dict):
                 # A property declared on both sides would have to match both schemas; only one of them is enforced.
-                self.unenforced.update(dict.fromkeys([key] if one.keys() & value.keys() else []))
-                merged[key] = {**value, **one}
-            elif key in _LOWER_BOUNDS | _UPPER_BOUNDS and _is_number(one := merged[key]) and _is_number(value):
-                merged[key] = max(one, value) if key in _LOWER_BOUNDS else min(one, value)
+                self.unenforced.update(dict.fromkeys([key] if inner.keys() & value.keys() else []))
+                merged[key] = {**value, **inner}
+            elif key in _LOWER_BOUNDS | _UPPER_BOUNDS and _is_number(inner := merged[key]) and _is_number(value):
+                merged[key] = max(inner, value) if key in _LOWER_BOUNDS else min(inner, value)
             else:
                 self.unenforced[key] = None
         return merged
 
     def _filter_values(self, values: list[Json], schema: Schema) -> list[Schema]:
-        """The values that the keywords beside them allow, as far as that can be told."""
+        """Return the listed values that the schema's other keywords allow, as far as those can be checked here."""
         for key in schema.keys() & _ASSERTIONS - {"enum", "const", *_VALUE_CHECKS}:
-            # A keyword that cannot say anything about the listed values restricts nothing, so it is not reported as
-            # left out.
+            # A keyword that applies to none of the listed values restricts nothing, so it is not reported.
             if any(_applies(key, value) for value in values):
                 self.unenforced[key] = None
         checks = [(check, schema[key]) for key, check in _VALUE_CHECKS.items() if key in schema]
@@ -153,7 +160,7 @@ class _Expansion:
 
 
 def _are_disjoint(options: Sequence[Schema]) -> bool:
-    """Whether no value can match two of these schemas, as far as that can be told."""
+    """Whether it is certain that no value matches two of these schemas."""
     values = [option.get("enum", [option["const"]] if "const" in option else None) for option in options]
     if all(isinstance(value, list) for value in values):
         listed = [encode(item) for value in values if isinstance(value, list) for item in value]
@@ -178,7 +185,7 @@ def _has_type(value: Json, types: Json) -> bool:
 
 
 def _compare(kind: type | tuple[type, ...], compare: Callable[[float, float], bool]) -> Callable[[Json, Json], bool]:
-    """Compares a value of this kind, or its length, with a limit. A value of another kind is allowed."""
+    """Build a check that compares a number or a string's length with a limit, and allows values of other kinds."""
 
     def check(value: Json, limit: Json) -> bool:
         if not isinstance(value, kind) or isinstance(value, bool) or not isinstance(limit, int | float):
@@ -213,7 +220,7 @@ _NO_TEXT_KEYWORDS = (
 
 
 def _applies(keyword: str, value: Json) -> bool:
-    """Whether a keyword says anything about a value of this type."""
+    """Whether a keyword can restrict a value of this type."""
     if keyword in _TEXT_KEYWORDS:
         return isinstance(value, str)
     if keyword in _LIST_KEYWORDS:
@@ -224,7 +231,7 @@ def _applies(keyword: str, value: Json) -> bool:
 
 
 def check_size(schemas: Sequence[Schema], defs: Schema) -> None:
-    """Raise Unsupported where a copy of the definitions per argument would be too large."""
+    """Raise Unsupported if there are too many arguments, or the copies of the definitions would be too large."""
     if len(schemas) > MAX_ARGUMENTS:
         raise Unsupported(f"More than {MAX_ARGUMENTS} arguments cannot be enforced in this model's tool call format.")
     expanded = (alternative for schema in schemas for alternative in expand_alternatives(schema).schemas)
@@ -234,8 +241,8 @@ def check_size(schemas: Sequence[Schema], defs: Schema) -> None:
 
 
 def _find_options(schema: Schema) -> tuple[str, list[Schema]]:
-    """The keyword that lists alternatives, and these, with the definitions of the schema."""
-    # Each alternative becomes a grammar of its own, so it needs the definitions that it refers to.
+    """Return the keyword that lists alternatives, and the alternatives, each with the schema's definitions."""
+    # Each alternative becomes a separate grammar, so it needs the definitions that it refers to.
     defs: Schema = {key: schema[key] for key in ("$defs", "definitions") if key in schema}
     for union in ("anyOf", "oneOf"):
         options = _filter_objects(schema.get(union))
@@ -252,7 +259,11 @@ def _filter_objects(value: Json) -> list[Schema]:
 
 
 def build_free_text(schema: Schema, end: str, avoid: tuple[str, ...] = ()) -> FreeText:
-    """A string that matches this schema; its `format` cannot be enforced."""
+    """Build a string that matches this schema, except for its `format`, which cannot be enforced.
+
+    end: the text that ends the string.
+    avoid: texts that may not occur in it.
+    """
     pattern, min_length, max_length = schema.get("pattern"), schema.get("minLength"), schema.get("maxLength")
     return FreeText(
         end,
@@ -265,12 +276,12 @@ def build_free_text(schema: Schema, end: str, avoid: tuple[str, ...] = ()) -> Fr
 
 
 def list_unenforced(schema: Schema, *enforced: str) -> tuple[str, ...]:
-    """The keywords that restrict a text and are not among the enforced ones."""
+    """Return the keywords that restrict a text and are not enforced."""
     return tuple(sorted(schema.keys() & _ASSERTIONS - set(enforced)))
 
 
 def _anchor_pattern(pattern: str) -> str:
-    """Anchor the pattern: a schema's pattern may match part of the string, this one matches all of it."""
+    """Convert a schema's pattern, which may match a part of the string, to one that matches the whole string."""
     # The unescaped characters outside groups and classes, by position.
     top_level: dict[int, str] = {}
     depth, escaped, in_class = 0, False, False
@@ -284,7 +295,7 @@ def _anchor_pattern(pattern: str) -> str:
             depth += 1 if char == "(" else -1
         elif depth == 0:
             top_level[index] = char
-    # With alternatives at the top level `^` and `$` bind to one of them only, so none may be removed.
+    # With alternatives at the top level, `^` and `$` apply to one of them only, so they may not be removed.
     if "|" in top_level.values():
         return f"(?s:.*)(?:{pattern})(?s:.*)"
     begins, ends = top_level.get(0) == "^", top_level.get(len(pattern) - 1) == "$"
@@ -295,7 +306,7 @@ def _anchor_pattern(pattern: str) -> str:
 
 
 def check_free_of_markers(text: str, markers: Sequence[str]) -> str:
-    """Return the text if it contains none of these markers. Raises Unsupported."""
+    """Return the text. Raises Unsupported if it contains one of these markers."""
     forbidden = next((marker for marker in markers if marker in text), None)
     if forbidden is not None:
         raise Unsupported(
@@ -328,14 +339,17 @@ def join_arguments(
 
 
 def check_keywords(schema: Schema, *enforced: str) -> None:
-    """Raise Unsupported where a schema has keywords other than these and annotations."""
+    """Raise Unsupported if a schema has keywords other than these and annotations."""
     others = schema.keys() - {"type", *enforced} - _ANNOTATIONS
     if others:
         raise Unsupported(f"{min(others)!r} can only be enforced in JSON.")
 
 
 def read_bounds(schema: Schema) -> tuple[int, int | None]:
-    """The least and the largest number of items. Raises Unsupported where they are too many to be written out."""
+    """Return the minimum and maximum number of items, None for no maximum.
+
+    Raises Unsupported for more than `_MAX_ITEMS`, since the grammar has one piece per item.
+    """
     least, most = schema.get("minItems", 0), schema.get("maxItems")
     if not isinstance(least, int) or not (most is None or isinstance(most, int)):
         raise Unsupported("The bounds of a list must be integers.")
@@ -347,7 +361,7 @@ def read_bounds(schema: Schema) -> tuple[int, int | None]:
 def join_items(
     item: tuple[SyntaxPiece, ...], comma: SyntaxPiece, least: int, most: int | None
 ) -> tuple[SyntaxPiece, ...]:
-    """The items of a list, from `least` to `most`; None for any number."""
+    """Build a list of `least` to `most` items; None means no maximum."""
     tail: tuple[SyntaxPiece, ...] = (RepeatedPieces((comma, *item)),) if most is None else ()
     for number in range(least if most is None else most, 1, -1):
         following = (comma, *item, *tail)
@@ -358,26 +372,27 @@ def join_items(
     return items if least else (OptionalPieces(items),)
 
 
+# Names end at white space, a bracket, a quote, `=` or `,`; the name of an argument also ends at `:`.
 FUNCTION_NAME = re.compile(r"[^\s<>(){}\[\]\"'=,]*")
 ARGUMENT_NAME = re.compile(r"[^\s<>(){}\[\]\"'=,:]*")
 
 
 def check_name(name: str, pattern: re.Pattern[str] = FUNCTION_NAME) -> str:
-    """The name, if the parser can read it back. Raises Unsupported."""
+    """Return the name. Raises Unsupported if the parser could not read it back."""
     if pattern.fullmatch(name) and name:
         return name
     raise Unsupported(f"The name {name[:100]!r} cannot be represented in this model's tool call format.")
 
 
 class NameReader:
-    """Reads blanks, and then all characters that may belong to a name."""
+    """Skips white space, and then reads all characters that may belong to a name."""
 
     def __init__(self, pattern: re.Pattern[str] = FUNCTION_NAME) -> None:
         self._pattern = pattern
         self._parts: list[str] = []
 
     def read(self, text: str, pos: int) -> tuple[int, bool]:
-        """The position after the characters read, and whether the name has ended."""
+        """Continue reading at `pos`. Return the position after the characters read, and whether the name has ended."""
         if not self._parts:
             while pos < len(text) and text[pos].isspace():
                 pos += 1
@@ -402,10 +417,10 @@ _NO_ARGUMENTS = '{"type":"object","properties":{},"additionalProperties":false}'
 
 
 class Parameter(Struct, frozen=True):
-    """A parameter.
+    """One parameter of a tool.
 
-    types: allowed JSON types, () for any.
-    schema: self-contained, with its definitions.
+    types: allowed JSON types; () means any.
+    schema: the parameter's schema, self-contained, with its definitions.
     """
 
     name: str
@@ -419,16 +434,16 @@ class Parameter(Struct, frozen=True):
 
     @property
     def is_string(self) -> bool:
-        """Only a string is allowed, so its text needs no conversion."""
+        """Whether only a string is allowed, so that the model's text needs no conversion."""
         return self.types == ("string",)
 
 
 class ToolParameters(Struct, frozen=True):
     """The parameters of a tool.
 
-    properties: in the schema's order.
-    allows_additional: other parameters are allowed.
-    unenforced: keywords of the schema of other parameters.
+    properties: the declared parameters, in the schema's order.
+    allows_additional: undeclared parameters are allowed.
+    unenforced: keywords about undeclared parameters that are not enforced.
     """
 
     properties: tuple[Parameter, ...]
@@ -444,7 +459,7 @@ class ToolParameters(Struct, frozen=True):
 
 
 def build_arguments_schema(tool: Tool) -> str:
-    """The JSON Schema of the arguments. A function without one takes none, as in OpenAI's API."""
+    """Return the JSON Schema of the arguments. A function without a schema takes none, as in OpenAI's API."""
     if isinstance(tool, CustomTool):
         # A custom tool takes its text under `input`. A pattern applies to all of it; JSON Schema cannot express a
         # grammar.
@@ -478,7 +493,7 @@ def read_parameters(tool: Tool) -> ToolParameters:
             property_schema = schema
         types = find_schema_types(property_schema, root)
         parameters.append(Parameter(name, types, {**defs, **property_schema}, name in required_names))
-    # JSON Schema allows other properties by default; models take a list of parameters as complete, and so do we.
+    # JSON Schema allows other properties by default, but models treat a list of parameters as complete, as this does.
     additional = root.get("additionalProperties", "properties" not in root)
     allows_additional = additional is not False and not declared
     return ToolParameters(
@@ -489,8 +504,9 @@ def read_parameters(tool: Tool) -> ToolParameters:
 
 
 def read_enforceable_parameters(tool: Tool) -> ToolParameters:
-    """As `read_parameters`. Raises Unsupported where the schema has constraints that parameters by name cannot
-    express.
+    """Read the parameters of a tool whose calls are to be enforced.
+
+    Raises Unsupported if the schema has constraints that parameters by name cannot express.
     """
     root = _load_schema(tool)
     keyword = next((candidate for candidate in _COMBINING_KEYWORDS if candidate in root), None)

@@ -1,7 +1,7 @@
-"""Calls with each argument between tags: `<function=f><parameter=x>1</parameter></function>`.
+"""Tool calls with each argument between tags: `<function=f><parameter=x>1</parameter></function>`.
 
-A value is text, typed by the tool's schema. Strings stream, as do objects and arrays, which are JSON; other values are
-converted when they are complete.
+A value is text, whose type is that of the tool's schema. Strings stream, as do objects and arrays, which are JSON;
+other values are converted when they are complete.
 """
 
 from __future__ import annotations
@@ -34,24 +34,27 @@ _CDATA_START, _CDATA_END = "<![CDATA[", "]]>"
 
 
 class XmlTagSyntax(Struct, frozen=True):
-    """The tags of a syntax.
+    """The tags of a call syntax.
 
     name_suffix: follows the function's name.
-    number_suffix: follows the number of the call, which then follows `name_suffix`.
-    end_tag: ends the call.
     key_tag: precedes the name of an argument.
-    key_end_tags: follow it, and whether the value is then text (None: the schema decides), or the value's JSON type.
-    value_tag: a tag before the value.
+    key_end_tags: (text, kind) of each tag that may follow the name. The kind is True if the value is text, False if it
+    is JSON, a JSON type, or None if the schema decides.
     value_end_tag: follows the value.
-    line_break, tag_separator, value_padding: white space in enforced calls: after the name and every argument, between
-    the two tags of an argument, and on both sides of a value; with padding, a newline there is never part of a value.
+    end_tag: ends the call.
+    value_tag: precedes the value; "" for none.
+    line_break: white space after the name and every argument of enforced calls.
+    tag_separator: white space between the two tags of an argument of enforced calls.
+    value_padding: white space on both sides of a value of enforced calls. If set, a newline there is never part of the
+    value.
     more_key_end_tags: also read after a name, but not enforced.
-    has_unmistakable_tags: the next tag ends a value that was not ended, also in the middle of a line.
+    has_unmistakable_tags: the next tag ends a value without an end tag, even in the middle of a line.
     untyped_is_text: a value whose type the schema does not define is a string, even if it is valid JSON.
     has_escaped_names: names are written with `&quot;` and `&amp;`.
+    number_suffix: follows the call's number, which then follows `name_suffix`; "" for calls without a number.
     has_cdata: values may be enclosed in `<![CDATA[` and `]]>`.
-    spliced_keys: names under which models write the object of all arguments, as vLLM reads it too. They are arguments
-    where the tool declares them.
+    spliced_keys: keys under which models write one object of all arguments (as in vLLM), unless the tool declares an
+    argument of that name.
     """
 
     name_suffix: str
@@ -76,9 +79,9 @@ class XmlTagSyntax(Struct, frozen=True):
 
 
 class CompiledXmlTagSyntax:
-    """A compiled syntax.
+    """A `CallSyntax` of calls with tags.
 
-    outer_markers: they end a call without its end tag.
+    outer_markers: delimiters that end a call without its end tag.
     """
 
     def __init__(self, syntax: XmlTagSyntax, outer_markers: tuple[str, ...]) -> None:
@@ -94,8 +97,8 @@ class CompiledXmlTagSyntax:
         if syntax.has_unmistakable_tags:
             next_tags = (*next_tags, syntax.key_tag, syntax.end_tag)
         value_ends = (syntax.value_end_tag, syntax.value_padding + syntax.value_end_tag)
-        # A model that forgets the closing tag is read up to the next tag, but only at the beginning of a line where the
-        # tag could also be the text of a value.
+        # If a model forgets the closing tag, the value ends at the next tag. Where that tag could also be part of a
+        # value, it must begin a line.
         self.value_patterns = AhoCorasick([*value_ends, *next_tags])
         self.cdata_patterns = AhoCorasick([_CDATA_END + end for end in value_ends])
         self.forbidden_in_values = (*next_tags, syntax.value_end_tag)
@@ -151,12 +154,12 @@ class CompiledXmlTagSyntax:
         )
 
     def _build_values(self, schemas: list[Schema]) -> Iterator[tuple[SyntaxPiece, ...]]:
-        """Yield each end of the key that is allowed, with a value that may follow it."""
+        """Yield, for each tag that may end the key, the pieces of each value that may follow it."""
         for ending, kind in self.syntax.key_end_tags:
             is_text = _is_text(kind)
             prefix, suffix = self._find_surroundings(ending)
             for schema in schemas:
-                # In the tags an integer is a number.
+                # The tags have no type `integer`, only `number`.
                 if (
                     isinstance(kind, str)
                     and not is_text
@@ -197,7 +200,7 @@ def _unescape(name: str) -> str:
 
 
 class XmlTagReader:
-    """Reads the name, and then arguments, each a key and a value."""
+    """Reads one call: its name, and then its arguments, each a key and a value."""
 
     id: str | None = None
 
@@ -211,7 +214,7 @@ class XmlTagReader:
         self._scanner = MarkerScanner(compiled.key_patterns)
         self._key: list[str] = []
         self._types: tuple[str, ...] = ()
-        self._spliced_key = ""  # The name of the object of all arguments, while that is read.
+        self._spliced_key = ""  # The key of an object of all arguments, while it is being read.
         self._cdata_read = 0
         self._after_cdata_start = self._state
         self._value = ValueReader()
@@ -300,12 +303,12 @@ class XmlTagReader:
         key, is_text = "".join(self._key).strip(), self._compiled.key_end_tags[self._scanner.marker]
         key = _unescape(key) if self._syntax.has_escaped_names else key
         self._types = self._parameters.find_types(key)
-        # A mark of the model counts where the schema allows a string; the client checks arguments by the schema.
+        # A tag that marks a string counts only if the schema allows one, as clients validate arguments by the schema.
         if (is_text and (not self._types or "string" in self._types)) or (
             not self._types and self._syntax.untyped_is_text
         ):
             self._types = ("string",)
-        # It is the object of all arguments only if the tool does not declare it, and declares others.
+        # The key holds an object of all arguments only if the tool declares other arguments, but not this one.
         declared = self._parameters.names
         is_spliced = key in self._syntax.spliced_keys and bool(declared) and key not in declared
         self._spliced_key = key if is_spliced else ""
@@ -335,7 +338,7 @@ class XmlTagReader:
         if self._types == ("string",):
             self._state = XmlTagReader._parse_string
             self._append_text(self._writer.begin_string())
-        # Only these types are surely JSON; "object or string" has to be complete before its kind is known.
+        # Only these types are certainly JSON; "object or string" must be complete before its type is known.
         elif self._types and not set(self._types) - {"object", "array"}:
             self._state, self._value = XmlTagReader._parse_json_start, ValueReader()
         else:
@@ -345,16 +348,16 @@ class XmlTagReader:
             self._state = XmlTagReader._parse_cdata_start
 
     def _parse_cdata_start(self, text: str, pos: int) -> tuple[int, ReadStatus]:
-        """Read as much of the start of a CDATA section as there is; other text is the value."""
+        """Read the start of a CDATA section, if there is one; any other text belongs to the value."""
         while pos < len(text) and _CDATA_START.startswith(text[pos], self._cdata_read):
             pos, self._cdata_read = pos + 1, self._cdata_read + 1
             if self._cdata_read == len(_CDATA_START):
                 self._scanner, self._state = MarkerScanner(self._compiled.cdata_patterns), self._after_cdata_start
                 return pos, ReadStatus.MORE
         if pos < len(text):
-            self._state, at = self._after_cdata_start, 0
-            while at < self._cdata_read:  # No state ends within this text, which holds no tag.
-                at, _ = self._state(self, _CDATA_START[: self._cdata_read], at)
+            self._state, replay_pos = self._after_cdata_start, 0
+            while replay_pos < self._cdata_read:  # The text has no tag, so no value ends in it.
+                replay_pos, _ = self._state(self, _CDATA_START[: self._cdata_read], replay_pos)
         return pos, ReadStatus.MORE
 
     def _parse_string(self, text: str, pos: int) -> tuple[int, ReadStatus]:
@@ -375,7 +378,7 @@ class XmlTagReader:
         return pos, ReadStatus.MORE
 
     def _parse_json(self, text: str, pos: int) -> tuple[int, ReadStatus]:
-        """Read JSON, in whose strings tags are plain text."""
+        """Read a JSON value; a tag inside its strings is plain text."""
         start = pos
         pos, status = self._value.read(text, pos)
         self._append_text(self._writer.write_json(text[start:pos]))
@@ -384,7 +387,7 @@ class XmlTagReader:
         return pos, ReadStatus.MORE
 
     def _parse_json_end(self, text: str, pos: int) -> tuple[int, ReadStatus]:
-        """Read what follows a JSON value. Invalid JSON passes unchanged."""
+        """Read up to the end tag after a JSON value. The rest of an invalid value passes unchanged."""
         pos, chunk = self._scanner.read(text, pos)
         self._append_text(self._writer.write_json(chunk))
         return self._end_value(pos)
@@ -406,10 +409,10 @@ class XmlTagReader:
                 for key, value in arguments.items():
                     self._append_text(self._writer.begin_argument(key) + self._writer.write_json(encode(value)))
                 return self._end_value(pos)
-            # Not the object of all arguments, so an argument of its own.
+            # The value is not an object of all arguments, so it is an argument itself.
             self._append_text(self._writer.begin_argument(self._spliced_key))
-        # Converted to a type of the schema if possible, else as a string. A number keeps its digits: 1.10 or
-        # 10000000000000001 would change through a float.
+        # The value is converted to a type of the schema if possible, else to a string. A number keeps its digits: a
+        # float would change 1.10 or 10000000000000001.
         writer, digits = self._writer, match_number(raw, self._types)
         value = coerce(raw, self._types) if self._types else guess(raw)
         if digits is not None:

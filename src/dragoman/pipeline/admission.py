@@ -1,7 +1,7 @@
-"""Checks whether a model can serve a request, before its prompt is rendered.
+"""Admission checks: whether a model can serve a request, decided before its prompt is rendered.
 
-A parameter that the engine does not support is rejected where the client relies on it, and otherwise named in a
-warning: no parameter is ignored silently.
+A parameter that the engine does not support is rejected if the client relies on it, and otherwise named in a warning.
+No parameter is ignored silently.
 """
 
 from __future__ import annotations
@@ -46,22 +46,22 @@ from .request_queue import ONE_QUEUE, QueueShare
 
 
 class CallTerms(Struct, frozen=True):
-    """The terms on which the server serves one call.
+    """The server's settings for one call.
 
     answer_id: the response's id; sequence ids are derived from it.
     new_id: generates tool call ids.
     now: the time that templates see.
-    arrival_time: of the request, on the event loop's clock; None if it came in no request of its own.
     cache_salt: separates the prefix caches of different owners.
+    queue_share: the API key whose share of the engine the call uses.
     is_background: the server set the request's priority, not the client.
     is_strict: an unsupported parameter is an error, not a warning.
-    queue_share: the key that shares the engine with others.
-    accepts_unmatched_results: a tool result that answers no call is a warning, as in vLLM, not an error.
+    accepts_unmatched_results: a tool result that answers no call causes a warning, as in vLLM, not an error.
     max_logprobs: maximum number of alternatives per token.
-    close_at_limit: what applies to requests that leave `GenerationLimits.close_at_limit` open.
-    timeout: seconds from admission until the response fails with EngineTimeout; None is no deadline.
-    begin_start: paces the expensive part of admission; what is cheap to reject does not wait. Returns what is to be
-        awaited first, if anything. None is no pacing.
+    close_at_limit: default for requests that do not set `GenerationLimits.close_at_limit`.
+    timeout: seconds from admission until the response fails with EngineTimeout; None means no deadline.
+    begin_start: paces the expensive part of admission, after the cheap checks. It returns an awaitable that must be
+    awaited first, or None. None means no pacing.
+    arrival_time: arrival of the request, in seconds of the event loop's clock; None if the call has no such request.
     """
 
     answer_id: str
@@ -94,7 +94,10 @@ _MEDIA_HOLDERS = frozenset({*_MEDIA_FEATURES, ToolResult})
 FREE_SIZE = 1024 * 1024
 """Texts of up to this many characters are never rejected by the cheap bound, however small the context is."""
 MAX_COUNTED = 8 * 1024 * 1024
+"""Maximum characters of a prompt that is only counted, or truncated."""
 MAX_COUNTED_MESSAGES = 20_000
+"""Maximum messages of a conversation that is only counted, or truncated."""
+# JSON of `kv_transfer_params` with no field but the prompt's ids.
 _ONLY_PROMPT_IDS = re.compile(r'\s*\{\s*"prompt_token_ids"\s*:\s*\[[\d\s,]*\]\s*\}\s*')
 _PIPELINE_PARAMETERS = frozenset({"max_tokens", "stop", "include_stop"})
 _DEFAULT_LIMITS: tuple[object, ...] = msgspec.structs.astuple(GenerationLimits())
@@ -105,9 +108,9 @@ _OFF: Mapping[str, object] = MappingProxyType(
         if name != "temperature" and value is not None
     }
 )
-"""Values that turn a parameter off. Many clients always send them, and an engine without the parameter obeys them."""
+"""Values that turn a parameter off. Many clients always send them, and an engine without the parameter complies."""
 _SENT_NAMES = {"truncate_prompt": "truncate_prompt_tokens"}
-"""Parameters whose fields have other names in requests."""
+"""Names of parameters in requests, by our field's name, where the two differ."""
 
 
 def check_request(
@@ -122,7 +125,7 @@ def check_request(
         Unsupported: the client relies on a parameter that the engine does not support.
     """
     prompt = request.prompt
-    # Nearly every conversation has texts only: then no part needs to be looked at again.
+    # Nearly every conversation has only texts, and its parts then need not be inspected again.
     part_types = (
         frozenset([type(part) for message in prompt.messages for part in message.parts])
         if isinstance(prompt, Conversation)
@@ -142,7 +145,7 @@ def check_request(
     requested_names = set(_find_parameters(request, part_types))
     if not renders_prompt:
         requested_names.update(_find_prompt_parameters(request, terms))
-    # Those of the pipeline never reach the engine, so it need not support them.
+    # The pipeline's parameters never reach the engine, so it need not support them.
     ignored_names = requested_names - capabilities.parameters - _PIPELINE_PARAMETERS
     ignored_names -= {name for name in ignored_names & _OFF.keys() if getattr(request.sampling, name) == _OFF[name]}
     if not ignored_names:
@@ -156,7 +159,10 @@ def check_request(
 def drop_foreign_reasoning(
     conversation: Conversation, capabilities: Capabilities
 ) -> tuple[Conversation, tuple[str, ...]]:
-    """Drop reasoning with a seal that this engine cannot verify: it may not be a model's. Returns warnings too."""
+    """Drop reasoning with a seal that this engine cannot verify, as a client may have forged it.
+
+    Return the conversation, and warnings for the client.
+    """
     if capabilities.verifies_reasoning or not any(map(_has_sealed_reasoning, conversation.messages)):
         return conversation, ()
     messages: list[Message] = []
@@ -224,7 +230,7 @@ def _find_required_features(
 
 
 def iterate_parts(messages: tuple[Message, ...]) -> Iterator[Part]:
-    """All parts, those of tool results included."""
+    """Yield all parts, including those of tool results."""
     for message in messages:
         yield from _flatten_parts(message.parts)
 
@@ -239,7 +245,7 @@ def _flatten_parts(parts: tuple[Part, ...]) -> Iterator[Part]:
 def _find_parameters(request: GenerateRequest, part_types: frozenset[type[Part]]) -> list[str]:
     """Find the names of the fields of the sampling, limits, extras and images that differ from their defaults."""
     names = [*request.sampling.list_set_fields()]
-    # Ids of the prompt alone are the pipeline's to use, and a session is only a hint.
+    # The pipeline itself handles `kv_transfer_params` with only the prompt's ids, and a session id is only a hint.
     transfer = request.extras.kv_transfer_params
     for name in request.extras.list_set_fields():
         is_for_pipeline = name == "kv_transfer_params" and transfer and _ONLY_PROMPT_IDS.fullmatch(transfer)
@@ -277,7 +283,7 @@ def _find_prompt_parameters(request: GenerateRequest, terms: CallTerms) -> Itera
 
 
 def estimate_prompt_tokens(request: GenerateRequest) -> int:
-    """Tokens of a prompt that only its engine tokenises, for the bounds of the queue: about one per four characters."""
+    """Estimate the tokens of a prompt that only its engine tokenizes, for the queue's limits: four characters each."""
     prompt = request.prompt
     if isinstance(prompt, tuple):
         return len(prompt)
@@ -286,14 +292,14 @@ def estimate_prompt_tokens(request: GenerateRequest) -> int:
 
 
 def check_text_length(request: GenerateRequest, limit: int, longest_token: int) -> None:
-    """Reject a prompt that is certainly too long, before it is rendered and tokenised.
+    """Reject a prompt that is certainly too long, before it is rendered and tokenized.
 
-    `limit` tokens hold at most `limit * longest_token` bytes, and a message takes at least one token. There are no
-    false rejections, except that what is truncated is bounded as what is only counted.
+    `limit` tokens hold at most `limit * longest_token` bytes, and a message takes at least one token. No prompt that
+    fits is rejected; a prompt that is to be truncated has the limits of `check_countable`.
 
     Raises:
         ContextTooLong: the text cannot fit.
-        RequestError: the text is to be truncated, and too long for that.
+        RequestError: the text is too long to be truncated.
     """
     prompt = request.prompt
     if isinstance(prompt, Conversation):
@@ -312,7 +318,7 @@ def check_text_length(request: GenerateRequest, limit: int, longest_token: int) 
     count = len(prompt.messages) if isinstance(prompt, Conversation) else 0 if isinstance(prompt, str) else len(prompt)
     if count > limit:
         raise ContextTooLong(limit=limit, prompt=count, at_least=True, param=param)
-    # No token is longer than the longest one: a lower bound of the tokens without tokenising.
+    # A lower bound of the number of tokens, without tokenizing.
     if size > limit * longest_token:
         raise ContextTooLong(limit=limit, prompt=-(-size // longest_token), at_least=True, param=param)
 
@@ -322,13 +328,13 @@ def check_countable(
 ) -> None:
     """Bound a prompt that may exceed the context, because its tokens are only counted or it is truncated.
 
-    verb: what is done with the prompt, in the error.
-    param: the field of a text.
+    verb: participle for the error, "counted" or "truncated".
+    param: the request's field, if the prompt is a text.
 
     Raises:
         RequestError: the prompt is too long.
     """
-    # Truncating needs the whole text tokenised first, so without this bound a request could occupy a processor at will.
+    # Truncation tokenizes the whole text first, so without this bound one request could occupy a CPU core for long.
     most = max(FREE_SIZE, min(limit * longest_token, MAX_COUNTED))
     if isinstance(prompt, str):
         size = len(prompt)
@@ -350,20 +356,20 @@ def _check_arguments(prompt: Conversation, limit: int, longest_token: int) -> No
     A template may rewrite or omit them, so the bound allows for many that never reach the model.
     """
     most = max(FREE_SIZE, limit * longest_token)
-    calls = sum(
+    n_call_chars = sum(
         [len(part.arguments) for message in prompt.messages for part in message.parts if type(part) is ToolCall]
     )
-    if calls > most:
-        message = f"The arguments of the tool calls have {calls} characters; at most {most} are accepted."
+    if n_call_chars > most:
+        message = f"The arguments of the tool calls have {n_call_chars} characters; at most {most} are accepted."
         raise RequestError(message, param="messages", code="string_above_max_length")
-    tools = sum([len(tool.parameters or "") for tool in prompt.tools if isinstance(tool, FunctionTool)])
-    if tools > most:
-        message = f"The parameters of the tools have {tools} characters; at most {most} are accepted."
+    n_tool_chars = sum([len(tool.parameters or "") for tool in prompt.tools if isinstance(tool, FunctionTool)])
+    if n_tool_chars > most:
+        message = f"The parameters of the tools have {n_tool_chars} characters; at most {most} are accepted."
         raise RequestError(message, param="tools", code="string_above_max_length")
 
 
 def _estimate_conversation_size(prompt: Conversation) -> int:
-    """A lower bound of the texts' UTF-8 bytes: an exact count would copy them."""
+    """Return a lower bound of the texts' UTF-8 bytes; an exact count would copy them."""
     size = 0
     for message in prompt.messages:
         for part in message.parts:

@@ -62,7 +62,7 @@ class ChoicePipeline:
 
 
 class StopStage:
-    """The stop strings of one choice, after its parsers.
+    """Applies the stop strings of one choice, after its parsers.
 
     The stop string is removed from the text unless includes_stop is set. One that completes within the first min_tokens
     tokens does not count (as in vLLM). After a match only ChoiceFinished follows, with all tokens not yet sent.
@@ -87,8 +87,8 @@ class StopStage:
             self._pending_tokens.push("", tokens)
             return []
         if not isinstance(event, TextDelta):
-            # Text ends here: release what was held back for a possible stop string, which does not continue behind
-            # reasoning or a call.
+            # The text ends here, so text that was held back is emitted: a stop string does not continue after reasoning
+            # or a call.
             text = self._stops.flush()
             self._stops = self._build_stops()
             pending_tokens = self._pending_tokens.pop(len(self._pending_tokens))[1]
@@ -96,7 +96,7 @@ class StopStage:
         if self._pending_tokens.is_empty and self._stops.can_pass_through(event.text):
             return [event]
         self._pending_tokens.push(event.text, tokens)
-        # An engine of events may report no tokens.
+        # Engines of events may report no tokens, so the counts alone (0 <= 0) would always be early.
         is_early = self._min_tokens > 0 and self._n_tokens <= self._min_tokens
         text = self._stops.feed(event.text, ignore=is_early)
         self.matched = self._stops.matched
@@ -108,10 +108,10 @@ class StopStage:
 class StopStrings:
     """Ends a text at the first stop string in it.
 
-    The first is the one that is complete first; of several that end at the same character the longest. The result does
-    not depend on how the text is chunked. Text is held back only while it may be the start of a stop string.
+    The stop string that completes first wins, and the longest of several that end at the same character. The result
+    does not depend on how the text is chunked. Text is held back only while it may be the start of a stop string.
 
-    stops: none is empty.
+    stops: the stop strings; none may be empty.
     includes_stop: the stop string stays in the text.
     """
 
@@ -124,15 +124,18 @@ class StopStrings:
 
     @property
     def matched(self) -> str | None:
-        """The stop string that matched; no more text is released after it."""
+        """The stop string that matched, if any; no more text is emitted after it."""
         return self._matched
 
     def can_pass_through(self, text: str) -> bool:
-        """Whether this text can be released without a scan: nothing is held back, and no stop string starts in it."""
+        """Whether this text can be emitted without a scan: nothing is held back, and no stop string starts in it."""
         return not self._state and self._matched is None and not (self._patterns and self._patterns.can_start_in(text))
 
     def feed(self, text: str, *, ignore: bool = False) -> str:
-        """The text that may be released. ignore: a stop string that this text completes does not count."""
+        """Return the text that may be emitted.
+
+        ignore: a stop string that this text completes does not count.
+        """
         patterns, pos = self._patterns, 0
         if patterns is None:
             return text
@@ -152,12 +155,12 @@ class StopStrings:
                 return text if self._includes_stop else text[:stop_start]
 
     def flush(self) -> str:
-        """The text that is still held back."""
+        """Return the text that is still held back."""
         text, self._pending = self._pending, ""
         return text
 
 
-# Token ids into text, and the tokens of one choice into raw events.
+# Detokenization: token ids become text, and the tokens of one choice become raw events.
 
 
 class VocabularyEntry(Struct, frozen=True, gc=False):
@@ -165,7 +168,7 @@ class VocabularyEntry(Struct, frozen=True, gc=False):
 
     token: the token as it is reported.
     data: its bytes.
-    text: its characters, where it holds whole ones; None where it depends on its neighbours.
+    text: its text; None if its bytes are not valid UTF-8 without the tokens around it.
     """
 
     token: Token
@@ -174,7 +177,7 @@ class VocabularyEntry(Struct, frozen=True, gc=False):
 
 
 class Vocabulary:
-    """Caches what each id decodes to; one per model, shared by all its choices."""
+    """A cache of the decoded tokens of one model, shared by all its choices."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
@@ -186,14 +189,14 @@ class Vocabulary:
         if entry is None:
             data = self._tokenizer.token_bytes(id)
             text = data.decode("utf-8", "replace")
-            # Compared, not searched for U+FFFD: a token may be that very character.
+            # A search for U+FFFD would not do, as a token may be that very character.
             is_valid_utf8 = text.encode() == data
             token = Token(id, text, raw=None if is_valid_utf8 else data, special=self._tokenizer.is_special(id))
             entry = self._entries[id] = VocabularyEntry(token, data, text if is_valid_utf8 else None)
         return entry
 
     def find_delta(self, id: int) -> TextDelta | None:
-        """The cached event of choice 0 for this id; None where it depends on its neighbours or has no text.
+        """Return the cached event of choice 0 for this id; None if its text depends on other tokens or is empty.
 
         Events are immutable values, so one instance serves every response. Nearly every token takes this path.
         """
@@ -206,7 +209,7 @@ class Vocabulary:
         return delta
 
     def build_token(self, id: int, score: TokenLogprob | None = None) -> Token:
-        """The token as it is reported, with its logprob and alternatives."""
+        """Build the token as it is reported, with its logprob and alternatives."""
         token = self.find_entry(id).token
         if score is None:
             return token
@@ -216,10 +219,10 @@ class Vocabulary:
 
 
 class Detokenizer:
-    """Incremental detokenizer that never releases part of a character.
+    """Incremental detokenizer that never emits part of a character.
 
-    The joined texts equal `bytes.decode("utf-8", "replace")` of the bytes of all ids. Special tokens add nothing,
-    unless they are in `visible_ids` or `skips_special` is False; text that only looks like one is text.
+    The joined texts equal `bytes.decode("utf-8", "replace")` of the bytes of all ids. Special tokens add no text unless
+    they are in `visible_ids` or `skips_special` is False. Text that only looks like a special token stays text.
     """
 
     __slots__ = ("_skips_special", "_visible_ids", "_vocabulary", "pending_bytes")
@@ -231,10 +234,10 @@ class Detokenizer:
         self._visible_ids = visible_ids
         self._skips_special = skips_special
         self.pending_bytes = b""
-        """The beginning of an incomplete character."""
+        """The first bytes of an incomplete character."""
 
     def feed(self, id: int) -> str:
-        """The text that this id releases; "" while a character is incomplete."""
+        """Return the text that this id completes; "" while a character is incomplete."""
         entry = self._vocabulary.find_entry(id)
         if entry.token.special and self._skips_special and id not in self._visible_ids:
             return ""
@@ -246,7 +249,7 @@ class Detokenizer:
         return text
 
     def flush(self) -> str:
-        """The replacement for bytes that never completed a character."""
+        """Return the replacement (U+FFFD) for bytes that never completed a character."""
         data, self.pending_bytes = self.pending_bytes, b""
         return data.decode("utf-8", "replace")
 
@@ -254,8 +257,8 @@ class Detokenizer:
 class TextAssembler:
     """Assembles the tokens of one choice into events; every token is attached to exactly one event.
 
-    A token is attached to the event that releases the last of its text; one without text to the next event; the
-    remaining ones to ChoiceFinished.
+    A token is attached to the event with the last part of its text. A token without text is attached to the next event,
+    and tokens that remain at the end to ChoiceFinished.
     """
 
     __slots__ = ("_choice", "_detokenizer", "_pending_tokens", "_vocabulary")
@@ -271,11 +274,11 @@ class TextAssembler:
         self._vocabulary = vocabulary
         self._choice = choice
         self._detokenizer = Detokenizer(vocabulary, visible_ids=visible_ids, skips_special=skips_special)
-        # Tokens that are not attached to an event yet.
+        # Tokens that are not yet attached to an event.
         self._pending_tokens: list[Token] = []
 
     def feed(self, id: int, score: TokenLogprob | None = None) -> TextDelta | None:
-        """Add the next token; returns the event that it releases, if any."""
+        """Add the next token. Return the event that it completes, if any."""
         if score is None and self._choice == 0 and not (self._pending_tokens or self._detokenizer.pending_bytes):
             delta = self._vocabulary.find_delta(id)
             if delta is not None:
@@ -290,7 +293,7 @@ class TextAssembler:
         kv_transfer_params: str | None = None,
         weights: tuple[WeightSpan, ...] | None = None,
     ) -> list[Event]:
-        """End the choice: pending text, then ChoiceFinished with the tokens that released no text.
+        """End the choice. Return pending text, then ChoiceFinished with the tokens that completed no text.
 
         stop: the sampled stop token.
         kv_transfer_params, weights: as in `events.ChoiceFinished`.

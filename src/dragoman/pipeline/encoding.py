@@ -1,4 +1,4 @@
-"""Embeds and scores texts on any model that can: limits, tokenisation, then the model.
+"""Embedding and scoring of texts: checks the limits, tokenizes the texts and calls the model.
 
 The texts are untrusted: names of control tokens in them are plain text.
 """
@@ -32,7 +32,7 @@ from .request_queue import ONE_QUEUE, QueueShare
 from .served_model import EncoderBackend
 
 MAX_INLINE_CHARS = 2048
-"""Longest text, in characters, that is tokenised on the event loop: for these a thread switch costs more."""
+"""Maximum characters that are tokenized on the event loop; for so few a thread switch costs more."""
 
 _SCORES_ONLY = "This model scores pairs of texts and does not support embeddings: use /rerank."
 
@@ -49,7 +49,8 @@ async def embed(
 ) -> Embeddings:
     """Embed texts.
 
-    normalize: None is the model's default.
+    dimensions: length of the vectors; None means the model's default.
+    normalize: vectors get length 1; None means the model's default.
     queue_share: as in CallTerms.
 
     Raises:
@@ -72,14 +73,14 @@ async def embed(
 
 
 def estimate_tokens(texts: Iterable[str | tuple[int, ...]]) -> int:
-    """A guess for the queue's limit, where another server tokenizes the texts: four characters a token."""
+    """Estimate the tokens for the queue's limit if another server tokenizes the texts: four characters each."""
     return sum(len(text) // 4 + 1 if isinstance(text, str) else len(text) for text in texts)
 
 
 async def run_in_turn(
     model: ServedModel, queue_share: QueueShare, tokens: int, compute: Callable[[], Awaitable[T]]
 ) -> T:
-    """Call an engine that embeds or scores when it is the owner's turn. Raises Overloaded where the queue is full."""
+    """Call an engine that embeds or scores when it is the owner's turn. Raises Overloaded if the queue is full."""
     place = model.encoding_queue.enqueue(queue_share, tokens)
     try:
         await place.wait_for_turn()
@@ -90,7 +91,7 @@ async def run_in_turn(
 
 
 def find_embedder(model: ServedModel) -> tuple[Embedder, HfTokenizer]:
-    """Find the model's embedder and tokenizer. Raises Unsupported where it has no embedder."""
+    """Find the model's embedder and tokenizer. Raises Unsupported if it has no embedder."""
     match model.backend:
         case EmbedderBackend(engine, tokenizer):
             return engine, tokenizer
@@ -115,7 +116,12 @@ def build_no_generation_error(backend: EncoderBackend) -> Unsupported:
 
 
 async def encode_inputs(tokenizer: HfTokenizer, texts: TextInputs, limit: int) -> tuple[tuple[int, ...], ...]:
-    """Token ids of each input, at most `limit`. Raises ContextTooLong, or RequestError for an input without tokens."""
+    """Return the token ids of each input.
+
+    Raises:
+        ContextTooLong: an input has more than `limit` tokens.
+        RequestError: an input has no tokens, or cannot be truncated.
+    """
     n_chars = sum(len(text) for text in texts.inputs if isinstance(text, str))
 
     def encode_all() -> tuple[tuple[int, ...], ...]:
@@ -153,7 +159,7 @@ def _encode_input(tokenizer: HfTokenizer, texts: TextInputs, index: int, limit: 
 
 
 def truncate_ids(ids: Sequence[int], max_ids: int, *, keep_end: bool = False) -> tuple[int, ...]:
-    """At most `max_ids` of the ids, from the beginning or the end."""
+    """Return at most `max_ids` of the ids, from the beginning or the end."""
     if len(ids) <= max_ids:
         return tuple(ids)
     return tuple(ids[len(ids) - max_ids :] if keep_end else ids[:max_ids])
@@ -178,7 +184,7 @@ async def score_pairs(
         texts = (*request.queries, *request.documents)
         if encoder.scores_texts:
             return await run_in_turn(model, queue_share, estimate_tokens(texts), lambda: encoder.score_texts(request))
-        # The engine elsewhere only embeds.
+        # The remote engine only embeds, so scores are cosines of embeddings.
         if request.activation is not None:
             raise Unsupported(_NO_ACTIVATION, param="use_activation")
         side_limits = (
@@ -212,7 +218,7 @@ async def score_pairs(
 
 
 def _compute_cosines(embeddings: Embeddings, n_queries: int) -> RelevanceScores:
-    """Cosines of the first `n_queries` embeddings with the others, whatever their lengths."""
+    """Compute the cosines of the first `n_queries` embeddings with the others; vectors need not be normalized."""
     vectors = np.frombuffer(b"".join(embeddings.vectors), "<f4").reshape(-1, embeddings.dimensions).astype(np.float64)
     lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
     vectors /= np.where(lengths == 0, 1, lengths)
@@ -221,7 +227,7 @@ def _compute_cosines(embeddings: Embeddings, n_queries: int) -> RelevanceScores:
 
 
 def _check_lengths(tokenizer: HfTokenizer, request: TextPairs, limit: int) -> None:
-    """Reject texts that are certainly too long, before they are tokenised."""
+    """Reject texts that are certainly too long, before they are tokenized."""
     sides = (
         ("query", request.queries, request.max_query_tokens),
         ("documents", request.documents, request.max_document_tokens),
@@ -260,7 +266,7 @@ def _encode_texts(tokenizer: HfTokenizer, request: TextPairs, limit: int) -> tup
 def _encode_pairs(tokenizer: HfTokenizer, request: TextPairs, limit: int) -> tuple[TokenizedPair, ...]:
     wrapping = tokenizer.wrapping
     n_special = len(wrapping.pair_prefix) + len(wrapping.pair_separator) + len(wrapping.pair_suffix)
-    # Usually one query with many documents: each query is tokenised once.
+    # Usually there is one query with many documents, so each query is tokenized only once.
     queries = {
         text: _encode_first(tokenizer, text, request.max_query_tokens) for text in dict.fromkeys(request.queries)
     }
@@ -279,7 +285,7 @@ def _encode_pairs(tokenizer: HfTokenizer, request: TextPairs, limit: int) -> tup
 
 
 def _subtract_tokens(limit: int, used: int) -> int:
-    """Tokens that remain for a text. Raises RequestError where there are none."""
+    """Return the number of tokens that remain for a text. Raises RequestError if there are none."""
     if limit <= used:
         raise RequestError(
             f"truncate_prompt_tokens leaves no room for the text: {used} tokens are required besides it.",
@@ -298,6 +304,6 @@ def _build_too_long_error(limit: int, tokens: int, name: str, index: int) -> Con
 
 
 async def _run_encoding(encode: Callable[[], T], request: TextPairs) -> T:
-    """Tokenise in a thread, unless the texts are short."""
+    """Run `encode`, in a thread unless the request's texts are short."""
     size = sum(map(len, request.queries)) + sum(map(len, request.documents))
     return encode() if size <= MAX_INLINE_CHARS else await anyio.to_thread.run_sync(encode)

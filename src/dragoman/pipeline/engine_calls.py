@@ -29,7 +29,7 @@ CLOSING = 10.0
 class Progress:
     """Progress counters of one model's generations, by which a health check detects a stalled engine.
 
-    Plain counters, so that a token does not read the clock.
+    Counters are cheaper than timestamps: no token has to read the clock.
     """
 
     __slots__ = ("_fail_callbacks", "events", "running")
@@ -42,7 +42,10 @@ class Progress:
         """Requests that were submitted to the engine and have not ended."""
 
     def begin(self, fail: Callable[[EngineError], None]) -> None:
-        """fail: ends the generation with an error, if the engine has failed and does not do so itself."""
+        """Count a generation that begins.
+
+        fail: ends the generation with an error; called if the engine has failed and does not end it itself.
+        """
         self._fail_callbacks.add(fail)
         self.running += 1
         self.events += 1
@@ -53,14 +56,14 @@ class Progress:
         self.events += 1
 
     def fail_all(self, error: EngineError) -> None:
-        """End all generations: their engine will deliver nothing more."""
+        """End all generations with an error, as their engine will deliver nothing more."""
         # A copy: a generation that ends removes its callback.
         for fail in tuple(self._fail_callbacks):
             fail(error)
 
 
 def contain(error: BaseException, task: asyncio.Task[Any] | None) -> BaseException:
-    """The exception to raise instead of one that an engine raised in `task`: the same, or an EngineError.
+    """Return the exception to raise instead of one that an engine raised in `task`: the same, or an EngineError.
 
     A CancelledError without a cancellation of the task comes from one of the engine's inner tasks. A GeneratorExit
     outside the running task comes from a coroutine that is being closed, as at process exit.
@@ -117,7 +120,7 @@ async def limit_time(batches: AsyncGenerator[T], seconds: float) -> AsyncGenerat
             except StopAsyncIteration:
                 return
             except TimeoutError:
-                # A TimeoutError of the engine itself is not ours: it passes as the engine's failure.
+                # A TimeoutError that the engine itself raised is the engine's failure.
                 if not timeout.expired():
                     raise
                 raise EngineTimeout(f"The request was not finished within its {seconds:g} seconds.") from None
@@ -125,7 +128,7 @@ async def limit_time(batches: AsyncGenerator[T], seconds: float) -> AsyncGenerat
 
 
 async def limit_call_time(work: Awaitable[T], seconds: float | None) -> T:
-    """Return the result of `work`; cancel it after `seconds` and raise EngineTimeout. None is no limit."""
+    """Return the result of `work`; cancel it after `seconds` and raise EngineTimeout. None means no limit."""
     timeout = asyncio.timeout(seconds)
     try:
         async with timeout:
@@ -151,7 +154,7 @@ async def run_in_daemon_thread(call: Callable[[], T]) -> T:
             report = partial(finish, partial(result.set_result, value))
         except BaseException as error:
             report = partial(finish, partial(result.set_exception, error))
-        # The loop is closed if the server has stopped meanwhile.
+        # The loop is closed if the server has stopped in the meantime.
         with suppress(RuntimeError):
             loop.call_soon_threadsafe(report)
 
@@ -160,13 +163,14 @@ async def run_in_daemon_thread(call: Callable[[], T]) -> T:
     return await result
 
 
-# The queue between an engine and its single consumer: a list and one wake-up, no asyncio.Queue operation per token.
+# The queue between an engine and its single consumer. A list and one wake-up cost less than an asyncio.Queue per token.
 
 
 class DeliveryRounds:
-    """Calls the receivers of queues with new items: once in an iteration of the event loop, in the order of delivery.
+    """Calls the receivers of queues that have new items, once per iteration of the event loop, in order of delivery.
 
-    An engine's step delivers to many queues; their receivers run together, after the step. Used on one event loop.
+    An engine's step delivers to many queues; their receivers run together, after the step. All calls are made on one
+    event loop.
     """
 
     __slots__ = ("_receivers",)
@@ -175,14 +179,14 @@ class DeliveryRounds:
         self._receivers: list[Callable[[], None]] = []
 
     def schedule(self, receiver: Callable[[], None]) -> None:
-        """receiver: must not raise."""
+        """Call `receiver`, which must not raise, in the next iteration of the event loop."""
         if not self._receivers:
             asyncio.get_running_loop().call_soon(self._call_receivers)
         self._receivers.append(receiver)
 
     def _call_receivers(self) -> None:
-        # Swapped first: a receiver that causes new output is called in the next iteration, so that sockets get their
-        # turn.
+        # The list is swapped first, so a receiver that causes new output is called in the next iteration. Sockets are
+        # served in between.
         receivers, self._receivers = self._receivers, []
         for receive in receivers:
             receive()
@@ -210,16 +214,16 @@ class OutputQueue(Generic[T]):
             return
         if self._receiver is None or self._rounds is None:
             waiter.set_result(None)
-        # Later items of this round find the receiver scheduled already.
+        # For later items of this round the receiver is already scheduled.
         elif len(self._items) == 1:
             self._rounds.schedule(self._receiver)
 
     def receive_directly(self, rounds: DeliveryRounds, receiver: Callable[[], None]) -> None:
-        """Call `receiver` in place of waking the consumer. It takes the items, or wakes the consumer after all."""
+        """Call `receiver` instead of waking the consumer. It takes the items, or wakes the consumer itself."""
         self._rounds, self._receiver = rounds, receiver
 
     def take_awaited(self, kinds: frozenset[type[T]]) -> list[T]:
-        """All items since the last call, if the consumer waits for them and the last is of these kinds; else none.
+        """Take all items, if the consumer waits for them and the last one is of one of these types; else none.
 
         A consumer that waits has handled all earlier items.
         """
@@ -235,7 +239,7 @@ class OutputQueue(Generic[T]):
             self._waiter.set_result(None)
 
     def wait_for_items(self) -> asyncio.Future[None]:
-        """A future that is done when the queue has items. No coroutine: it is awaited once per token."""
+        """Return a future that is done when the queue has items. A coroutine would cost more, once per token."""
         # A future is awaited once and not reusable. It is cheaper than an Event, which has a future and a queue of
         # waiters.
         self._waiter = self._loop.create_future()
@@ -244,6 +248,6 @@ class OutputQueue(Generic[T]):
         return self._waiter
 
     def take_all(self) -> list[T]:
-        """All items since the last call."""
+        """Take all items."""
         items, self._items = self._items, []
         return items

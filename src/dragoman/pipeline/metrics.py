@@ -1,6 +1,6 @@
-"""Counts requests and tokens per model, for engines that have no counters of their own.
+"""Metrics of requests and tokens per model, for engines that have no counters of their own.
 
-It runs once per batch of events, not once per token.
+They are updated once per batch of events, not once per token.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from ..core.metrics import EngineStats
 from .models import Models, ServedModel
 
 Clock = Callable[[], float]
-"""Seconds; monotonic."""
+"""A monotonic clock, in seconds."""
 
 
 class ModelMetrics:
@@ -37,15 +37,15 @@ class ModelMetrics:
         self._stats_by_model: dict[str, EngineStats] = {}
 
     def start_request(self, model: ServedModel) -> RequestMetrics | None:
-        """Start counting one prompt; None where the engine counts it."""
+        """Return the metrics of a prompt that starts now; None if the engine counts it itself."""
         return None if model.stats_source is not None else RequestMetrics(self._find_stats(model), self._clock)
 
     def _find_stats(self, model: ServedModel) -> EngineStats:
-        """The counters of a model, which persist while it is unloaded."""
+        """Return the counters of a model, which persist while it is unloaded."""
         return self._stats_by_model.setdefault(model.name, EngineStats())
 
     def __iter__(self) -> Iterator[tuple[ServedModel, Sequence[EngineStats]]]:
-        """Every model with the current counters of its cores."""
+        """Yield every model with the current counters of its engine's cores."""
         for model in self._models:
             if model.stats_source is not None:
                 cores, n_held = model.stats_source.stats(), model.queue.n_held
@@ -63,9 +63,7 @@ class ModelMetrics:
 
 
 class RequestMetrics:
-    """The metrics of one prompt's response: a context manager around its batches, whose exit determines the
-    outcome.
-    """
+    """The metrics of one prompt's response, a context manager around its batches. Its exit records the outcome."""
 
     __slots__ = (
         "_arrival_time",
@@ -88,13 +86,13 @@ class RequestMetrics:
 
     @property
     def prefill_seconds(self) -> float:
-        """From the start in the engine to the first token, or until now."""
+        """Seconds from the start in the engine to the first token, or until now if there is none yet."""
         end = self._clock() if self._first_token_time is None else self._first_token_time
         return end - self._start_time
 
     @property
     def decode_seconds(self) -> float:
-        """From the first token to the last so far."""
+        """Seconds from the first token to the latest one."""
         return 0.0 if self._first_token_time is None else self._last_token_time - self._first_token_time
 
     def observe_batch(self, events: list[Event]) -> None:
@@ -138,7 +136,7 @@ class RequestMetrics:
 
     def __exit__(self, kind: type[BaseException] | None, _: BaseException | None, __: TracebackType | None) -> None:
         stats, now = self._stats, self._clock()
-        # Only where an exception ends the request; finished choices have been recorded already.
+        # Only if an exception ended the request; finished choices have already been recorded.
         if kind is not None and self._open_choices:
             is_aborted = issubclass(kind, GeneratorExit | asyncio.CancelledError)
             stats.record_finish(FinishReason.ABORT if is_aborted else None)
@@ -154,7 +152,7 @@ class RequestMetrics:
 
 
 async def measure(batches: AsyncGenerator[list[Event]], metrics: RequestMetrics) -> AsyncGenerator[list[Event]]:
-    """Yield the same batches and count them. Closing it closes them."""
+    """Yield the same batches and count them. Closing this generator closes `batches`."""
     observe = metrics.observe_batch
     with metrics:
         async with aclosing(batches):
@@ -164,7 +162,10 @@ async def measure(batches: AsyncGenerator[list[Event]], metrics: RequestMetrics)
 
 
 async def add_timings(batches: AsyncGenerator[list[Event]], clock: Clock) -> AsyncGenerator[list[Event]]:
-    """Yield the same batches; of an answer with one choice, `Finished` gets its timings. Closing it closes them."""
+    """Yield the same batches, with timings in the `Finished` of a response with one choice.
+
+    Closing this generator closes `batches`.
+    """
     admitted_at = started_at = clock()
     first_token_at: float | None = None
     last_token_at, choices = admitted_at, 1

@@ -48,10 +48,10 @@ POLL_INTERVAL = 0.25
 class Models:
     """The served models, in listing order; the first is the default.
 
-    served: a ServedModel is loaded from `start` to `stop`, a ModelSpec on demand.
-    memory: bytes that all models on demand together may take; None is no limit.
+    served: the models. A ServedModel is loaded from `start` to `stop`, a ModelSpec on demand.
+    memory: maximum bytes of all models on demand together; None means no limit.
 
-    Names may contain `*` and `?`: such an alias matches names by pattern.
+    An alias may be a pattern with `*` and `?`, which matches several names.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class Models:
         self._memory, self._sleep, self._clock = memory, sleep, clock
         self._watchers: set[asyncio.Event] = set()
         self._set_slots(tuple(ModelSlot(spec, clock) for spec in served))
-        # One load or unload at a time: what fits into memory is decided from what is there.
+        # One load or unload at a time, since whether a model fits into memory depends on the loaded models.
         self._load_lock = asyncio.Lock()
         self._loads: dict[ModelSlot, asyncio.Task[None]] = {}
         self._closed = asyncio.Event()
@@ -85,13 +85,14 @@ class Models:
             slot.on_change = self._notify_watchers
         names = [(name, slot) for slot in slots for name in (slot.name, *slot.aliases)]
         self._patterns = [(name, slot) for name, slot in names if is_name_pattern(name)]
-        # Reversed, so that of two models with one alias the first of the list is found.
+        # Reversed, so that the first of several models with the same alias is found.
         self._by_name = {name: slot for name, slot in reversed(names) if not is_name_pattern(name)}
 
     def replace_models(self, served: Sequence[ModelSlot | ModelSpec]) -> None:
-        """Serve these models from now on, while running: slots that are served already, and new specs.
+        """Replace the served models while the server runs.
 
-        A slot that is not among them gets no new requests, and is unloaded when its last request has ended.
+        served: slots that continue to be served, and specs of new models. Any other slot gets no new requests, and is
+        unloaded when its last request has ended.
         """
         slots = tuple(item if isinstance(item, ModelSlot) else ModelSlot(item, self._clock) for item in served)
         if not slots:
@@ -107,23 +108,23 @@ class Models:
             if slot not in slots:
                 self._poll_tasks.pop(slot).cancel()
                 task = self._retiring[slot] = asyncio.create_task(self._retire(slot))
-                # Requests that run on it end normally: it is unloaded behind them, in a task of its own.
+                # Running requests end normally: a separate task waits for them and then unloads the model.
                 task.add_done_callback(lambda _, slot=slot: self._retiring.pop(slot))
 
     async def _retire(self, slot: ModelSlot) -> None:
-        """Unload a slot that is not served any more, when its requests have ended."""
+        """Unload a slot that is no longer served, after its requests have ended."""
         load_task = self._loads.get(slot)
         if load_task is not None:
-            # Does not raise: a load that has failed leaves nothing to unload.
+            # `wait` does not raise the load's error: a failed load leaves nothing to unload.
             await asyncio.wait([load_task])
-        # Polled: a slot has no event for "no generation runs", and a model that is retired is in no hurry.
+        # Polled, as a slot has no event for "no generation runs" and the unload is not urgent.
         while slot.is_busy or (slot.model is not None and slot.model.progress.running):
             await self._sleep(POLL_INTERVAL)
         await slot.retire()
 
     def restrict(self, permitted: tuple[str, ...]) -> Models:
-        """A view in which only models with these names, aliases or adapters exist; names may be patterns."""
-        # A shallow copy shares loads, locks and slots: a model that one key has loaded is loaded for all.
+        """Return a view in which only models with these names, aliases or adapters exist; names may be patterns."""
+        # A shallow copy shares loads, locks and slots: a model that one API key has loaded is loaded for all.
         view = copy.copy(self)
         view._permitted = permitted
         view._slots = tuple(slot for slot in self._slots if view._is_permitted(slot.name, *slot.aliases))
@@ -143,19 +144,19 @@ class Models:
 
     @property
     def is_closed(self) -> bool:
-        """Whether new requests are rejected, since the process shuts down. Views of these models share it."""
+        """Whether new requests are rejected because the process shuts down. Views share this state."""
         return self._closed.is_set()
 
     @property
     def default(self) -> str | None:
-        """The model of a request that names none; None where several are served."""
+        """The model for requests that name none; None if several are served."""
         return self._slots[0].name if len(self._slots) == 1 else None
 
     def find_slot(self, name: str) -> ModelSlot:
         """Find a model by name, alias or adapter. Raises ModelNotFound."""
         slot = self._by_name.get(name)
         for other in self._slots if slot is None else ():
-            # The adapters that are loaded, or will be with the model.
+            # The loaded adapters, or those that will be loaded with the model.
             if other.model is not None:
                 adapters = () if other.model.adapters is None else (adapter.name for adapter in other.model.adapters)
             else:
@@ -166,7 +167,7 @@ class Models:
         if slot is None:
             slot = next((slot for pattern, slot in self._patterns if fnmatchcase(name, pattern)), None)
         if slot is not None and self._permitted and not self._is_permitted(name, slot.name, *slot.aliases):
-            slot = None  # As if it were not served: what a key may not use it need not know.
+            slot = None  # The error must not reveal models that the API key may not use.
         if slot is None:
             short_name = name if len(name) <= 100 else name[:100] + "..."
             raise ModelNotFound(
@@ -177,7 +178,7 @@ class Models:
         return slot
 
     def find_loaded(self, name: str) -> ServedModel:
-        """Return a loaded model. Raises ModelNotFound, or Overloaded where it is not loaded now."""
+        """Return a loaded model. Raises ModelNotFound, or Overloaded if it is not loaded now."""
         return self.find_slot(name).acquire_model()
 
     async def load_and_find(self, name: str) -> ServedModel:
@@ -195,7 +196,7 @@ class Models:
         return slot.acquire_model()
 
     def begin_load(self, slot: ModelSlot) -> asyncio.Task[None]:
-        """Load a model in the background, unless that has begun already."""
+        """Load a model in the background, unless that has already begun. Return the task."""
         load_task = self._loads.get(slot)
         if load_task is None:
             load_task = asyncio.create_task(self._load_slot(slot))
@@ -206,14 +207,14 @@ class Models:
 
     async def unload(self, slot: ModelSlot) -> None:
         """Unload a model on demand: at once if it is idle, else when its last request has finished."""
-        # Idle for 0 seconds has always passed, so a model in use is unloaded by the poll that finds it idle.
+        # An idle time of 0 seconds has always passed, so a model in use is unloaded by the poll that finds it idle.
         slot.keep_for(0)
         async with self._load_lock:
             if slot.has_expired:
                 await slot.drain_and_unload()
 
     async def load_adapter(self, base: ServedModel, adapter: Adapter, *, replace: bool = False) -> None:
-        """Load an adapter. Raises RequestError where the name is in use, or the engine does not accept the adapter."""
+        """Load an adapter. Raises RequestError if the name is in use, or the engine does not accept the adapter."""
         if base.adapters is None:
             raise RequestError("This model's engine does not support adapters.", param="base_model_name")
         if adapter.name in self._by_name:
@@ -221,7 +222,13 @@ class Models:
         await base.adapters.load(adapter, replace=replace)
 
     async def unload_adapter(self, name: str) -> None:
-        """Unload an adapter. Raises NotFound."""
+        """Unload an adapter.
+
+        Raises:
+            ModelNotFound: the name is unknown.
+            Overloaded: the adapter's model is not loaded.
+            RequestError: the name is not an adapter's.
+        """
         self.find_loaded(name)
         for model in self:
             if model.adapters is not None and name in model.adapters:
@@ -242,12 +249,12 @@ class Models:
         self._poll_tasks = {slot: asyncio.create_task(self._poll_forever(slot)) for slot in self._slots}
 
     def close(self) -> None:
-        """Reject new requests for good; loaded models finish theirs."""
+        """Reject all new requests from now on; running requests finish."""
         self._closed.set()
         self._notify_watchers()
 
     async def watch(self, interval: float) -> AsyncGenerator[None]:
-        """Yield at once, after changes of the models' states, and every `interval` seconds, until this is closed."""
+        """Yield at once, after each change of a model's state, and every `interval` seconds, until `close`."""
         has_changed = asyncio.Event()
         self._watchers.add(has_changed)
         try:
@@ -324,13 +331,13 @@ class Models:
                     raise EngineError(
                         f"The model `{slot.name}` needs more memory than --model-memory-limit allows for all."
                     )
-                # Idle models first, whenever they were used: waiting for a busy one can take as long as its longest
-                # answer.
+                # Idle models first, however recently used: waiting for a busy one can take as long as its longest
+                # response.
                 await min(candidates, key=lambda other: (other.is_busy, other.last_used)).drain_and_unload()
             await slot.load()
 
     def _finish_load(self, slot: ModelSlot, task: asyncio.Task[None]) -> None:
-        """Retrieve the task's exception, also where no request waits for it any more."""
+        """Remove a finished load. The task's exception is retrieved even if no request waits for it any more."""
         del self._loads[slot]
         slot.is_loading = False
         error = None if task.cancelled() else task.exception()

@@ -1,4 +1,4 @@
-"""Builds a job from a request: the prompt's ids, the limits, the sampling, the grammar and the parsers."""
+"""Preparation of a request: builds a job with the prompt's ids, limits, sampling, grammar and parsers."""
 
 from __future__ import annotations
 
@@ -70,7 +70,8 @@ class TokenJob(msgspec.Struct, frozen=True):
 class EventJob(msgspec.Struct, frozen=True):
     """One prompt for an engine of events.
 
-    parses_reasoning: a parser of ours separates reasoning from the text.
+    request: the request, unrendered.
+    parses_reasoning: one of our parsers separates reasoning from the text.
     build_choice: builds the pipeline of a choice.
     """
 
@@ -89,7 +90,7 @@ async def prepare_job(
 ) -> tuple[Job, list[str]]:
     """Return the job, and warnings for the client. Nothing has reached the engine yet.
 
-    index: of this prompt within its call.
+    index: index of this prompt within its call.
 
     Raises:
         RequestError: the request cannot be served.
@@ -104,10 +105,10 @@ async def prepare_job(
         warnings += foreign
     if isinstance(backend, TokenBackend):
         check_text_length(request, model.max_model_len, backend.tokenizer.longest_token)
-    # Only now: a request that is certain to be rejected must not take a turn from others.
+    # Paced only now: a request that is certain to be rejected must not delay others.
     if terms.begin_start is not None and (waiter := terms.begin_start()) is not None:
         await waiter
-    # Before rendering, which is most of the cost of a request: under overload a rejection must be cheap.
+    # Checked before rendering, the most expensive step of a request: under overload a rejection must be cheap.
     model.queue.check_capacity(terms.queue_share)
     if isinstance(backend, EventBackend):
         if not model.capabilities.native_tools:
@@ -125,12 +126,13 @@ async def prepare_job(
 def _select_tool_format(
     model: ServedModel, request: GenerateRequest, warnings: list[str], *, can_enforce: bool = True
 ) -> ToolFormat | None:
-    """The format of this answer's tool calls.
+    """Select the format of this response's tool calls.
 
-    A model whose chat template gives no format away can still be held to a call that the request demands, in a default
-    format; vLLM enforces `required` and named tools the same way. What is not demanded cannot be told from text.
+    If the model's format is unknown, a call that the request demands is enforced in a default format; vLLM enforces
+    `required` and named tools the same way. A call that is not demanded could not be distinguished from text.
 
-    Raises Unsupported where a call is demanded and nothing can enforce it.
+    Raises:
+        Unsupported: a call is demanded and nothing can enforce it.
     """
     if model.tools is not None or not find_callable_tools(request):
         return model.tools
@@ -160,7 +162,7 @@ def _build_event_job(model: ServedModel, engine: Engine, request: GenerateReques
         return ChoicePipeline(parser, None if "stop" in capabilities.parameters else _build_stop_stage(request, choice))
 
     ticket = build_ticket(model, request, terms, estimate_prompt_tokens(request))
-    # The owner's salt, which does not identify the owner, so that owners never share a prefix cache.
+    # The owner's salt, hashed so that it does not identify the owner: owners never share a prefix cache.
     if terms.cache_salt and "cache_salt" in capabilities.parameters:
         salt = hashlib.sha256(f"{terms.cache_salt}\n{request.cache_salt}".encode("utf-8", "surrogatepass")).hexdigest()
         request = msgspec.structs.replace(request, cache_salt=salt)
@@ -176,7 +178,7 @@ def build_ticket(model: ServedModel, request: GenerateRequest, terms: CallTerms,
 
 
 def _find_stops(request: GenerateRequest) -> tuple[str, ...]:
-    """The stop strings of the request; none for structured output, so that JSON is never cut."""
+    """Return the request's stop strings; none for structured output, as they could truncate the JSON."""
     return () if isinstance(request.constraint, JsonObject | JsonSchema) else request.limits.stop
 
 
@@ -246,7 +248,10 @@ class _TokenPreparation(msgspec.Struct, frozen=True):
         )
 
     def _limit_max_tokens(self, prompt: int) -> int:
-        """The maximum number of tokens to generate. Raises ContextTooLong if not even one fits."""
+        """Return the maximum number of tokens to generate. Raises ContextTooLong if not even one fits.
+
+        prompt: number of tokens of the prompt.
+        """
         limit, requested = self.model.max_model_len, self.request.limits.max_tokens
         available = limit - prompt
         if available < (0 if requested == 0 else 1):
@@ -283,10 +288,10 @@ class _TokenPreparation(msgspec.Struct, frozen=True):
         first = TokenRequest(
             id=f"{self.terms.answer_id}-{self.index}-0",
             prompt=encoded.ids,
-            # Engines cannot generate nothing: the sequence is aborted when the prompt is in the cache.
+            # Engines cannot generate zero tokens: the sequence is aborted when the prompt is in the cache.
             max_tokens=max(1, max_tokens),
             sampling=build_sampling(self.model, self.backend, request),
-            # The context may have reduced `max_tokens` below it; an engine would never end such a sequence.
+            # The context may have reduced `max_tokens` below `min_tokens`; an engine would never end such a sequence.
             min_tokens=min(limits.min_tokens, max_tokens),
             stop_token_ids=stop_token_ids,
             logprobs=logprobs,
@@ -297,7 +302,8 @@ class _TokenPreparation(msgspec.Struct, frozen=True):
             closes_at_limit=closes_at_limit,
             reasoning_budget=build_reasoning_budget(self.model, self.backend, request, encoded.prompt_tail),
             priority=request.priority,
-            # A line break, which no owner's id contains, so that two pairs cannot join to the same text.
+            # The separator is a line break, which no owner's salt contains, so two different pairs never join to the
+            # same text.
             cache_salt=f"{self.terms.cache_salt}\n{request.cache_salt}",
             extras=self._select_extras(),
             origin=request,
@@ -328,7 +334,7 @@ class _TokenPreparation(msgspec.Struct, frozen=True):
         return closes and "close_at_limit" in self.model.capabilities.parameters
 
     def _select_extras(self) -> Extras:
-        """The extras that the engine supports; `check_request` has warned about the others."""
+        """Return the extras that the engine supports; `check_request` has warned about the others."""
         extras = self.request.extras
         names = extras.list_set_fields()
         if not names:

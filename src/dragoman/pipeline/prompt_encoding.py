@@ -1,7 +1,7 @@
-"""Encodes prompts: renders and tokenises them, and shortens conversations where the request allows it.
+"""Encoding of prompts: renders and tokenizes them, and shortens conversations if the request allows it.
 
-Large prompts are encoded in a thread, so that the event loop stays responsive. Below that: the recent prompts of each
-owner, to which a new one is compared.
+Large prompts are encoded in a thread, so that the event loop stays responsive. The module also has a cache of each
+owner's recent prompts, to which a new prompt is compared.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ from .admission import CallTerms, iterate_parts
 from .models import TokenBackend
 
 REUSED_IDS = "prompt_token_ids"
-"""vLLM's field of `kv_transfer_params`."""
+"""The field of `kv_transfer_params` in which vLLM sends the prompt's token ids."""
 
-# A template needs the places of images only; their data never passes through it.
+# A template needs only the positions of images; their data never passes through it.
 _EMPTY_IMAGE = Image(InlineMedia(b""))
 MAX_INLINE_CHARS = 4096
-"""Longest prompt, in characters, that is encoded on the event loop: for these a thread switch costs more."""
+"""Maximum characters of a prompt that is encoded on the event loop; for so few a thread switch costs more."""
 
 
 class EncodedPrompt(msgspec.Struct, frozen=True):
@@ -53,7 +53,7 @@ class EncodedPrompt(msgspec.Struct, frozen=True):
     prompt_tail: see ParseContext.
     ignored_options: template options of the request that the template does not read.
     n_dropped: number of messages left out, see `build_fitting_prompt`.
-    images: in order, preprocessed but not yet placed.
+    images: the images in order, preprocessed but not yet located in the ids.
     applied_edits: see `build_edited_prompt`.
     """
 
@@ -84,14 +84,14 @@ async def encode_prompt(backend: TokenBackend, request: GenerateRequest, terms: 
     reused_ids = read_reused_ids(request)
     rendered, images = await render_conversation(backend, prompt, terms)
     if reused_ids is not None:
-        # Only parsers need what was rendered: whether it opens a thought.
+        # Only the parsers need the rendered text, to know whether it opens reasoning.
         check_ids(reused_ids, backend.tokenizer.vocab_size, f"kv_transfer_params.{REUSED_IDS}")
         text = backend.tokenizer.decode(reused_ids)
         return EncodedPrompt(reused_ids, text, rendered.tail, rendered.ignored_options)
     ids = add_special_tokens(backend, rendered.ids) if request.add_special_tokens else rendered.ids
     if prompt.preceding_ids:
         check_ids(prompt.preceding_ids, backend.tokenizer.vocab_size, "context")
-        # The tokens that begin a text are not repeated after an earlier prompt.
+        # The tokens that begin a text, such as BOS, are not repeated after an earlier prompt.
         beginning = backend.tokenizer.wrapping.prefix
         size = len(beginning)
         repeats_beginning = prompt.preceding_ids[:size] == beginning == ids[:size]
@@ -100,9 +100,10 @@ async def encode_prompt(backend: TokenBackend, request: GenerateRequest, terms: 
 
 
 def read_reused_ids(request: GenerateRequest) -> tuple[int, ...] | None:
-    """The ids of this conversation that a router forwards from the prefill stage of a disaggregated pair, if any.
+    """Return this conversation's ids that a router forwards from the prefill server of a disaggregated pair, if any.
 
-    As in vLLM 0.33 (`renderers/online_renderer.py`) a conversation with media is rendered instead. Raises RequestError.
+    As in vLLM 0.33 (`renderers/online_renderer.py`), a conversation with media is rendered instead. Raises RequestError
+    if the field is not a non-empty list of ids.
     """
     prompt, text = request.prompt, request.extras.kv_transfer_params
     if text is None or REUSED_IDS not in text or not isinstance(prompt, Conversation):
@@ -122,7 +123,7 @@ def read_reused_ids(request: GenerateRequest) -> tuple[int, ...] | None:
 
 
 def strip_reused_ids(transfer: str) -> str:
-    """The `kv_transfer_params` for the engine, as JSON text without the ids of the prompt."""
+    """Return the `kv_transfer_params` for the engine: JSON text without the prompt's ids."""
     if REUSED_IDS not in transfer:
         return transfer
     fields = _decode_transfer(transfer)
@@ -141,7 +142,7 @@ def add_special_tokens(backend: TokenBackend, ids: tuple[int, ...]) -> tuple[int
 
 
 async def encode_text(backend: TokenBackend, text: str, *, add_special_tokens: bool) -> list[int]:
-    """The ids of a raw prompt. Its author is the client, who may write control tokens in it."""
+    """Encode a raw prompt, in which the client may write control tokens."""
     encode_ids = backend.tokenizer.encode
 
     def work() -> list[int]:
@@ -159,7 +160,7 @@ async def render_conversation(
         RequestError: the template rejects the conversation, or an image cannot be decoded.
         Unsupported: there is no template.
     """
-    # As in OpenAI's API: with `none` the model does not see the tools, instead of being told not to use them.
+    # As in OpenAI's API, with `none` the model does not see the tools.
     visible_tools = () if conversation.tool_choice.mode == "none" else None
     vision, images = backend.vision, list[bytes]()
     if vision is not None:
@@ -209,7 +210,7 @@ def _prepare_images(
 
 
 def _apply_effort(renderer: Renderer, conversation: Conversation) -> Conversation:
-    """Enable thinking for any effort where the template has a switch but no levels."""
+    """Map the reasoning effort to the template's thinking switch, if it has a switch but no effort levels."""
     reasoning, features = conversation.reasoning, renderer.template.features
     if reasoning.effort is None or features.supports_reasoning_effort or not features.supports_thinking:
         return conversation
@@ -235,7 +236,7 @@ def _estimate_size(conversation: Conversation) -> int:
 
 
 def truncate_prompt(encoded: EncodedPrompt, request: GenerateRequest, limit: int) -> EncodedPrompt:
-    """Keep only the last tokens: as many as the request sets, or with -1 as many as leave room for the answer."""
+    """Keep only the last tokens: as many as the request sets, or with -1 as many as leave room for the response."""
     max_ids = request.limits.truncate_prompt
     if max_ids is None:
         return encoded
@@ -288,7 +289,7 @@ def _replace_image(part: Part, image_data: list[bytes], replacement: Image | Tex
 
 
 # Shortening: drops the oldest turns of a conversation that exceeds the model's context, and clears old tool results and
-# reasoning. Counts what is dropped and the tokens saved.
+# reasoning.
 
 PLACEHOLDER = Text("[old tool result cleared]")
 
@@ -332,7 +333,7 @@ async def build_edited_prompt(
 
 
 def _find_result_ids(messages: Sequence[Message]) -> list[str]:
-    """Ids of the calls that have a result, in the order of the results."""
+    """Return the ids of the calls that have a result, in the order of the results."""
     parts = (part for message in messages for part in message.parts)
     return list(dict.fromkeys(part.call_id for part in parts if isinstance(part, ToolResult)))
 
@@ -349,7 +350,7 @@ def _clear_results(edit: ClearToolResults, messages: Sequence[Message]) -> tuple
             case ToolResult(call_id) if call_id in cleared_ids:
                 return msgspec.structs.replace(part, content=(PLACEHOLDER,))
             case ToolCall(id, name) if id in cleared_ids and (edit.inputs is None or name in edit.inputs):
-                # The tokens are those of the old arguments, and the call is now rendered from its text.
+                # The sampled tokens contain the old arguments, so the call is now rendered from its text.
                 return msgspec.structs.replace(part, arguments="" if part.custom else "{}", tokens=())
             case _:
                 return part
@@ -381,22 +382,23 @@ def _clear_reasoning(edit: ClearReasoning, messages: Sequence[Message]) -> tuple
 
 
 def _replace_parts(message: Message, parts: Sequence[Part]) -> Message:
-    """An empty message stays as an empty text: without it the roles would no longer alternate."""
+    """Replace a message's parts. Without parts it gets an empty text, so that roles still alternate."""
     return msgspec.structs.replace(message, parts=tuple(parts) or (Text(""),))
 
 
 RESERVED_FRACTION = 8
-"""One token in this many of the context is left free when turns are dropped: otherwise the next request would have to
-drop again, and the prefix cache would never be hit.
+"""Divisor of the context: when turns are dropped, this part of it is left free. Otherwise the next request would have
+to drop turns again, and the prefix cache would never be hit.
 """
 
 
 async def build_fitting_prompt(
     backend: TokenBackend, request: GenerateRequest, terms: CallTerms, limit: int
 ) -> EncodedPrompt:
-    """Return the prompt; where it does not fit and the request allows it, the prompt of fewer messages.
+    """Return the prompt; if it does not fit and the request allows it, the prompt of fewer messages.
 
-    The result may still not fit, if dropping everything droppable is not enough. Raises what `encode_prompt` raises.
+    The result may still not fit, if dropping all turns that may be dropped is not enough. Raises what `encode_prompt`
+    raises.
     """
     prompt = request.prompt
     if not isinstance(prompt, Conversation) or not (prompt.edits or prompt.drop_oldest):
@@ -411,7 +413,7 @@ async def build_fitting_prompt(
     prompt_limit = limit - max(1, min(limit // RESERVED_FRACTION if max_tokens is None else max_tokens, limit // 2))
     turns = find_droppable_turns(prompt.messages)
 
-    async def without(count: int) -> EncodedPrompt:
+    async def encode_without(count: int) -> EncodedPrompt:
         dropped = {index for turn in turns[:count] for index in turn}
         messages = tuple(message for index, message in enumerate(prompt.messages) if index not in dropped)
         shorter_prompt = await encode_prompt(
@@ -423,11 +425,11 @@ async def build_fitting_prompt(
     low, high = 1, len(turns)
     while low < high:
         middle = (low + high) // 2
-        if len((await without(middle)).ids) <= prompt_limit:
+        if len((await encode_without(middle)).ids) <= prompt_limit:
             high = middle
         else:
             low = middle + 1
-    return await without(high) if turns else encoded
+    return await encode_without(high) if turns else encoded
 
 
 def build_dropped_warning(dropped: int, limit: int) -> str:
@@ -437,8 +439,8 @@ def build_dropped_warning(dropped: int, limit: int) -> str:
 def find_droppable_turns(messages: Sequence[Message]) -> list[list[int]]:
     """Indices of the messages of each turn, in the order in which they may be dropped.
 
-    A user message and everything up to the next one form a turn; after the last user message, which stays, calls form a
-    turn with their results. System messages and the last turn stay.
+    A user message and everything up to the next user message form a turn. After the last user message, each message
+    with calls forms a turn with its results. System messages, the last user message and the last turn stay.
     """
     last_question = max((index for index, message in enumerate(messages) if message.role is Role.USER), default=-1)
     turns: list[list[int]] = []
@@ -447,7 +449,7 @@ def find_droppable_turns(messages: Sequence[Message]) -> list[list[int]]:
         if message.role in (Role.SYSTEM, Role.DEVELOPER):
             continue
         turn = turns[-1] if turns and index < last_question and message.role is not Role.USER else None
-        # A result without its call, or the reverse, is an error for most templates, so both leave together.
+        # A result without its call, or the reverse, is an error for most templates, so both are dropped together.
         for part in message.parts:
             if isinstance(part, ToolResult):
                 turn = turn_of_call.get(part.call_id, turn)
@@ -460,7 +462,7 @@ def find_droppable_turns(messages: Sequence[Message]) -> list[list[int]]:
     return [turn for turn in turns if last_question not in turn and last_index not in turn]
 
 
-# The recent prompts of each owner, for comparison with a new one. Bounded and in memory only.
+# Recent prompts of each owner, for comparison with a new one. Bounded, and in memory only.
 
 Prompt = tuple[int, ...]
 
@@ -468,9 +470,9 @@ Prompt = tuple[int, ...]
 class RecentPrompts:
     """An LRU cache of prompts.
 
-    max_owners: owners whose prompts are cached; the least recently active one is evicted.
-    max_prompts: prompts per owner and model.
-    max_tokens: longest prompt that is cached, in tokens.
+    max_owners: maximum pairs of owner and model; the least recently active one is evicted.
+    max_prompts: maximum prompts per owner and model.
+    max_tokens: length of the longest prompt that is cached, in tokens.
     """
 
     def __init__(self, max_owners: int = 64, max_prompts: int = 8, max_tokens: int = 131_072) -> None:
@@ -487,19 +489,20 @@ class RecentPrompts:
             self._prompts.popitem(last=False)
 
     def find_closest(self, owner: str, model: str, prompt: Prompt) -> Prompt | None:
-        """This owner's prompt with the longest common prefix; the latest of equals."""
+        """Return this owner's prompt with the longest common prefix; the latest of equally long ones."""
         candidates: Iterable[Prompt] = reversed(self._prompts.get((owner, model), ()))
         return max(candidates, key=lambda candidate: count_common_prefix(candidate, prompt), default=None)
 
 
 def count_common_prefix(first: Prompt, second: Prompt) -> int:
-    """Length of the common prefix. Binary search over slices: comparing slices runs in C, unlike a loop over
-    tokens.
+    """Return the length of the common prefix.
+
+    This is a binary search over slices, whose comparison runs in C, unlike a loop over tokens.
     """
     low, high = 0, min(len(first), len(second))
     while low < high:
         middle = (low + high + 1) // 2
-        # From `low` on, as the rest is known to be equal: all slices together are no longer than the prompt.
+        # Slices begin at `low`, as all before is known to be equal; together they are no longer than the prompt.
         if first[low:middle] == second[low:middle]:
             low = middle
         else:

@@ -1,9 +1,10 @@
 """Runs one prompt on an engine, of tokens or of events, and yields batches of canonical events.
 
-The same steps have two drivers. The consumer of `stream_batches` is resumed for a batch; or, while it waits there and
-has attached a receiver that is ready, the receiver gets the batch in the iteration after the engine's step. The second
-costs neither a future nor a resumed coroutine. A failure wakes the consumer instead, and so does whatever comes while
-the receiver is not ready: that of a stream is not until the headers have been sent. The end wakes the consumer as well.
+Batches are delivered in one of two ways. By default, the consumer of `stream_batches` is resumed for each batch. If it
+has attached a receiver that is ready, the receiver is called with the batch instead, in the event loop's iteration
+after the engine's step; this costs neither a future nor a resumed coroutine. The consumer is still woken by a failure,
+by the end, and by any batch that arrives while the receiver is not ready. The receiver of a stream is not ready until
+the headers have been sent.
 """
 
 from __future__ import annotations
@@ -39,11 +40,11 @@ from .request_queue import QueuedRequest
 log = logging.getLogger(__name__)
 
 _DIRECT_OUTPUTS: frozenset[type[TokenOutput]] = frozenset({Scheduled, Sampled, Ended})
-"""The outputs that a receiver may get, where they are the last of a delivery."""
+"""The types of the last output in a delivery for which a receiver may be called."""
 
 
 class BatchReceiver(Protocol):
-    """The consumer of a run's batches, where it need not be resumed for each."""
+    """Consumer of a run's batches that is called directly, instead of being resumed for each batch."""
 
     @property
     def is_ready(self) -> bool:
@@ -58,7 +59,7 @@ class TokenRun:
 
     `stream_batches` may be called once; closing its generator aborts every sequence.
 
-    Parts of the job are released as soon as they are not needed: many runs wait for tokens at the same time.
+    Parts of the job are released as soon as they are no longer needed, since many runs wait for tokens at once.
     """
 
     __slots__ = (
@@ -99,7 +100,7 @@ class TokenRun:
         self._prompt_tokens = len(job.prompt)
         self._queue: OutputQueue[TokenOutput] = OutputQueue()
         self._choices = tuple([_Choice(job, number) for number in range(len(job.requests))])
-        # By sequence id, where there are several sequences.
+        # By sequence id; None if there is only one sequence.
         self._choices_by_id = {choice.id: choice for choice in self._choices} if len(self._choices) > 1 else None
         self._failure: DragomanError | None = None
         self._has_started = self._queue_was_full = False
@@ -138,24 +139,24 @@ class TokenRun:
                 try:
                     self._engine.abort(choice.id)
                 except BaseException:
-                    # Does not block, so it cannot be cancelled by us. The response has already ended.
+                    # `abort` does not block, so this cannot be our own cancellation. The response has already ended.
                     log.exception("an engine failed to abort %s", choice.id)
             progress.end(self._fail)
             place.leave(sum([choice.n_sampled for choice in self._choices]))
-            # After `leave`, which ends the fast rejections that this begins.
+            # Called after `leave`, which would end the fast rejections that `mark_full` begins.
             if self._queue_was_full:
                 self._ticket.queue.mark_full()
 
     def attach(self, receiver: BatchReceiver) -> None:
         """Deliver batches to `receiver` while the consumer of `stream_batches` waits.
 
-        It must be that consumer: there may be nothing between the two that holds batches back.
+        The receiver must be that consumer, with nothing between the two that buffers batches.
         """
         self._receiver = receiver
         self._queue.receive_directly(self._rounds, self._deliver_directly)
 
     def add_observer(self, observe: Callable[[list[Event]], None]) -> None:
-        """Add what sees the batches between the run and its consumer: it would miss those that a receiver gets."""
+        """Call `observe` with each batch that a receiver gets, as generators between run and consumer do not see it."""
         self._observers += (observe,)
 
     def _deliver_directly(self) -> None:
@@ -176,7 +177,7 @@ class TokenRun:
                 for observe in self._observers:
                     observe(batch)
                 receiver.receive(batch)
-        # It belongs to this response, not to the engine's step.
+        # The error concerns this response only, and must not fail the engine's step.
         except Exception as error:
             self._direct_failure = error
         if not self._n_unfinished or self._failure is not None or self._direct_failure is not None:
@@ -187,7 +188,7 @@ class TokenRun:
         self._queue.put(Failed(self._choices[0].id, error.message))
 
     def _submit_all(self) -> None:
-        """Submit all sequences. Raises what the engine rejects them with."""
+        """Submit all sequences. Raises the engine's error if it rejects one."""
         job, deliver = self._job, self._queue.put
         assert job is not None
         try:
@@ -220,7 +221,7 @@ class TokenRun:
                     *(event for pending_output in pending for event in self._handle_output(pending_output)),
                 ]
             case Failed(_, message, is_cut):
-                # Pending output is sent before the error, also where both arrived together.
+                # Pending output is sent before the error, even if both arrived together.
                 self._failure = ConnectionDropped(message) if is_cut else EngineError(message)
             case Rejected(_, error):
                 self._failure = error
@@ -231,7 +232,7 @@ class TokenRun:
                 # OpenAI's and vLLM's `stop_reason` is null for the end of the turn, and names only stops that the
                 # request set.
                 reason, stop = output.reason, None if output.stop in self._eos else output.stop
-                # The grammar was brought to an end because of the limit, so the answer is cut, although it is valid.
+                # The grammar was closed because of the token limit, so the response is truncated, although it is valid.
                 if reason is FinishReason.STOP and (choice.was_closed or output.was_closed):
                     reason, stop = FinishReason.LENGTH, None
                 if not choice.pipeline.has_finished:
@@ -268,7 +269,7 @@ class TokenRun:
         return events
 
     def _build_prompt_events(self, scores: Sequence[TokenLogprob | None] | None) -> list[Event]:
-        """The prompt's events, where the client requests them. Releases the job's prompt."""
+        """Build the prompt's events, if the client requests them. Releases the job's prompt."""
         job, self._job = self._job, None
         if job is None or not job.returns_prompt:
             return []
@@ -277,7 +278,7 @@ class TokenRun:
         return [PromptTokens(0, job.prompt_text, tuple(tokens))]
 
     def _finish_empty(self) -> list[Event]:
-        """End without generation: max_tokens is 0."""
+        """End all choices without generation, as max_tokens is 0."""
         events: list[Event] = []
         for choice in self._choices:
             self._engine.abort(choice.id)
@@ -294,7 +295,7 @@ class TokenRun:
             return self._finish_empty()
         choice.n_sampled += 1
         delta = choice.assembler.feed(token, score)
-        # The token ends in the middle of a character or of a possible control token: its text comes with a later one.
+        # The token completes no character, or is hidden: its text, if any, comes with a later token.
         if delta is None:
             return []
         events = pipeline.feed(delta)
@@ -343,7 +344,7 @@ class _Choice:
 
     @property
     def was_closed(self) -> bool:
-        """Whether the end of the answer was forced by its token limit."""
+        """Whether the response was forced to end by its token limit."""
         return self._closing is not None and self._closing.was_closed
 
     def record_weight_change(self, version: str) -> None:
@@ -351,7 +352,7 @@ class _Choice:
         self._weight_changes += ((version, self.n_sampled),)
 
     def build_weight_spans(self) -> tuple[WeightSpan, ...] | None:
-        """The weights versions that sampled the tokens; None where the engine does not report them."""
+        """Return the weights versions that sampled the tokens; None if the engine does not report them."""
         if not self._weight_changes:
             return None
         ends = [*(start for _, start in self._weight_changes[1:]), self.n_sampled]
@@ -364,8 +365,8 @@ class EventRun:
 
     `stream_batches` may be called once; closing its generator closes the engine's stream.
 
-    A third-party engine's stream is validated: an illegal one fails with ProtocolError instead of yielding a corrupt
-    response.
+    The stream is validated, as the engine may be third-party code: an invalid stream fails with ProtocolError instead
+    of yielding a corrupt response.
     """
 
     def __init__(self, job: EventJob, progress: Progress) -> None:
@@ -398,7 +399,7 @@ class EventRun:
             while not self._ended:
                 if self._failure is not None:
                     raise self._failure
-                # Set only while the engine is awaited: a cancellation at any other time would hit the consumer's own
+                # Set only while the engine is awaited: a cancellation at any other time would cancel the consumer's own
                 # work.
                 self._waiting_task = task
                 event: Event | None = None
@@ -434,21 +435,21 @@ class EventRun:
                 place.leave(self._completion_tokens or sum(choice.n_tokens for choice in self._choices))
 
     def attach(self, receiver: BatchReceiver) -> None:
-        """As `TokenRun.attach`."""
+        """See `TokenRun.attach`."""
         self._receiver = receiver
 
     def add_observer(self, observe: Callable[[list[Event]], None]) -> None:
-        """As `TokenRun.add_observer`."""
+        """See `TokenRun.add_observer`."""
         self._observers += (observe,)
 
     @property
     def is_ready(self) -> bool:
-        """As `EventReceiver.is_ready`."""
+        """See `EventReceiver.is_ready`."""
         receiver = self._receiver
         return receiver is not None and receiver.is_ready and self._failure is None and not self._ended
 
     def receive(self, events: list[Event]) -> None:
-        """As `EventReceiver.receive`: the hot path of engines that deliver directly."""
+        """See `EventReceiver.receive`. This is the hot path of engines that deliver directly."""
         receiver = self._receiver
         assert receiver is not None
         self._progress.events += 1
@@ -463,16 +464,16 @@ class EventRun:
                 for observe in self._observers:
                     observe(batch)
                 receiver.receive(batch)
-        # It belongs to this response, not to the connection that it came from.
+        # The error concerns this response only, and must not fail the connection that the events came from.
         except Exception as error:
             self._failure = self._failure or error
         if (self._ended or self._failure is not None) and self._waiting_task is not None:
             self._waiting_task.cancel()
 
     def _find_failure(self, error: BaseException, task: asyncio.Task[object] | None) -> BaseException | None:
-        """The exception to raise instead of one of the engine's stream; None where we have ended the response."""
-        # The cancellation is ours, but where another is pending as well, the consumer is being cancelled and that
-        # prevails.
+        """Return the exception to raise instead of one of the engine's stream; None if this run ended the response."""
+        # The cancellation is our own. If another one is pending as well, the consumer is being cancelled, which takes
+        # precedence.
         if (self._ended or self._failure is not None) and (task is None or not task.uncancel()):
             return self._failure
         if isinstance(error, StopAsyncIteration):
@@ -495,8 +496,9 @@ class EventRun:
         return events
 
     def _advance(self, event: Event | None) -> list[Event]:
-        """Handle an event. It ends the answer where the last choice has matched a stop string: there is no need to wait
-        for the engine's own end.
+        """Handle an event. The response ends when its last choice has matched a stop string.
+
+        There is no need to wait until the engine ends it.
         """
         if event is None:
             raise ProtocolError("the engine yielded None instead of an event")
@@ -515,7 +517,7 @@ class EventRun:
                 counts_tokens = any(choice.n_tokens for choice in self._choices) or not usage.completion
                 if self._was_stopped:
                     usage = self._build_usage()
-                # The engine's own counts; reasoning tokens are counted here where our parser separated the reasoning.
+                # The engine's counts are used, but reasoning tokens are counted here if our parser separates reasoning.
                 elif self._job.parses_reasoning or (usage.reasoning is None and counts_tokens):
                     n_reasoning = sum(choice.n_reasoning_tokens for choice in self._choices)
                     usage = msgspec.structs.replace(usage, reasoning=n_reasoning)

@@ -1,14 +1,15 @@
-"""The queue in front of a model's engine: bounds what waits, and shares the engine fairly between API keys.
+"""The queue in front of a model's engine: limits waiting requests, and shares the engine fairly between API keys.
 
-A queue without bounds holds hours of work and any amount of memory. A first-come-first-served queue is filled by one
-client that sends more than the engine can do, and all others are rejected. So each key has a queue of its own here:
+An unlimited queue holds hours of work and any amount of memory. A first-come-first-served queue is filled by one client
+that sends more than the engine can process, and all other clients are rejected. So each owner (an API key) has its own
+queue here:
 
-- Order: the key that has received the least service for its weight is next. Service is measured in tokens, as in
+- Order: the owner that has received the least service for its weight is next. Service is measured in tokens, as in
   "Fairness in Serving Large Language Models" (Sheng et al., OSDI 2024): prompt tokens, and generated tokens twice.
-- Reserve: an owner that has its share of a full engine already leaves the last places to the others. Without it these
+- Reserve: an owner that already has its share of a full engine leaves the last slots to the others. Otherwise these
   would wait until one of its requests ends, since a slot that a long generation holds cannot be taken back.
-- Bounds: a request that finds the queue full replaces the last request of the key with the most waiting requests (or
-  tokens) for its weight, if its own key has fewer; otherwise it is rejected.
+- Limits: a request that finds the queue full replaces the last request of the owner with the most waiting requests (or
+  tokens) for its weight, if its own owner has fewer; otherwise it is rejected.
 
 Requests without an owner share one queue in order of arrival.
 """
@@ -27,20 +28,20 @@ from ..core.errors import Overloaded, QueueFull
 DEFAULT_MAX_REQUESTS = 2048
 DEFAULT_MAX_TOKENS = 32 * 1024 * 1024
 FAST_REJECTIONS = 50
-"""Rejections after which one request is passed to the engine again."""
+"""Rejections while the engine's queue is full, after which one request is passed to the engine again."""
 MIN_WINDOW = 16
-"""Requests of owners that may wait in the engine's own first-come-first-served queue at first: each of them delays the
-next key's turn. One more for each that starts while others are held here, so that an engine that begins any number of
-requests in a step gets them; as few as this again where they do not start."""
+"""Initial number of owners' requests that may wait in the engine's own first-come-first-served queue. Each of them
+delays the next owner's turn. The number grows by one for each request that starts while others are held here, so that
+an engine that starts many requests per step receives them; it is reset when requests do not start."""
 SLOTS_PER_SUCCESSOR = 32
-"""Running requests of a full engine for each that waits in its queue, to take the place of one that ends."""
+"""Slots of a full engine per request that may wait in the engine's own queue, ready to replace one that ends."""
 SLOTS_PER_RESERVED = 16
-"""Requests that the engine can run for each place that is reserved for owners below their share. While one key alone
-fills the engine, the reserve is idle."""
+"""Slots of the engine per slot that is reserved for owners below their share. While one owner alone fills the engine,
+the reserve is idle."""
 RECENT_ARRIVALS = 1024
-"""An owner shares the engine with others until so many requests have arrived after its last one."""
+"""An owner counts for the shares of the engine until this many requests have arrived after its last one."""
 ENDS_OF_FULL_ENGINE = 16
-"""Requests that end while another waits in the engine's own queue: then what runs is all that the engine can run."""
+"""If this many requests end while another waits in the engine's own queue, the engine cannot run more than it runs."""
 COMPLETION_WEIGHT = 2
 """Service of one generated token, in prompt tokens."""
 
@@ -48,7 +49,7 @@ COMPLETION_WEIGHT = 2
 class QueueShare(Struct, frozen=True):
     """The share of an API key in an engine.
 
-    name: the key; empty where all requests share one queue.
+    name: the key; "" if all requests share one queue.
     weight: a key of weight 2 receives twice the service of one of weight 1 while both have requests waiting.
     """
 
@@ -68,10 +69,11 @@ class _State(Enum):
 
 
 class QueuedRequest:
-    """One request's place. Created by `RequestQueue.enqueue`; `leave` must follow, whatever happens.
+    """A request's place in the queue. Created by `RequestQueue.enqueue`; `leave` must always be called.
 
-    tokens: of the prompt.
-    n_ended: requests of the queue that had ended when this one was dispatched.
+    tokens: number of tokens of the prompt.
+    order: sort key among the owner's requests: (is_background, priority, arrival number).
+    n_ended: number of requests of the queue that had ended when this one was dispatched.
     """
 
     __slots__ = ("_queue", "_waiter", "n_ended", "order", "owner", "state", "tokens")
@@ -83,7 +85,7 @@ class QueuedRequest:
         self._waiter: asyncio.Future[None] | None = None
 
     async def wait_for_turn(self) -> None:
-        """Wait until the request may be passed to the engine. Raises QueueFull where another key took its place."""
+        """Wait until the request may be passed to the engine. Raises QueueFull if another key took its place."""
         if self.state is _State.WAITING:
             self._waiter = asyncio.get_running_loop().create_future()
             await self._waiter
@@ -91,15 +93,15 @@ class QueuedRequest:
             raise QueueFull("The request queue is full, and other keys have fewer requests in it; retry later.")
 
     def start(self) -> None:
-        """The engine has begun to work on the request."""
+        """Record that the engine has begun to work on the request."""
         self._queue.start(self)
 
     def leave(self, completion_tokens: int = 0) -> None:
-        """The request has ended, in whatever state."""
+        """Record that the request has ended, in any state."""
         self._queue.leave(self, completion_tokens)
 
     def wake(self) -> None:
-        """Its state has changed."""
+        """Wake `wait_for_turn` after a change of the state."""
         if self._waiter is not None and not self._waiter.done():  # A cancelled request's waiter is done.
             self._waiter.set_result(None)
 
@@ -107,10 +109,10 @@ class QueuedRequest:
 class _Owner:
     """One key: its waiting requests, and the service that it has received.
 
-    waiting: not dispatched, in the order of their turns.
-    n_pending, pending_tokens: not running: waiting here or in the engine's own queue.
-    n_present: all requests that have not left.
-    last_arrival: the number of its last request among all that have arrived.
+    waiting: requests that are not dispatched, in the order of their turns.
+    n_pending, pending_tokens: requests that do not run yet, here or in the engine's own queue, and their prompt tokens.
+    n_present: number of requests that have not left.
+    last_arrival: arrival number of its last request, counted over all owners.
     served: tokens of service, divided by the weight.
     """
 
@@ -129,9 +131,9 @@ class _Owner:
 class RequestQueue:
     """The queue of one model.
 
-    max_requests, max_tokens: requests and prompt tokens that may wait; a single prompt of any length may always wait.
-    slots: requests that the engine runs at once; None if that is unknown.
-    limits_concurrency: no more than `slots` are passed to the engine; otherwise it has a queue of its own.
+    max_requests, max_tokens: maximum waiting requests and prompt tokens; a single prompt of any length may always wait.
+    slots: maximum requests that the engine runs at once; None if unknown.
+    limits_concurrency: at most `slots` requests are passed to the engine; otherwise the engine has its own queue.
     """
 
     def __init__(
@@ -146,25 +148,25 @@ class RequestQueue:
         self._slots = slots
         self._concurrency = slots if limits_concurrency else None
         self._owners: dict[str, _Owner] = {}
-        # Sums over the owners, of which there can be thousands.
+        # Sums over the owners, kept up to date since there can be thousands of owners.
         self._n_waiting = self._n_pending = self._n_present = 0
         self._n_arrived = self._n_running = self._n_ended = 0
-        # In the order in which the engine got them.
+        # In the order in which they were passed to the engine.
         self._dispatched: dict[QueuedRequest, None] = {}
         self._fast_rejections = 0
         self._window = MIN_WINDOW
         self._capacity: int | None = None
-        """Requests that the engine can run at once, if it was full; less than its slots where its memory is full."""
+        """Measured maximum of running requests, below `slots` if the engine's memory is full first; None if unknown."""
         self.waiting_tokens = 0
         """Prompt tokens of the requests that do not run yet."""
 
     @property
     def n_held(self) -> int:
-        """Requests that wait here, and that the engine does not know yet."""
+        """Number of requests that wait here and are not yet known to the engine."""
         return self._n_waiting
 
     def check_capacity(self, share: QueueShare = ONE_QUEUE) -> None:
-        """Raise Overloaded where a prompt of any length would be rejected. Cheap: call it before rendering."""
+        """Raise Overloaded if a prompt of any length would be rejected. This is cheap, so call it before rendering."""
         if self._fast_rejections:
             self._fast_rejections -= 1
             raise QueueFull("The request queue is full; retry later.")
@@ -175,13 +177,14 @@ class RequestQueue:
     ) -> QueuedRequest:
         """Add a request.
 
+        tokens: number of tokens of the prompt.
         priority: lower is earlier, among requests of the same owner.
         is_background: its turn comes after all others.
 
         Raises:
-            Overloaded: the queue is full, and its owner has no claim to the place of another request.
+            Overloaded: the queue is full, and no request of another owner may be replaced.
         """
-        # Found first, and only then removed: if there are not enough of them, the new request is rejected and none
+        # All victims are found before any is removed: if there are too few, the new request is rejected and none
         # leaves.
         for victim in self._find_victims(share, tokens):
             self.leave(victim, 0)
@@ -191,8 +194,8 @@ class RequestQueue:
             owner = self._owners[share.name] = _Owner(share)
         owner.weight = share.weight  # It may have been changed.
         if not owner.n_present:
-            # An owner that returns does not keep a claim to the service that it did not use. Otherwise a key that was
-            # idle for an hour could take the engine for itself until the others had caught up.
+            # An owner that returns gets no credit for service that it did not use. Otherwise a key that was idle for an
+            # hour could occupy the engine until the others had caught up.
             present = [other.served for other in self._owners.values() if other.n_present]
             owner.served = max(owner.served, min(present, default=0))
         self._n_arrived += 1
@@ -240,7 +243,7 @@ class RequestQueue:
             case _State.RUNNING:
                 self._measure_capacity()
                 self._n_running -= 1
-        # The engine has less to do, so it may accept a request again; one that only waited here changes nothing for it.
+        # The engine has less work, so it may accept requests again. A request that only waited here is unknown to it.
         if request.state is not _State.WAITING:
             self._fast_rejections = 0
         request.state = _State.LEFT
@@ -250,12 +253,13 @@ class RequestQueue:
         if self._n_waiting:
             self._dispatch()
         if not self._n_present:
-            # No requests compete: service that was received before does not count.
+            # No requests compete any more, so past service does not count.
             self._owners.clear()
 
     def mark_full(self) -> None:
-        """The engine's queue is full: reject the next requests at once, until a request ends or the engine was
-        tried again.
+        """Reject the next requests at once, as the engine's queue is full.
+
+        This ends when a request starts or ends, and after `FAST_REJECTIONS` rejections.
         """
         self._fast_rejections = FAST_REJECTIONS
 
@@ -266,12 +270,12 @@ class RequestQueue:
         self.waiting_tokens -= request.tokens
 
     def _dispatch(self) -> None:
-        """Pass requests to the engine, as many as may be there."""
+        """Pass as many requests to the engine as the limits allow."""
         while self._n_waiting and (
             self._concurrency is None or len(self._dispatched) + self._n_running < self._concurrency
         ):
-            # Linear in the keys that have requests here, which are few; a heap would have to follow every change of
-            # `served`.
+            # Linear in the owners with waiting requests, which are few; a heap would have to be updated with every
+            # change of `served`.
             owners = [owner for owner in self._owners.values() if owner.waiting]
             owner = owners[0] if len(owners) == 1 else min(owners, key=_get_turn)
             if owner.name and len(self._owners) > 1 and self._has_only_reserve(owner):
@@ -282,8 +286,7 @@ class RequestQueue:
                 )
                 if owner is None:
                     return
-            # Requests without an owner take no turns, so the engine's own order is right for them and nothing is held
-            # here.
+            # Requests without an owner take no turns, so the engine's own order suits them and none is held here.
             if owner.name and len(self._dispatched) >= self._compute_window():
                 return
             request = owner.waiting.pop(0)
@@ -291,17 +294,17 @@ class RequestQueue:
             request.state = _State.DISPATCHED
             request.n_ended = self._n_ended
             self._dispatched[request] = None
-            # Counted when it is dispatched: if it counted at its end, a key could pass on any number of requests before
-            # that.
+            # Service is counted at dispatch: if it were counted at the end, an owner could have any number of requests
+            # dispatched before that.
             owner.serve(max(1, request.tokens))
             request.wake()
 
     def _compute_window(self) -> int:
-        """Requests that may wait in the engine's own queue. At most half of all, so that others can be replaced."""
+        """Return how many requests may wait in the engine's own queue: at most half, so that others can be replaced."""
         window = min(self._window, max(MIN_WINDOW, self._n_running), max(1, self._max_requests // 2))
         if self._slots is None:
             return window
-        # In a full engine each of them waits until another request ends, and with it the next key's turn.
+        # If the engine is full, each of them waits until a running request ends, and delays the next owner's turn.
         capacity = self._get_capacity(self._slots)
         return min(window, max(0, capacity - self._n_running) + max(1, capacity // SLOTS_PER_SUCCESSOR))
 
@@ -309,7 +312,7 @@ class RequestQueue:
         return slots if self._capacity is None else min(slots, self._capacity)
 
     def _has_only_reserve(self, owner: _Owner) -> bool:
-        """Whether nothing but the reserve is free, and this owner has its share of the engine."""
+        """Whether only the reserve is free, and this owner already has its share of the engine."""
         if self._slots is None:
             return False
         capacity = self._get_capacity(self._slots)
@@ -318,13 +321,15 @@ class RequestQueue:
             return False
         oldest = self._n_arrived - RECENT_ARRIVALS
         weights = sum(other.weight for other in self._owners.values() if other.n_present or other.last_arrival > oldest)
-        # All weights are its own where no other owner has sent requests lately: then nothing is reserved.
+        # If no other owner has sent requests recently, the sum is this owner's weight, and nothing is reserved.
         n_admitted = owner.n_present - len(owner.waiting)
         return weights > owner.weight and n_admitted * weights >= capacity * owner.weight
 
     def _measure_capacity(self) -> None:
-        """A running request has ended. Memory can be full before the slots are: then what the engine has got waits
-        while requests end, and no more can run than do. What was measured once grows again while nothing waits there.
+        """Update the measured capacity when a running request has ended.
+
+        The engine's memory may be full before its slots. Then requests keep waiting in the engine's own queue while
+        others end, and the number of running requests is its capacity. The capacity grows again while none waits there.
         """
         self._n_ended += 1
         oldest = next(iter(self._dispatched), None)
@@ -337,9 +342,9 @@ class RequestQueue:
             self._capacity += 1
 
     def _find_victims(self, share: QueueShare, tokens: int) -> list[QueuedRequest]:
-        """The requests that have to leave so that one of this owner can wait. Raises Overloaded where none may."""
-        # Pending are requests that wait, and those that start in a free slot. Where the slots are unknown, every
-        # request is pending for an instant.
+        """Return the requests that must leave so that one of this owner can wait. Raises Overloaded if too few may."""
+        # Pending requests wait, or are about to start in a free slot. If the slots are unknown, every request is
+        # pending for a moment.
         n_free = 0 if self._slots is None else max(0, self._slots - self._n_running)
         max_pending = max(self._max_requests, 1) if self._slots is None else self._max_requests + n_free
         excess_requests = self._n_pending + 1 - max_pending
@@ -351,7 +356,7 @@ class RequestQueue:
         own = self._owners.get(share.name)
         own_requests, own_tokens = (1, tokens) if own is None else (own.n_pending + 1, own.pending_tokens + tokens)
         own_load = own_requests / share.weight, own_tokens / share.weight
-        # Of each other owner: requests that can leave, requests and tokens that would remain.
+        # Per other owner: number of requests that can leave, and requests and tokens that would remain.
         others = {
             owner: [len(owner.waiting), owner.n_pending, owner.pending_tokens]
             for owner in self._owners.values()
@@ -366,7 +371,7 @@ class RequestQueue:
                     raise Overloaded(f"{self.waiting_tokens} tokens of prompts are already queued; retry later.")
                 raise QueueFull(f"{self._n_pending} requests are already queued; retry later.")
             remaining = others[greedy]
-            # The last one: it has waited the shortest time for its place in this owner's order.
+            # The owner's last waiting request, which it would serve last.
             victim = greedy.waiting[remaining[0] - 1]
             victims.append(victim)
             others[greedy] = [remaining[0] - 1, remaining[1] - 1, remaining[2] - victim.tokens]
@@ -375,13 +380,13 @@ class RequestQueue:
 
 
 def _get_turn(owner: _Owner) -> tuple[bool, float, int]:
-    """Requests in the background come last; then the owner that was served least; then the one that came first."""
+    """Return the sort key of an owner's turn: background requests last, then least service, then earliest arrival."""
     is_background, _, arrival = owner.waiting[0].order
     return is_background, owner.served, arrival
 
 
 class QueueTicket(Struct, frozen=True):
-    """The place of a prepared request that is not enqueued yet. The fields are those of `RequestQueue.enqueue`."""
+    """A prepared request that is not enqueued yet. The fields are the arguments of `RequestQueue.enqueue`."""
 
     queue: RequestQueue
     share: QueueShare

@@ -29,12 +29,12 @@ DirectRun = TokenRun | EventRun
 class AdmittedRun(Struct, frozen=True):
     """An admitted call. Nothing has reached the engine until `batches` is iterated; closing it cancels the call.
 
-    batches: the events.
-    warnings: for the client.
-    is_admitted: only overload or a failure can still reject the call, so that response headers need not wait long.
-    control_ids: of the model's tokenizer; empty where the engine reports no ids.
-    jobs: one per prompt.
-    direct: the run whose batches these are, where a receiver may be attached to it; None where they are of several.
+    batches: the batches of events.
+    warnings: warnings for the client.
+    is_admitted: only overload or a failure can still reject the call, so response headers need not wait long.
+    control_ids: ids of the tokenizer's control tokens; empty if the engine reports no ids.
+    jobs: one job per prompt.
+    direct: the run that yields the batches, to which a receiver may be attached; None if batches are merged or ranked.
     """
 
     batches: Batches
@@ -45,8 +45,9 @@ class AdmittedRun(Struct, frozen=True):
     direct: DirectRun | None = None
 
     def find_resume_ids(self) -> tuple[int, ...] | None:
-        """The ids of the first prompt since its last control token, see `prompts.tokenizer`; None where the engine
-        reports no ids.
+        """Return the first prompt's ids since its last control token, see `prompts.tokenizer`.
+
+        Return None if the engine reports no ids.
         """
         job = self.jobs[0] if self.jobs else None
         return find_ids_since_control(job.prompt, self.control_ids) if isinstance(job, TokenJob) else None
@@ -57,8 +58,8 @@ async def admit(
 ) -> AdmittedRun:
     """Admit a call.
 
-    requests: one per prompt.
-    metrics: counts the requests; None for no metrics.
+    requests: one request per prompt.
+    metrics: counts the requests; None means no metrics.
 
     Raises:
         RequestError: the call is rejected before the engine is involved.
@@ -66,7 +67,7 @@ async def admit(
     request_metrics = [None if metrics is None else metrics.start_request(model) for _ in requests]
     jobs: list[Job] = []
     warnings: dict[str, None] = {}
-    # Preparing awaits; the lease in the returned batches takes over before this one ends.
+    # Preparation awaits, during which the model must stay loaded. The lease in `batches` takes over before this ends.
     with model.keep_loaded():
         for index, request in enumerate(requests):
             job, job_warnings = await prepare_job(model, request, terms, index)
@@ -76,12 +77,12 @@ async def admit(
         batches = merge_prompts([stream for stream, _ in streams])
         if terms.timeout is not None:
             batches = limit_time(batches, terms.timeout)
-        # The outermost of these layers, so that the model stays loaded until every inner generator has been closed.
+        # The lease is the outermost layer, so the model stays loaded until every inner generator has been closed.
         if model.usage_guard is not None:
             batches = Lease(model.usage_guard, batches)
     is_admitted = isinstance(model.backend, TokenBackend)
     control_ids = model.backend.tokenizer.control_ids if isinstance(model.backend, TokenBackend) else NO_IDS
-    # A merge of several prompts reads from queues, so their events cannot be handed on directly.
+    # Several prompts are merged through a queue, so their events cannot be delivered directly.
     direct = streams[0][1] if len(streams) == 1 else None
     return AdmittedRun(batches, tuple(warnings), is_admitted, control_ids, tuple(jobs), direct)
 
@@ -89,10 +90,12 @@ async def admit(
 def _build_stream(
     model: ServedModel, job: Job, request: GenerateRequest, metrics: RequestMetrics | None
 ) -> tuple[Batches, DirectRun | None]:
-    """The batches of one prompt, and the run to which a receiver may be attached."""
+    """Build the batches of one prompt. Return them, and the run to which a receiver may be attached, if any."""
     if isinstance(job, EventJob) and job.request.choices > 1 and model.capabilities.has_one_choice:
-        one = msgspec.structs.replace(job, request=msgspec.structs.replace(job.request, choices=1))
-        batches = merge_choices([EventRun(one, model.progress).stream_batches() for _ in range(job.request.choices)])
+        one_choice = msgspec.structs.replace(job, request=msgspec.structs.replace(job.request, choices=1))
+        batches = merge_choices(
+            [EventRun(one_choice, model.progress).stream_batches() for _ in range(job.request.choices)]
+        )
         return batches if metrics is None else measure(batches, metrics), None
     direct: DirectRun
     if isinstance(job, TokenJob):
@@ -112,21 +115,25 @@ def _build_stream(
 
 
 class _PromptEnd:
-    """One prompt has ended; error: why it failed."""
+    """Marks the end of one prompt's stream.
+
+    error: its failure; None if it succeeded.
+    """
 
     def __init__(self, error: Exception | None = None) -> None:
         self.error = error
 
 
 def merge_prompts(prompts: Sequence[Batches]) -> Batches:
-    """Merge prompts: choice i of prompt p becomes choice p * n + i. `Started` is sent once all prompts have
-    started.
+    """Merge the streams of prompts: choice i of prompt p becomes choice p * n + i.
+
+    `Started` is sent once all prompts have started.
     """
     return prompts[0] if len(prompts) == 1 else _merge_concurrently(prompts)
 
 
 async def merge_choices(choices: Sequence[Batches]) -> Batches:
-    """Merge the choices of one prompt, of which each has a stream of its own. Usage counts the prompt for each."""
+    """Merge the choices of one prompt, each of which has its own stream. Usage counts the prompt once per choice."""
     async with aclosing(_merge_concurrently(choices)) as batches:
         async for batch in batches:
             yield [msgspec.structs.replace(event, prompts=1) if type(event) is Started else event for event in batch]
@@ -188,7 +195,7 @@ class _MergeState:
         self._pending: list[tuple[int, Event]] = []
 
     def read(self, index: int, event: Event) -> list[Event]:
-        """Add an event of prompt `index`; returns the events of the merged stream that it releases."""
+        """Add an event of prompt `index`. Return the events that the merged stream can now emit."""
         match event:
             case Started():
                 self._started[index] = event
@@ -210,7 +217,7 @@ class _MergeState:
             case Finished(usage):
                 self._usages.append(usage)
                 return []
-            # Events that come before the first chunk's counts are known, which are sums over all prompts.
+            # Held back: `Started` comes first, and its counts are sums over all prompts.
             case _ if None in self._started:
                 self._pending.append((index, event))
                 return []
@@ -237,7 +244,7 @@ class _MergeState:
 
 
 def _sum_known(counts: Sequence[int | None]) -> int | None:
-    """The sum, or None if one count is unknown."""
+    """Return the sum; None if one count is unknown."""
     known_counts = [count for count in counts if count is not None]
     return sum(known_counts) if len(known_counts) == len(counts) else None
 
@@ -245,7 +252,7 @@ def _sum_known(counts: Sequence[int | None]) -> int | None:
 async def select_best(batches: Batches, n_best: int) -> Batches:
     """Select the `n_best` candidates with the highest mean logprob, best first (OpenAI's best_of). Needs logprobs.
 
-    No output is possible before every candidate is complete; usage counts all of them.
+    Nothing can be emitted before every candidate is complete. Usage counts all candidates.
     """
     started, prompts, finished = Started(0), list[Event](), Finished(Usage(0, 0))
     candidate_events: dict[int, list[Event]] = {}
@@ -260,8 +267,8 @@ async def select_best(batches: Batches, n_best: int) -> Batches:
                     case Finished():
                         finished = event
                     case _:
-                        # Held back: which ones are best is known at the end (the API does not stream with best_of
-                        # either).
+                        # Held back: the best are known only at the end. OpenAI's API does not stream with best_of
+                        # either.
                         candidate_events.setdefault(event.choice, []).append(event)
     # Ranked by the mean, not the sum, as OpenAI documents (the highest log probability per token): otherwise the
     # shortest would win.

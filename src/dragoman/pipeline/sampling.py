@@ -31,7 +31,7 @@ from .models import ServedModel, TokenBackend
 
 
 def find_callable_tools(request: GenerateRequest) -> tuple[Tool, ...]:
-    """The tools that this response may call."""
+    """Return the tools that this response may call."""
     prompt = request.prompt
     if not isinstance(prompt, Conversation) or prompt.tool_choice.mode == "none":
         return ()
@@ -40,9 +40,7 @@ def find_callable_tools(request: GenerateRequest) -> tuple[Tool, ...]:
 
 
 def build_sampling(model: ServedModel, backend: TokenBackend, request: GenerateRequest) -> Sampling:
-    """The effective sampling: the request's over the model's defaults. Raises RequestError for ids outside the
-    vocabulary.
-    """
+    """Merge the request's sampling with the model's defaults. Raises RequestError for ids outside the vocabulary."""
     options = request.sampling
     vocab_size = backend.tokenizer.vocab_size
     if options.logit_bias:
@@ -56,7 +54,7 @@ def build_sampling(model: ServedModel, backend: TokenBackend, request: GenerateR
         # A word may start a text or follow a space; both token sequences are banned, as in vLLM.
         encodings = {tuple(backend.tokenizer.encode(prefix + word.lstrip(), special=False)) for prefix in ("", " ")}
         banned += tuple(encodings - {()})
-    # The tokens that open a call, where no tool may be called: this enforces tool_choice `none`.
+    # If no tool may be called, the tokens that open a call are banned. This enforces tool_choice `none`.
     if model.call_opener_ids and isinstance(request.prompt, Conversation) and not find_callable_tools(request):
         banned += model.call_opener_ids
     return options.resolve(model.sampling, banned)
@@ -65,7 +63,7 @@ def build_sampling(model: ServedModel, backend: TokenBackend, request: GenerateR
 def build_reasoning_budget(
     model: ServedModel, backend: TokenBackend, request: GenerateRequest, prompt_tail: str
 ) -> ReasoningBudget | None:
-    """The budget of reasoning tokens, where the request sets one. Raises Unsupported for a model without reasoning."""
+    """Build the reasoning budget, if the request sets one. Raises Unsupported for a model without reasoning."""
     prompt = request.prompt
     if not isinstance(prompt, Conversation) or prompt.reasoning.budget is None:
         return None
@@ -125,12 +123,12 @@ async def compile_grammar(
             answer_prefix="" if model.reasoning is None else model.reasoning.syntax.answer_prefix,
         )
 
-    # Schemas of tools can be megabytes, and their conversion must not stop the streams of this event loop.
+    # Tools' schemas can be megabytes long, and their conversion must not block the event loop.
     grammar = await anyio.to_thread.run_sync(compose_whole)
     if grammar is None:
         return None
     if isinstance(request.constraint, JsonSchema) and not request.constraint.strict:
-        # What the schema's part of the grammar does not enforce. Compiled alone; the compiled part is cached.
+        # The schema's part is compiled alone to find what it does not enforce. The compiled part is cached.
         param = request.constraint_param
         parts = tuple((part_param, text) for part_param, text in grammar.parts if part_param == param)
         if parts:
@@ -144,7 +142,11 @@ async def compile_grammar(
 
 
 class _Relaxation(NamedTuple):
-    """A schema of which something is not enforced, and a sentence that says what."""
+    """A schema that is not fully enforced.
+
+    param: its field in the request.
+    text: a sentence that says what is not enforced.
+    """
 
     param: str
     text: str
@@ -165,10 +167,10 @@ async def _build_calls(
     assert isinstance(request.prompt, Conversation)
     tool_choice = request.prompt.tool_choice
     declared_tools = list(request.prompt.tools)
-    # Positions in the request's list, of which `tools` may be a part: errors name what the client sent.
+    # Errors name a tool's position in the request's list, of which `tools` may be a subset.
     params = [f"tools[{declared_tools.index(tool)}]" for tool in tools]
 
-    # Composing and checking schemas is work of milliseconds each, in a thread so that streams go on.
+    # Composing and checking takes milliseconds per schema, so it runs in a thread and does not block streams.
     def compose_tools() -> list[_Composed]:
         pairs = zip(tools, params, strict=True)
         return [_compose_tool(format, backend, tool, param, warnings) for tool, param in pairs]
@@ -186,9 +188,10 @@ async def _build_calls(
 
 
 class _Composed(NamedTuple):
-    """A tool with its form and the grammar of this form alone, or the error of a schema that cannot be enforced.
+    """A tool with the form of its calls, or the error of a schema that cannot be enforced.
 
-    Without form and error there is nothing to compile.
+    form: None if there is an error.
+    grammar: the grammar of this form alone; None if there is no schema to compile.
     """
 
     tool: Tool
@@ -202,7 +205,7 @@ def _compose_tool(format: ToolFormat, backend: TokenBackend, tool: Tool, place: 
     param = f"{place}.function.parameters"
     if isinstance(tool, CustomTool):
         custom_param = f"{place}.custom"
-        # A regex also holds inside a JSON string; a grammar cannot be escaped for one.
+        # A regex can be enforced inside a JSON string; a grammar cannot be escaped for one.
         if tool.syntax == "lark":
             warnings.append(f"{custom_param}.format is not enforced: only a regex can be; the prompt shows the grammar")
         return _Composed(tool, param, CallForm(_build_pieces(format, tool, custom_param), custom_param, True))
@@ -212,8 +215,8 @@ def _compose_tool(format: ToolFormat, backend: TokenBackend, tool: Tool, place: 
         check_schema(tool.parameters, param)
         form = CallForm(_build_pieces(format, tool, param), param, bool(tool.strict))
         # Each tool is compiled alone first: an error of the joined grammar could not be attributed to one of them.
-        alone = ToolCallRules((form,), is_required=True, around=format.section_delimiters)
-        return _Composed(tool, param, form, compose_grammar(backend.tokenizer.special_tokens, calls=alone))
+        rules = ToolCallRules((form,), is_required=True, around=format.section_delimiters)
+        return _Composed(tool, param, form, compose_grammar(backend.tokenizer.special_tokens, calls=rules))
     except RequestError as error:
         return _Composed(tool, param, None, error=error)
 
@@ -221,15 +224,18 @@ def _compose_tool(format: ToolFormat, backend: TokenBackend, tool: Tool, place: 
 async def _enforce(
     format: ToolFormat, backend: TokenBackend, composed: _Composed
 ) -> tuple[CallForm, _Relaxation | None]:
-    """The tool's form, and what of its schema is not enforced. Raises RequestError if it is strict."""
+    """Return the tool's form, and the relaxation of its schema, if any.
+
+    Raises RequestError if the tool is strict and its schema cannot be fully enforced.
+    """
     tool, error = composed.tool, composed.error
     unenforced: tuple[str, ...] = ()
     tool_is_strict = isinstance(tool, FunctionTool) and bool(tool.strict)
     try:
         if composed.grammar is not None:
             unenforced = (await backend.compiler.compile(composed.grammar)).warnings
-    except RequestError as not_compiled:
-        error = not_compiled
+    except RequestError as compile_error:
+        error = compile_error
     if error is None:
         assert composed.form is not None
         keywords = dict.fromkeys(_iterate_unenforced(composed.form.pieces))
@@ -240,9 +246,9 @@ async def _enforce(
     assert isinstance(tool, FunctionTool)
     if tool_is_strict:
         raise error
-    # The call itself stays enforced, name and JSON, so the client can still parse it.
-    loose = FunctionTool(tool.name, tool.description, '{"type":"object"}', tool.strict)
-    relaxed_form = CallForm(_build_pieces(format, loose, composed.param), composed.param, False)
+    # The call's name and valid JSON are still enforced, so the client can parse it.
+    relaxed_tool = FunctionTool(tool.name, tool.description, '{"type":"object"}', tool.strict)
+    relaxed_form = CallForm(_build_pieces(format, relaxed_tool, composed.param), composed.param, False)
     text = f"{composed.param} is not enforced: {error.message.rstrip('.')}"
     return relaxed_form, _Relaxation(composed.param, text)
 
@@ -263,7 +269,7 @@ def _iterate_unenforced(pieces: Iterable[SyntaxPiece]) -> Iterator[str]:
 
 
 def _build_pieces(format: ToolFormat, tool: Tool, param: str) -> tuple[SyntaxPiece, ...]:
-    """The tool's form. Raises Unsupported, with its place in the request, where there is none."""
+    """Build the pieces of the tool's calls. Raises Unsupported, with the field's name, if the format has none."""
     try:
         return format.build_call_syntax(tool)
     except Unsupported as error:
@@ -273,9 +279,10 @@ def _build_pieces(format: ToolFormat, tool: Tool, param: str) -> tuple[SyntaxPie
 def _build_reasoning_section(
     model: ServedModel, backend: TokenBackend, request: GenerateRequest, prompt_tail: str
 ) -> ReasoningSection | None:
-    """The reasoning section of the grammar.
+    """Build the reasoning section of the grammar.
 
-    None where no reasoning can occur: raw prompts, and templates whose reasoning is off by default and was not enabled.
+    Return None if no reasoning can occur: for raw prompts, and for templates whose reasoning is off by default and was
+    not enabled.
     """
     prompt = request.prompt
     if model.reasoning is None or not isinstance(prompt, Conversation):

@@ -1,4 +1,4 @@
-"""A model that this process serves: its backend, its adapters, its settings and facts about its files."""
+"""A model that this process serves: its backend, its adapters, its settings and details of its files."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ class TokenBackend:
 
     eos: ids that end a response.
     renderer: renders conversations; None for a model without a chat template.
-    request_templates: renders templates in requests; None where these are not allowed.
-    embedder: computes embeddings with the same tokens.
-    cache: the engine's prefix cache, where it reports one.
+    request_templates: renders chat templates from requests; None if these are not allowed.
+    embedder: computes embeddings with the same tokenizer, if any.
+    cache: the engine's prefix cache; None if it reports none.
     vision: image preprocessing; None for a model without vision.
     """
 
@@ -63,10 +63,10 @@ class TokenBackend:
 
 @dataclass(frozen=True, slots=True)
 class EventBackend:
-    """An engine of events, which takes requests unrendered.
+    """An engine of events, which takes unrendered requests.
 
-    tokenizer: where the engine provides one.
-    cache: the engine's prefix cache, where it can be reset.
+    tokenizer: the engine's tokenizer; None if it provides none.
+    cache: the engine's prefix cache; None if it cannot be reset.
     """
 
     engine: Engine
@@ -92,7 +92,7 @@ class ScorerBackend:
 
 @dataclass(frozen=True, slots=True)
 class TextEncoderBackend:
-    """A model that embeds or scores texts elsewhere, tokenizes them there, and generates no text."""
+    """A model on a remote server, which tokenizes texts and embeds or scores them, and generates no text."""
 
     engine: TextEncoder
     tokenizer: None = None
@@ -107,20 +107,20 @@ _NO_GUARD = nullcontext()
 
 @dataclass(frozen=True, slots=True)
 class ModelDetails:
-    """Facts about a model's files. None where they are not known.
+    """Details of a model and its files. None means unknown.
 
-    engine: that runs it.
-    reason: why this engine was chosen.
-    source: the file or directory.
-    revision: the commit of a model of a hub.
-    format: of the files: `safetensors` or `gguf`.
+    engine: name of the engine that runs it.
+    reason: the reason for choosing this engine.
+    source: path of the file or directory.
+    revision: the commit of a model from a hub.
+    format: format of the files, `safetensors` or `gguf`.
     family: the architecture, such as `llama` or `qwen3`.
-    quantization: of the weights, such as `Q4_K_M` or `awq`.
-    dtype: of most weights.
-    size: of the weights, in bytes.
+    quantization: quantization of the weights, such as `Q4_K_M` or `awq`.
+    dtype: data type of most weights.
+    size: size of the weights, in bytes.
     parameters: number of weights.
     trained_length: the longest context that the model was trained for, in tokens.
-    kv_bytes_per_token: memory that a token takes in the KV cache.
+    kv_bytes_per_token: bytes per token in the KV cache.
     """
 
     engine: str | None = None
@@ -141,21 +141,21 @@ class ModelDetails:
 class ServedModel:
     """A served model.
 
-    max_model_len: prompt and answer together, in tokens.
-    created: Unix seconds.
-    stats_source: an engine that counts its own work; the pipeline counts for the others.
-    control: of an engine that can be paused.
-    trainable: of an engine whose weights can be replaced.
-    scriptable: of an engine whose replies can be set.
-    simulation: of a simulated engine.
-    adapters: LoRA adapters that can be named instead of the model; None where there is no support.
-    usage_guard: held during use, to prevent unloading; None for a model that is never unloaded.
-    tokenizer_info: what a client needs to tokenise by itself, where it is known.
-    progress: counters of its generations.
-    delivery_rounds: of all its generations, whose tokens come together at the end of a step.
-    details: facts about its files.
-    queue: generations that wait for the engine.
-    encoding_queue: the same for embeddings and scores.
+    max_model_len: maximum tokens of prompt and response together.
+    created: Unix time, in seconds.
+    stats_source: metrics of an engine that counts its own work; None if the pipeline counts.
+    control: pauses the engine; None if it cannot be paused.
+    trainable: replaces the engine's weights; None if they cannot be replaced.
+    scriptable: sets the engine's replies; None if they cannot be set.
+    simulation: control of a simulated engine; None for any other.
+    adapters: LoRA adapters that can be named instead of the model; None if they are not supported.
+    usage_guard: held during use to prevent unloading; None for a model that is never unloaded.
+    tokenizer_info: the data that a client needs to tokenize by itself; None if unknown.
+    progress: progress counters of its generations.
+    delivery_rounds: delivery of all its generations, whose tokens arrive together at the end of a step.
+    details: details of its files.
+    queue: queue of generations.
+    encoding_queue: queue of embedding and scoring requests.
     """
 
     name: str
@@ -200,7 +200,7 @@ class ServedModel:
         object.__setattr__(self, "call_opener_ids", call_opener_ids)
 
     def find_response_name(self, requested: str) -> str:
-        """The model name in responses: an adapter's own name; the model's name for an alias."""
+        """Return the model name for responses: an adapter's own name, but the model's name for an alias."""
         return requested if self.adapters is not None and requested in self.adapters else self.name
 
     @property
@@ -214,7 +214,7 @@ class ServedModel:
 
     @property
     def text_encoder(self) -> TextEncoder | None:
-        """An engine elsewhere that embeds or scores texts, beside generation or instead of it."""
+        """The remote engine that embeds or scores texts, in addition to generation or instead of it, if any."""
         match self.backend:
             case TextEncoderBackend(engine=engine):
                 return engine
@@ -225,7 +225,7 @@ class ServedModel:
 
     @property
     def engines(self) -> tuple[Engine | TokenEngine | Encoder, ...]:
-        """Everything that is started and may fail."""
+        """All engines, each of which is started and may fail."""
         engine = self.backend.engine
         embedder = self.backend.embedder if isinstance(self.backend, TokenBackend) else None
         return (engine,) if embedder is None else (engine, embedder)
@@ -241,8 +241,9 @@ class ServedModel:
         return self.backend.tokenizer
 
     def close_workers(self) -> None:
-        """Kill the processes that compile grammars and render templates. Requests that wait for them fail with
-        Overloaded.
+        """Kill the processes that compile grammars and render templates.
+
+        Requests that wait for them fail with Overloaded.
         """
         if isinstance(self.backend, TokenBackend):
             self.backend.compiler.close()
@@ -271,9 +272,9 @@ class Adapter(Struct, frozen=True):
 class Adapters:
     """The loaded adapters of one model, in the order in which they were loaded.
 
-    adapters: those that the engine has at startup.
-    loader: the engine, where it must load the weights; None where it only needs the names.
-    is_remote: paths are on another machine, which checks them.
+    adapters: the adapters that the engine has at startup.
+    loader: the engine, if it must load the weights; None if it only needs the names.
+    is_remote: paths refer to another machine, which checks them.
     """
 
     def __init__(
@@ -314,7 +315,7 @@ class Adapters:
         self._adapters.pop(name, None)
 
     def replace_all(self, adapters: Iterable[Adapter]) -> None:
-        """Take over what an engine in another process has: another front end may have changed it."""
+        """Adopt the adapters of an engine in another process, which another front end may have changed."""
         self._adapters = {adapter.name: adapter for adapter in adapters}
 
     async def unload(self, name: str) -> None:

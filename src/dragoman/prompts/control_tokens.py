@@ -1,8 +1,8 @@
 """Finds names of control tokens in user text, and breaks them with a break character.
 
-The break character occurs in no input. It is inserted behind the first character of every name of a control token, and
-at a string's end (or start) where the string could be one half of a name that the template completes; never outside the
-blanks at a string's border, so that trimming still works. Of the template it needs the literal texts only.
+The break character occurs in no input. It is inserted after the first character of every name of a control token, and
+at a string's end (or start) if the template could complete the string to a name. Leading and trailing white space stays
+outermost, so a template can still trim it. Only the template's literal texts need to be known.
 """
 
 from __future__ import annotations
@@ -39,15 +39,15 @@ class ControlTokens:
         self._name_pattern = re.compile(_build_alternatives(root) if root else r"(?!)", re.IGNORECASE)
 
     def find_starts(self, text: str) -> Iterator[int]:
-        """Positions where a name starts, overlapping ones included."""
+        """Yield the positions where a name starts, including overlapping names."""
         match = self._name_pattern.search(text)
         while match is not None:
             yield match.start()
-            # From the next character, not behind the name: `finditer` would miss one that overlaps it.
+            # Continue at the next character, not after the name: `finditer` would miss overlapping names.
             match = self._name_pattern.search(text, match.start() + 1)
 
     def find_first_characters(self, text: str) -> Iterator[int]:
-        """Positions of characters that some name starts with."""
+        """Return the positions of characters with which a name starts."""
         return (match.start() for match in self._first_chars.finditer(text))
 
     def is_harmless(self, text: str) -> bool:
@@ -67,7 +67,7 @@ class ControlTokens:
         )
 
     def find_completed_names(self, literals: Iterable[str]) -> frozenset[str]:
-        """The strings that complete some name between the end of one literal and the beginning of another."""
+        """Return the strings that form a name together with the end of one literal and the beginning of another."""
         prefixes, suffixes = set[str](), set[str]()
         for literal in literals:
             end, start = literal[-self.max_length :].lower(), literal[: self.max_length].lower()
@@ -111,12 +111,12 @@ class ControlTokenBreaker:
         begin = text.find(stripped)
         end = begin + len(stripped)
         if not is_harmless:
-            # A name of a single character cannot be broken from inside.
+            # A name of a single character cannot be broken inside, so the break comes before it.
             starts = control_tokens.find_starts(text)
             cuts.update(start if text[start] in control_tokens.names else start + 1 for start in starts)
             if self._breaks_all_starts:
                 cuts.update(start + 1 for start in control_tokens.find_first_characters(text))
-            # Both: a template may trim the value before it writes its own text next to it.
+            # Both are checked, as a template may trim the value before it writes its own text next to it.
             if control_tokens.ends_in_prefix(stripped) or control_tokens.ends_in_prefix(text):
                 cuts.add(end)
             if control_tokens.starts_with_suffix(stripped) or control_tokens.starts_with_suffix(text):
@@ -133,7 +133,10 @@ def _build_char_pattern(characters: set[str]) -> re.Pattern[str]:
 
 
 def _build_alternatives(node: _Trie) -> str:
-    """The alternatives of a node. The shortest name suffices: only the start of a match matters."""
+    """Build the regular expression of a trie's node.
+
+    A name that begins with a shorter one is left out, as only the start of a match matters.
+    """
     if "" in node:
         return ""
     branches = [re.escape(char) + _build_alternatives(child) for char, child in sorted(node.items())]

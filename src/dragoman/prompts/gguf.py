@@ -1,4 +1,4 @@
-"""Converts the vocabulary of a GGUF file to a `tokenizer.json`, so that there is one kind of tokenizer.
+"""Converts the vocabulary of a GGUF file to a `tokenizer.json`, so that all models use the same tokenizer library.
 
 The reference is llama.cpp's src/llama-vocab.cpp. Callers verify the result against llama.cpp, since a GGUF file does
 not describe its tokenizer completely.
@@ -21,6 +21,7 @@ _PUNCTUATION = r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 _CONTRACTIONS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 _GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 _UPPER, _LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
+# SHORT (contractions) and DIGITS are placeholders, which each pre-tokenizer replaces.
 _CASE_AWARE = (
     rf"[^\r\n\p{{L}}\p{{N}}]?{_UPPER}*{_LOWER}+SHORT|[^\r\n\p{{L}}\p{{N}}]?{_UPPER}+{_LOWER}*SHORT|DIGITS"
     r"| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -62,10 +63,11 @@ _IGNORE_MERGES = frozenset({"llama-bpe", "llama3", "llama-v3", "falcon3", "falco
 
 
 class GgufVocabulary(Struct, frozen=True):
-    """The values `tokenizer.ggml.*`.
+    """The values `tokenizer.ggml.*` of a GGUF file.
 
-    kinds, scores: one per token, or empty.
-    bos, eos, unknown, separator: ids.
+    kinds: the type of each token, see `_CONTROL`; may be empty.
+    scores: the score of each token; may be empty.
+    bos, eos, unknown, separator: token ids.
     """
 
     model: str
@@ -84,7 +86,7 @@ class GgufVocabulary(Struct, frozen=True):
 
 
 def build_tokenizer_json(vocabulary: GgufVocabulary) -> bytes:
-    """Build the JSON text. Raises TokenizerError, which names the type, for unsupported vocabularies."""
+    """Build the `tokenizer.json`. Raises TokenizerError for an unsupported vocabulary; the message names its type."""
     match vocabulary.model:
         case "gpt2":
             parts = _build_byte_level(vocabulary)
@@ -116,7 +118,7 @@ def _build_byte_level(vocabulary: GgufVocabulary) -> dict[str, Any]:
     split_steps = [
         {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False} for pattern in splits
     ]
-    # The splits of the model are listed before, so ByteLevel's own regular expression must not split again.
+    # The model's own splits come first, so ByteLevel must not split again with its own regular expression.
     byte_level_step = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
     merges = [tuple(merge.split(" ", 1)) for merge in vocabulary.merges]
     return {
@@ -131,8 +133,9 @@ def _build_byte_level(vocabulary: GgufVocabulary) -> dict[str, Any]:
 
 
 def _build_sentencepiece(vocabulary: GgufVocabulary) -> dict[str, Any]:
-    """SentencePiece: a space is prepended to every text, also to one that starts with a space or follows a control
-    token.
+    """Build a SentencePiece tokenizer.
+
+    It prepends a space to every text, even to one that starts with a space or follows a control token.
     """
     normalizers: list[dict[str, Any]] = [{"type": "Replace", "pattern": {"String": " "}, "content": "\u2581"}]
     if vocabulary.add_space_prefix:
@@ -160,7 +163,7 @@ def _build_sentencepiece(vocabulary: GgufVocabulary) -> dict[str, Any]:
 
 
 def _build_wordpiece(vocabulary: GgufVocabulary) -> dict[str, Any]:
-    """WordPiece: words start with a marker here, whereas BERT's vocabulary marks continuations."""
+    """Build a WordPiece tokenizer. GGUF marks the start of words, whereas BERT's vocabulary marks continuations."""
     special = _find_special_tokens(vocabulary)
     words: dict[str, int] = {}
     for id, name in enumerate(vocabulary.tokens):
@@ -188,7 +191,7 @@ def _build_bpe(vocabulary: GgufVocabulary, merges: list[tuple[str, ...]], **opti
 
 
 def _order_merges_by_score(vocabulary: GgufVocabulary) -> list[tuple[str, ...]]:
-    """Merges in the order of their scores: SentencePiece merges the pair that forms the token of the highest score.
+    """Return all possible merges by score, as SentencePiece merges the pair whose token has the highest score.
 
     Of two pairs that form the same token, the one with the likelier parts comes first.
     """

@@ -1,7 +1,7 @@
-"""Renders a conversation to text and token ids, in which no user text becomes a control token.
+"""Renders a conversation to text and token ids. No user text becomes a control token.
 
 Names of control tokens in user text are broken (see `control_tokens`) before the template is rendered; the control
-tokens found afterwards are the template's. Blocking: call it in a worker thread.
+tokens found afterwards are the template's. Rendering blocks, so call it in a worker thread.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ from .control_tokens import ControlTokenBreaker
 from .template import GENERATION_MARK, ChatTemplate, Template, TemplateFeatures
 from .tokenizer import HfTokenizer, InvalidJson, Json, JsonDict, SampledPrefixes, decode
 
-# Converts canonical messages and tools to the values that chat templates read. The shapes are those of transformers'
-# `apply_chat_template`: OpenAI's messages, but with a call's arguments as an object.
+# Conversion of canonical messages and tools to the values that chat templates read. The shapes are those of
+# transformers' `apply_chat_template`: OpenAI's messages, but with a call's arguments as an object.
 
 _LEADING_ROLES = (Role.SYSTEM, Role.DEVELOPER)
 
@@ -47,7 +47,7 @@ StringVisitor = Callable[[str], str]
 
 
 class MessageOptions(msgspec.Struct, frozen=True):
-    """The options by which messages become values of a template.
+    """Options for the conversion of messages to a template's values.
 
     features: what the template supports.
     reasoning_markers: markers at which the template would split an assistant's text into reasoning and content; they
@@ -105,7 +105,7 @@ def build_tool_values(tools: Iterable[Tool], visit: StringVisitor) -> list[Json]
 
 
 def map_strings(value: Json, visit: StringVisitor) -> Json:
-    """Map all strings in JSON that the user wrote, keys included."""
+    """Map all strings in JSON that the user wrote, including keys."""
     match value:
         case str():
             return visit(value)
@@ -143,7 +143,7 @@ class _MessageConverter:
                 pending = []
             content: Sequence[Part] = part.content
             if part.is_error:
-                # Templates have no field for failure, so the text of the result says it.
+                # Templates have no field for failure, so the result's text shows it.
                 first, *others = content or (Text(""),)
                 if not isinstance(first, Text):
                     content = [Text("Error:"), first, *others]
@@ -186,19 +186,19 @@ class _MessageConverter:
                 content_parts = [Text(text_after.lstrip("\n")), *other_parts]
                 break
         content = self._convert_content(content_parts, "")
-        # Templates test `content is none` to leave the text out; an empty string would be a line of its own in some.
+        # Templates test `content is none` to omit the text; an empty string would become an empty line in some.
         if calls and not content and self._features.accepts_null_content:
             content = None
         value: JsonDict = {"role": "assistant", "content": content, **self._build_name_field(message.name)}
         if reasoning:
             names = ("reasoning_content", "reasoning", "thinking")
             reasoning_value = self._visit_string(reasoning)
-            # Under all names in use, since a template reads one; `thinking` alone is also the switch in some templates.
+            # Given under all names in use, as templates read different ones. `thinking` is also a switch in some.
             value |= {name: reasoning_value for name in names if name != "thinking" or name in self._features.fields}
         return {**value, "tool_calls": calls} if calls else value
 
     def _convert_content(self, parts: Sequence[Part], separator: str) -> Json:
-        """A string, or a list of parts where there are several and the template supports lists.
+        """Return a string, or a list of parts if there are several and the template supports lists.
 
         separator: joins texts in a string; an assistant's texts are chunks of one.
         """
@@ -239,7 +239,7 @@ class _MessageConverter:
 
 
 def _decode_object_or_text(text: str) -> JsonDict | str:
-    """Arguments as an object, or unchanged if they are not a JSON object."""
+    """Decode a JSON object; return any other text unchanged."""
     try:
         value = decode(text)
     except InvalidJson:
@@ -250,7 +250,7 @@ def _decode_object_or_text(text: str) -> JsonDict | str:
 _NONCHARACTERS = (*range(0xFDD0, 0xFDF0), *(plane << 16 | low for plane in range(17) for low in (0xFFFE, 0xFFFF)))
 _USUAL_MARKS = chr(_NONCHARACTERS[0]), chr(_NONCHARACTERS[1])
 _NONCHARACTER_STARTS = (b"\xef\xb7", b"\\u")
-"""The beginnings of the first of them, up to U+FDEF, in UTF-8 and as escapes of JSON, however deeply it is nested."""
+"""The first bytes of the noncharacters up to U+FDEF in UTF-8, and of any JSON escape, however deeply it is nested."""
 _MAX_TAIL_CHARS = 64
 
 
@@ -258,7 +258,10 @@ T = TypeVar("T")
 
 
 class Rendering(Struct, frozen=True):
-    """One rendering of the template: the arguments of `ChatTemplate.render`."""
+    """One rendering of the template: the arguments of `ChatTemplate.render`.
+
+    characters: size of the variables' texts, on which the sandbox's budget depends.
+    """
 
     variables: Mapping[str, Json]
     now: datetime
@@ -266,7 +269,7 @@ class Rendering(Struct, frozen=True):
 
 
 Steps = Generator[Rendering, str, T]
-"""Work that needs renderings of the template: it yields what to render and receives the text or the error."""
+"""Work that needs renderings of the template: it yields each rendering, and receives its text or error."""
 
 
 class Rendered(Struct, frozen=True):
@@ -287,7 +290,7 @@ class Rendered(Struct, frozen=True):
 class ImagePlaceholders(Struct, frozen=True):
     """The replacements of image placeholders.
 
-    placeholder: as in `core.vision.Vision`.
+    placeholder: see `core.images.ImageProcessor`.
     replacements: the text for each image.
     """
 
@@ -310,7 +313,7 @@ class ImagePlaceholders(Struct, frozen=True):
 
 
 class Renderer:
-    """A template and its model's tokenizer. Thread-safe."""
+    """Renders conversations with a template and its model's tokenizer. Thread-safe."""
 
     def __init__(self, template: Template, tokenizer: HfTokenizer) -> None:
         self._template, self._tokenizer = template, tokenizer
@@ -321,7 +324,7 @@ class Renderer:
         reasoning_markers = frozenset(
             marker for marker in features.split_separators & control_tokens.names if "/" in marker
         )
-        # For conversations with images, and without.
+        # For conversations without images, and with; the index is a bool.
         self._message_options = tuple(
             MessageOptions(features, reasoning_markers, allows_images=allows) for allows in (False, True)
         )
@@ -360,7 +363,7 @@ class Renderer:
                 try:
                     text = template.render(step.variables, now=step.now, characters=step.characters)
                 except RequestError as error:
-                    # The steps may expect the rejection: some render a shorter conversation to compare with.
+                    # The steps may handle the rejection: some render a shorter conversation for comparison.
                     step = steps.throw(error)
                 else:
                     step = steps.send(text)
@@ -378,47 +381,48 @@ class Renderer:
     ) -> Steps[Rendered]:
         """Render in steps; `conversation.template.template` is ignored.
 
-        tools: those that the prompt shows; None is all of the conversation's.
-        pictures: placeholders of its images.
-        cache_owner: as in `HfTokenizer.encode_broken`.
+        tools: the tools that the prompt shows; None means all of the conversation's.
+        pictures: placeholders of the conversation's images; None if it has none.
+        cache_owner: see `HfTokenizer.encode_broken`.
 
         Raises:
             RequestError: the template rejects the conversation.
         """
-        reading = self._message_options[pictures is not None]
+        message_options = self._message_options[pictures is not None]
         visible_tools = conversation.tools if tools is None else tools
-        values = _TemplateValues(self._template, reading, conversation, visible_tools)
+        values = _TemplateValues(self._template, message_options, conversation, visible_tools)
         try:
-            # All that the template can be given.
+            # The JSON contains every text that the template can receive.
             encoded = msgspec.json.encode(conversation)
         except UnicodeEncodeError as error:
             message = "The messages are not valid Unicode: they contain an unpaired surrogate."
             raise RequestError(message, param="messages") from error
-        # Nearly no conversation has a noncharacter or an escape in it: the others are taken apart.
+        # Almost no conversation contains a noncharacter or an escape. Only for those that do, all texts are searched
+        # for characters that are not in use.
         if self._has_noncharacters or _NONCHARACTER_STARTS[0] in encoded or _NONCHARACTER_STARTS[1] in encoded:
-            mark, sign = _choose_unused_chars(" ".join([*values.collect_texts(), self._template.source]))
-            breaker = self._build_breaker(mark)
+            break_char, marker_char = _choose_unused_chars(" ".join([*values.collect_texts(), self._template.source]))
+            breaker = self._build_breaker(break_char)
         else:
-            (mark, sign), breaker = _USUAL_MARKS, self._usual_breaker
-        prompt = _Prompt(values.build_all(breaker.break_text), now, len(encoded), mark)
+            (break_char, marker_char), breaker = _USUAL_MARKS, self._usual_breaker
+        prompt = _Prompt(values.build_all(breaker.break_text), now, len(encoded), break_char)
         options = conversation.template
         if options.continue_final_message:
             _check_final_message(conversation.messages, options.add_generation_prompt)
-            text, tail = yield from prompt.render_open_ended(sign)
+            text, tail = yield from prompt.render_open_ended(marker_char)
         else:
-            mark_char = sign if reading.features.marks_generation else None
+            mark_char = marker_char if message_options.features.marks_generation else None
             text, tail = yield from prompt.render_closed(options.add_generation_prompt, mark_char)
         if pictures is not None:
             text = pictures.insert_into(text)
         tokenizer, prefixes = self._tokenizer, None
         if conversation.sampled_turns:
             prefixes = SampledPrefixes(conversation.sampled_turns, tokenizer.control_ids, tokenizer.token_bytes)
-        ids = tuple(tokenizer.encode_broken(text, mark, prefixes, cache_owner=cache_owner))
-        return Rendered(text.replace(mark, ""), ids, tail.replace(mark, ""), values.ignored_options)
+        ids = tuple(tokenizer.encode_broken(text, break_char, prefixes, cache_owner=cache_owner))
+        return Rendered(text.replace(break_char, ""), ids, tail.replace(break_char, ""), values.ignored_options)
 
 
 class _TemplateValues:
-    """The values that a template gets for one conversation.
+    """The values that a template receives for one conversation.
 
     ignored_options: options of the request that the template does not read.
     """
@@ -461,7 +465,7 @@ class _TemplateValues:
         return values
 
     def collect_texts(self) -> list[str]:
-        """All strings of user text."""
+        """Return all strings of user text."""
         collected: list[str] = []
 
         def collect(text: str) -> str:
@@ -473,9 +477,9 @@ class _TemplateValues:
 
 
 class _Prompt:
-    """One prompt, still with break characters.
+    """One prompt, whose texts still contain break characters.
 
-    n_chars: characters in the values.
+    n_chars: number of characters in the values.
     """
 
     def __init__(self, values: Mapping[str, Json], now: datetime, n_chars: int, break_char: str) -> None:
@@ -485,8 +489,9 @@ class _Prompt:
     def render_closed(self, generate: bool, mark_char: str | None) -> Steps[tuple[str, str]]:
         """Return the text and its tail.
 
-        generate: adds the generation prompt.
-        mark_char: what a template that marks the beginning of the generation prompt writes there; None for others.
+        generate: whether to add the generation prompt.
+        mark_char: the character that the template writes at the beginning of the generation prompt; None if it marks
+        none.
         """
         if generate and mark_char is not None:
             marked = yield from self._render_text({"add_generation_prompt": True, GENERATION_MARK: mark_char})
@@ -499,24 +504,24 @@ class _Prompt:
     def render_open_ended(self, end_marker: str) -> Steps[tuple[str, str]]:
         """Cut the prompt where the text of the final message ends, however the template closes it.
 
-        As in transformers, blanks at its end stay if the template keeps blanks.
+        As in transformers, white space at its end stays if the template does not trim the message.
         """
         messages = self._values["messages"]
         assert isinstance(messages, list)
         *earlier, final = messages
         assert isinstance(final, dict)
-        text = yield from self._render_text({"messages": [*earlier, _append_sign(final, f"{end_marker} ")]})
+        text = yield from self._render_text({"messages": [*earlier, _append_end_marker(final, f"{end_marker} ")]})
         end = text.rfind(end_marker)
         if end < 0:
             message = "The chat template does not show the text of the message to continue."
             raise RequestError(message, param="continue_final_message")
-        # The blank behind the marker tells whether the template trims the message: then its own blanks would be gone
-        # too.
+        # If the space after the marker is missing, the template trims the message, and would have removed the white
+        # space at its end too.
         text = text[:end] if text.startswith(f"{end_marker} ", end) else text[:end].rstrip()
         return text, (yield from self._find_tail(text, {"messages": earlier}))
 
     def _find_tail(self, text: str, changes: JsonDict) -> Steps[str]:
-        """The end of the text that is missing in the same prompt with these changes."""
+        """Return the end of the text that the same prompt with these changes lacks."""
         try:
             shorter_text = yield from self._render_text(changes)
         # The template may not accept the shorter conversation, such as one that ends with the assistant.
@@ -531,7 +536,7 @@ class _Prompt:
     def _render_text(self, changes: JsonDict) -> Steps[str]:
         values = {**self._values, "add_generation_prompt": False, **changes}
         text = yield Rendering(values, self._now, self._n_chars)
-        # `tojson` of a template may have escaped it.
+        # A template's `tojson` may have escaped the break character.
         return text.replace(_escape_char(self._break_char), self._break_char) if "\\u" in text else text
 
 
@@ -558,7 +563,7 @@ def _check_final_message(messages: tuple[Message, ...], generate: bool) -> None:
         raise RequestError("There is no text to continue.", param=param)
 
 
-def _append_sign(message: JsonDict, end_marker: str) -> JsonDict:
+def _append_end_marker(message: JsonDict, end_marker: str) -> JsonDict:
     """Append the end marker to the text, or to the reasoning if there is no text yet."""
     match message["content"]:
         case [*earlier_parts, {"text": str(text)}]:
@@ -580,5 +585,5 @@ def _decode_json(text: str, param: str) -> Json:
 
 
 def _escape_char(char: str) -> str:
-    """The character as ASCII-only JSON escapes it."""
+    """Return the character as ASCII-only JSON escapes it."""
     return json.dumps(char)[1:-1]

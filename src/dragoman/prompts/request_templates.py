@@ -1,4 +1,4 @@
-"""Chat templates in requests, compiled and rendered in worker processes that can be killed."""
+"""Chat templates from requests, compiled and rendered in worker processes that can be killed."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from .template import TemplateFeatures
 from .template_worker import TemplateCall, TemplateReply, TemplateSource
 
 _CACHE_SIZE = 32
+"""Maximum number of cached renderers."""
 
 
 class RequestTemplate(Struct, frozen=True):
@@ -28,20 +29,20 @@ class RequestTemplate(Struct, frozen=True):
 
 
 class RequestTemplates:
-    """The request templates of one event loop."""
+    """Compiles and renders chat templates from requests. Used on one event loop."""
 
     def __init__(self, limits: WorkerLimits | None = None) -> None:
         self.pool = WorkerPool("dragoman.prompts.template_worker", limits)
         self._renderers: OrderedDict[tuple[int, str], Renderer] = OrderedDict()
 
     async def renderer(self, base: Renderer, source: str) -> Renderer:
-        """The model's renderer with another template; pass its `steps` to `render`.
+        """Return the model's renderer with another template; pass its `steps` to `render`.
 
         Raises:
-            RequestError: with param "chat_template", the template does not compile, or exceeds its time or memory.
+            RequestError: the template does not compile, or exceeds its time or memory (param "chat_template").
             Overloaded: too many calls wait.
         """
-        # The renderer of a model lives as long as the model, so its id cannot be taken by another one meanwhile.
+        # A model's renderer lives as long as the model, so its id is not reused while the model is served.
         key = id(base), source
         renderer = self._renderers.get(key)
         if renderer is None:
@@ -57,7 +58,7 @@ class RequestTemplates:
         return renderer
 
     async def render(self, renderer: Renderer, steps: Steps[Rendered]) -> Rendered:
-        """Run the steps. Raises as `renderer`, and RequestError where the template rejects the messages."""
+        """Run the steps. Raises the errors of `renderer`, and RequestError if the template rejects the messages."""
         template = _source(renderer.template.source, renderer.template.special_tokens)
         step = await anyio.to_thread.run_sync(_advance, steps, None)
         while not isinstance(step, Rendered):
@@ -92,7 +93,10 @@ def _source(source: str, special_tokens: Mapping[str, str]) -> TemplateSource:
 
 
 def _advance(steps: Steps[Rendered], outcome: str | RequestError | None) -> Rendering | Rendered:
-    """Return the next step, or the result after the last one. outcome: of the previous step; None at first."""
+    """Return the next rendering, or the result after the last one.
+
+    outcome: text or error of the previous rendering; None for the first.
+    """
     try:
         if isinstance(outcome, RequestError):
             return steps.throw(outcome)

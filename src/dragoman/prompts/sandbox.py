@@ -119,10 +119,13 @@ _MAX_WIDTH = 100_000
 """Maximum integer where it could be a width or a count; for a string, a hundredth of it."""
 _ITEM_CHARS = 4
 """Characters charged for any value other than a string."""
+# A width or precision of at least five digits in a format string, or one that is taken from an argument (`*`).
 _WIDTH = re.compile(r"\d{5}|\*")
 _MAX_BITS = 4096
+"""Maximum bits of an integer product or power."""
 _DICT_ATTRIBUTES = frozenset(dir(dict))
 _MAX_INDENT = 16
+"""Maximum indentation of `tojson`, in characters."""
 
 
 class BudgetExceeded(jinja2.TemplateError):
@@ -192,16 +195,16 @@ class Sandbox(ImmutableSandboxedEnvironment):
         self.filters.update(filters)
         names: dict[str, Value] = {"raise_exception": _raise_exception, "namespace": _Namespace}
         self.globals.update(names)
-        # It generates any amount of text from one call.
+        # `lipsum` generates any amount of text in one call.
         self.globals.pop("lipsum")
 
     def parse_with_hooks(self, source: str) -> nodes.Template:
-        """The syntax tree with hooks. Only this may be compiled: the code generator folds constants."""
+        """Parse a template and insert the hooks. Only this tree may be compiled: the code generator folds constants."""
         return HookInserter(self).visit(self.parse(source))
 
     def build_template(self, code: CodeType) -> SandboxedTemplate:
-        """A template with an environment of its own, for one rendering at a time."""
-        # An overlay shares filters and globals but has a budget of its own, so that renderings can run in parallel.
+        """Build a template with its own environment, for one rendering at a time."""
+        # An overlay shares filters and globals but has its own budget, so renderings can run in parallel.
         environment = self.overlay()
         # A plain dictionary: Jinja copies the globals for every rendering, and its chain of mappings is slow to copy.
         return SandboxedTemplate(environment, jinja2.Template.from_code(environment, code, dict(environment.globals)))
@@ -239,7 +242,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
         return value
 
     def getattr(self, obj: Value, attribute: str) -> Value:
-        """As in the base class, which looks for an attribute of the object first: a dictionary has few."""
+        """Get an attribute or item like the base class, but faster for dictionaries, which have few attributes."""
         if type(obj) is dict and attribute not in _DICT_ATTRIBUTES:
             return obj[attribute] if attribute in obj else self.undefined(obj=obj, name=attribute)
         return super().getattr(obj, attribute)
@@ -254,7 +257,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
         return __self.check_result(super().call(__context, __obj, *args, **kwargs))
 
     def call_filter(self, name: str, value: Value, *args: Value, **kwargs: Value) -> Value:
-        """Called by `map` and similar filters, which look up a filter by name."""
+        """Apply a filter by name, for `map` and similar filters."""
         if name not in CONTAINER_FILTERS:
             self.charge_value(value)
         return self.check_result(super().call_filter(name, value, *args, **kwargs))
@@ -305,7 +308,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
 
 
 class SandboxedTemplate(NamedTuple):
-    """A compiled template and the environment in which it renders, whose budget is to be set before."""
+    """A compiled template and its environment, whose `budget` must be set before each rendering."""
 
     environment: Sandbox
     template: jinja2.Template
@@ -332,7 +335,7 @@ def _check_format(template: str) -> None:
 
 
 def _count_replaced(text: str, old: str, new: str) -> int:
-    """Upper bound of the result's characters."""
+    """Return an upper bound of the result's characters."""
     return len(text) + text.count(old) * len(new)
 
 
@@ -354,7 +357,7 @@ def _tojson(
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
 ) -> str:
-    """As in transformers: plain JSON, without HTML escapes."""
+    """Encode plain JSON without HTML escapes, as in transformers."""
     environment.charge_value(value)
     if (len(indent) if isinstance(indent, str) else indent or 0) > _MAX_INDENT:
         raise BudgetExceeded("an indentation is too wide")
@@ -385,7 +388,7 @@ def _wordwrap(
     wrapstring: str | None = None,
     break_on_hyphens: bool = True,
 ) -> str:
-    """Word wrap; charged as if every character became a line."""
+    """Wrap words; charged as if every character became a line."""
     source = str(text)
     environment.budget.spend_chars(len(source) * (1 + len(wrapstring or "\n")))
     return do_wordwrap(environment, source, width, break_long_words, wrapstring, break_on_hyphens)

@@ -1,9 +1,9 @@
 """Parses the regular expressions of response templates into a tree.
 
 The subset: characters, escapes, classes, `.`, groups (plain, `(?:`, `(?P<name>`), `|`, greedy and lazy quantifiers, and
-`^` and `$` for the ends of the response. Semantics as in Python, with `.` matching newlines. Look-around,
-back-references, word boundaries, flags, possessive and atomic forms are rejected: without them one pass over any text
-is enough.
+`^` and `$` for the ends of the response. The semantics are those of Python's `re` with DOTALL. Lookaround,
+backreferences, word boundaries, flags, possessive quantifiers and atomic groups are rejected: without them one pass
+over the text is enough.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from msgspec import Struct
 
 
 class CharClass(Struct, frozen=True):
-    """One character.
+    """A set of characters, one of which is matched.
 
     source: its regular expression.
-    text: the character, where there is only one.
+    text: the character if the set has only one, else None.
     """
 
     source: str
@@ -35,17 +35,22 @@ class EndAnchor(Struct, frozen=True):
 
 
 class ConcatenationNode(Struct, frozen=True):
+    """Patterns that match one after the other."""
+
     items: tuple[Node, ...]
 
 
 class AlternationNode(Struct, frozen=True):
+    """Patterns of which one matches; earlier ones are preferred."""
+
     options: tuple[Node, ...]
 
 
 class RepetitionNode(Struct, frozen=True):
-    """A repetition.
+    """A repetition of a pattern.
 
-    max_count: None is unbounded.
+    max_count: None means unbounded.
+    is_lazy: fewer repetitions are preferred.
     """
 
     item: Node
@@ -57,7 +62,7 @@ class RepetitionNode(Struct, frozen=True):
 class CaptureGroupNode(Struct, frozen=True):
     """A group.
 
-    name: None for a group that captures nothing by name.
+    name: None for a group without a name, which captures nothing.
     """
 
     name: str | None
@@ -67,13 +72,14 @@ class CaptureGroupNode(Struct, frozen=True):
 Node = CharClass | StartAnchor | EndAnchor | ConcatenationNode | AlternationNode | RepetitionNode | CaptureGroupNode
 
 MAX_COPIES = 500
-"""Maximum copies when a counted repetition is unrolled."""
+"""Maximum count of a repetition, as the program contains one copy of the repeated pattern per count."""
 
 _ESCAPED_CLASSES = frozenset("dDsSwW")
 _ESCAPED_CHARS = MappingProxyType(
     {"n": "\n", "t": "\t", "r": "\r", "f": "\f", "v": "\v", "a": "\a", "0": "\0"},
 )
 _HEX = MappingProxyType({"x": 2, "u": 4, "U": 8})
+# A counted quantifier, `{2}`, `{2,}`, `{,3}` or `{2,3}`, and the start of a named group.
 _COUNT = re.compile(r"\{(\d*)(,?)(\d*)\}")
 _NAME = re.compile(r"\(\?P<([A-Za-z_]\w*)>")
 
@@ -87,12 +93,12 @@ def build_literal(text: str) -> Node:
 
 
 def build_alternation(texts: Sequence[str]) -> Node:
-    """A pattern for any of these texts; the longest match wins."""
+    """Build a pattern that matches any of these texts; the longest match wins."""
     return AlternationNode(tuple(build_literal(text) for text in sorted(texts, key=len, reverse=True)))
 
 
 def parse_pattern(source: str) -> Node:
-    """Parse a pattern. Raises UnsupportedPattern, which names the construct and its position."""
+    """Parse a regular expression. Raises UnsupportedPattern, which names the construct and its position."""
     try:
         re.compile(source, re.DOTALL)
     except re.error as error:
@@ -146,8 +152,8 @@ class _PatternParser:
                 raise self.build_error("a quantifier of a quantifier")
             if isinstance(item, StartAnchor | EndAnchor):
                 raise self.build_error("a repeated ^ or $")
-            # It could repeat for ever without reading a character; `re` has its own rule for that, which one pass
-            # cannot follow.
+            # Such a repetition could loop forever without reading a character; `re` has a special rule for it, which
+            # one pass cannot follow.
             if bounds[1] != 1 and can_be_empty(item):
                 raise self.build_error("a repetition of what can be empty")
             items.append(RepetitionNode(item, *bounds, is_lazy))
@@ -174,10 +180,10 @@ class _PatternParser:
             case "(":
                 return self._parse_group()
             case "[":
-                # A class is copied for `re`: it matches one character, so nothing can backtrack.
+                # A class is left to `re`: it matches one character, so it cannot backtrack.
                 begin, self.pos = self.pos, self.pos + 1
                 self.pos += self._peek() == "^"
-                # A bracket that comes first is a member of the class, not its end.
+                # A leading `]` is a member of the class, not its end.
                 self.pos += self._peek() == "]"
                 while self._peek() != "]":
                     self.pos += 2 if self._peek() == "\\" else 1
@@ -230,7 +236,7 @@ class _PatternParser:
 
 
 def find_group_names(node: Node) -> frozenset[str]:
-    """The names of the pattern's groups."""
+    """Return the names of the pattern's groups."""
     match node:
         case ConcatenationNode(items) | AlternationNode(items):
             return frozenset[str]().union(*map(find_group_names, items))
@@ -243,7 +249,7 @@ def find_group_names(node: Node) -> frozenset[str]:
 
 
 def can_be_empty(node: Node) -> bool:
-    """Whether it may match the empty string in the middle of a response."""
+    """Whether the pattern may match the empty string in the middle of a response."""
     match node:
         case ConcatenationNode(items):
             return all(map(can_be_empty, items))
@@ -268,7 +274,7 @@ def uses_start_anchor(node: Node) -> bool:
 
 
 def render_pattern(node: Node, captures: Mapping[str, str]) -> str | None:
-    """The shortest matching text, with the named groups filled in; None where it is ambiguous."""
+    """Return the shortest matching text, with the named groups filled in; None if it is ambiguous."""
     match node:
         case CharClass(_, text):
             return text
@@ -291,7 +297,7 @@ def _join(texts: Iterable[str | None]) -> str | None:
 
 
 def find_literals(node: Node) -> list[str]:
-    """The fixed texts in the pattern."""
+    """Return the fixed texts in the pattern."""
     match node:
         case CharClass(_, text):
             return [] if text is None else [text]

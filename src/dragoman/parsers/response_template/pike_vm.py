@@ -1,7 +1,8 @@
-"""Searches a stream for several patterns at once, reading each character once (a Pike VM).
+"""Search of a stream for several patterns at once, reading each character once (a Pike VM).
 
-The leftmost match wins; of those that begin together the longest, then the pattern listed first. Within one pattern
-greedy and lazy quantifiers mean the same as in Python's `re`.
+The leftmost match wins. Among matches that begin together the longest wins, and among equally long ones the pattern
+that is listed first. Within one pattern, greedy and lazy quantifiers mean the same as in Python's `re`.
+See https://swtch.com/~rsc/regexp/regexp2.html.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ EpsilonPath = tuple[int, tuple[int, ...]]
 class CharOp(Struct, frozen=True):
     """Read one character.
 
+    source: regular expression of the characters that match.
     is_any: any character matches.
     """
 
@@ -59,6 +61,8 @@ class AssertOp(Struct, frozen=True):
 
 
 class MatchOp(Struct, frozen=True):
+    """The pattern of this index matches."""
+
     pattern: int
 
 
@@ -67,7 +71,7 @@ ANY_CHAR = r"[\s\S]"
 
 
 class Program:
-    """Several patterns as one program. Immutable; searches over it are `PatternSearch`."""
+    """Several patterns compiled into one program, which `PatternSearch` executes. Immutable."""
 
     def __init__(self, patterns: Sequence[Node]) -> None:
         self.literals = tuple(text for node in patterns for text in find_literals(node))
@@ -77,7 +81,7 @@ class Program:
         """The name of each group, by its number."""
         self.entry_points: list[int] = []
         self.pattern_indices: list[int] = []
-        """The pattern that each instruction belongs to."""
+        """Per instruction: the index of its pattern."""
         for number, node in enumerate(patterns):
             self.entry_points.append(len(self.code))
             self._compile(node)
@@ -88,11 +92,11 @@ class Program:
         ]
         self.epsilon_paths = [tuple(self._follow_epsilon(index, at_start=False)) for index in range(len(self.code))]
         self.initial_paths = [tuple(self._follow_epsilon(index, at_start=True)) for index in self.entry_points]
-        """Paths from each start at the very beginning of a response."""
+        """Per pattern: the paths from its first instruction at the start of a response, where `^` matches."""
         first_ops = [self.code[target] for start in self.entry_points for target, _ in self.epsilon_paths[start]]
         first_sources = [op.source for op in first_ops if isinstance(op, CharOp)]
         self.first_chars = re.compile("|".join(first_sources) or r"(?!)", re.DOTALL)
-        """Any character with which a match can begin."""
+        """Matches any character with which a match can begin; `(?!)` never matches."""
         self._stable_patterns: dict[tuple[int, ...], re.Pattern[str] | None] = {}
 
     def _compile(self, node: Node) -> None:
@@ -157,8 +161,9 @@ class Program:
         split.targets.extend([exit_index, body] if is_lazy else [body, exit_index])
 
     def _follow_epsilon(self, start: int, *, at_start: bool) -> Iterator[EpsilonPath]:
-        """Yield the instructions that are reachable without input, preferred paths first; an end assertion is reached
-        and waits.
+        """Yield the instructions that are reachable without input, preferred paths first.
+
+        An end assertion is yielded too, as only `PatternSearch.close` can decide it.
         """
         stack: list[EpsilonPath] = [(start, ())]
         visited: set[int] = set()
@@ -169,7 +174,7 @@ class Program:
             visited.add(index)
             match self.code[index]:
                 case SplitOp(targets):
-                    # A stack: the preferred target is pushed last, so that its paths are followed first.
+                    # The preferred target is pushed last, so its paths are popped and followed first.
                     stack.extend((target, saves) for target in reversed(targets))
                 case SaveOp(slot):
                     stack.append((index + 1, (*saves, slot)))
@@ -180,8 +185,9 @@ class Program:
                     yield index, saves
 
     def find_stable_pattern(self, threads: Sequence[MatchThread]) -> re.Pattern[str] | None:
-        """The characters that change these threads: after any other character, which only `.` matches, they are the
-        same.
+        """Return a pattern of the characters that can change these threads; None if any character can.
+
+        After any other character, which only `.` matches, the threads are the same as before.
         """
         positions = tuple(thread.instruction for thread in threads)
         if positions in self._stable_patterns:
@@ -209,7 +215,7 @@ class Program:
 class MatchThread(Struct, frozen=True, gc=False):
     """One partial match.
 
-    instruction: the next one.
+    instruction: index of the next instruction.
     start: position of its first character.
     slot_positions: position of each group boundary, -1 if not passed.
     """
@@ -220,9 +226,10 @@ class MatchThread(Struct, frozen=True, gc=False):
 
 
 class PatternMatch(Struct, frozen=True):
-    """A match. Positions count from the start of the stream.
+    """A match. Positions are characters from the start of the stream.
 
-    captures: (name, start, end).
+    pattern: index of the pattern.
+    captures: (name, start, end) of each group that matched.
     """
 
     pattern: int
@@ -234,8 +241,8 @@ class PatternMatch(Struct, frozen=True):
 class PatternSearch:
     """A search for the next match from `position` on.
 
-    at_start: this is the very beginning of the response.
-    max_length: maximum characters of a match; longer attempts are abandoned.
+    at_start: the search begins at the start of the response, where `^` matches.
+    max_length: maximum characters of a match; longer attempts are abandoned. None means unlimited.
     """
 
     def __init__(self, program: Program, position: int, *, at_start: bool, max_length: int | None = None) -> None:
@@ -250,18 +257,18 @@ class PatternSearch:
 
     @property
     def pending(self) -> int:
-        """Text before this position can no longer belong to a match."""
+        """The position before which text can no longer belong to a match."""
         return min((thread.start for thread in self._threads), default=self._position)
 
     def try_skip(self, text: str) -> bool:
-        """Skip this text if it cannot take part in a match; returns whether it did."""
+        """Skip this text if it cannot belong to a match. Return whether it was skipped."""
         if self._threads or self._best is not None or self._program.first_chars.search(text) is not None:
             return False
         self._position += len(text)
         return True
 
     def read(self, text: str, pos: int) -> PatternMatch | None:
-        """Read text[pos:] until a match is certain; None if it is not by the end of the text."""
+        """Read text[pos:] until a match is certain, and return it; None if no match is certain by the text's end."""
         offset = self._position - pos
         while pos < len(text):
             # Characters that change nothing but the position are skipped.
@@ -281,12 +288,12 @@ class PatternSearch:
         return None if self._threads else self._best
 
     def close(self) -> PatternMatch | None:
-        """The response has ended: return the match so far."""
+        """Return the final match, if any, when the response has ended."""
         if not self._threads and self._best is None:
             self._add_starts(self._threads, set(), None)
         visited: set[int] = set()
         while self._threads:
-            # End assertions may follow each other, so the threads are advanced until none waits for the end any more.
+            # End assertions may follow each other, so threads are advanced until none waits at an end assertion.
             threads, self._threads = self._threads, []
             for thread in threads:
                 if isinstance(self._program.code[thread.instruction], AssertOp) and not self._is_beaten(thread):
@@ -312,7 +319,7 @@ class PatternSearch:
                 and not (self._max_length is not None and self._position - thread.start > self._max_length)
             ):
                 self._add_threads(next_threads, visited, thread, paths[thread.instruction + 1])
-        # Every character may begin a match: without this a search would find only the first attempt.
+        # A match may begin at every character, also while earlier attempts are still open.
         if self._best is None and next_threads:
             self._add_starts(next_threads, visited, None)
         self._threads = [thread for thread in next_threads if not self._is_beaten(thread)]
@@ -362,7 +369,7 @@ class PatternSearch:
 
 
 def find_matches(program: Program, text: str) -> Iterator[PatternMatch]:
-    """All matches in a complete text, as `re.finditer`."""
+    """Yield all matches in a complete text, like `re.finditer`."""
     pos = 0
     while pos <= len(text):
         search = PatternSearch(program, pos, at_start=pos == 0)

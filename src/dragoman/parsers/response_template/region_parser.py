@@ -1,9 +1,9 @@
-"""The parser of a response template: splits text into regions, and converts regions into events.
+"""The parser of a response template, which splits text into regions and converts regions into events.
 
-The text is always in one region: an explicit one until its closing delimiter, else the implicit one (or none, where it
-is discarded) until an opening delimiter. Of the delimiters the leftmost wins, of several that begin together the
-longest. A text region streams; a call streams once its name is known, or is emitted whole when its region closes.
-Unparseable text is released unchanged.
+Text between an opening delimiter and its closing delimiter is in that field's region. All other text is in the region
+of the implicit field, the one without an opening delimiter, and is discarded if the template has no such field. The
+leftmost delimiter wins, and the longest of several that begin together. A text region streams; a call streams once its
+name is known, or is emitted whole when its region closes. Unparseable text is emitted unchanged.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ from .template import (
     read_template,
 )
 
-# Sinks of a region's text, which convert it into events.
+# Sinks: they receive a region's text and convert it into events.
 
 
 class ParsedCall(Struct, frozen=True):
-    """A parsed call.
+    """A parsed call of a declared tool.
 
     arguments: JSON text, or a custom tool's input.
     """
@@ -64,7 +64,14 @@ class ParsedCall(Struct, frozen=True):
 def parse_calls(
     field: TemplateField, body: str, captures: Mapping[str, str], tools: Mapping[str, Tool]
 ) -> list[ParsedCall]:
-    """The calls of declared tools in a region. Raises ValueError if it is invalid or calls none of them."""
+    """Parse the calls of declared tools in a region.
+
+    body: the region's text.
+    captures: the groups that its delimiters captured.
+
+    Raises:
+        ValueError: the text is invalid or contains no call of a declared tool.
+    """
     value = parse_content(field.content, body)
     scope: dict[str, Json] = dict(captures)
     if field.transform_each:
@@ -75,7 +82,7 @@ def parse_calls(
         value = fill_transform(field.transform, {**scope, "content": value})
     parsed = [_parse_call(item, tools) for item in (value if isinstance(value, list) else [value])]
     calls = [call for call in parsed if call is not None]
-    # Text that calls nothing declared is shown to the user rather than lost: the caller releases it unchanged.
+    # The caller emits such text unchanged, so it is shown to the user instead of lost.
     if not calls:
         raise ValueError("no call of a declared tool")
     return calls
@@ -88,7 +95,7 @@ def _require_object(value: Json) -> dict[str, Json]:
 
 
 def _parse_call(value: Json, tools: Mapping[str, Tool]) -> ParsedCall | None:
-    """Parse a call; None where the tool is not declared."""
+    """Parse a call; return None if its tool is not declared. Raises ValueError if it is invalid."""
     item = _require_object(value)
     # Both {"function": {"name": …}} and {"name": …}: the templates of transformers' chat format allow both.
     function = _require_object(item.get("function", item))
@@ -106,7 +113,7 @@ def _parse_call(value: Json, tools: Mapping[str, Tool]) -> ParsedCall | None:
     if isinstance(arguments, dict) and tool.parameters is not None:
         declared = decode(tool.parameters)
         properties = declared.get("properties") if isinstance(declared, dict) else None
-        # Texts are cast to the schema's types: in XML every value is text.
+        # Strings are cast to the schema's types, since in XML every value is a string.
         if isinstance(properties, dict):
             types = {key: find_schema_types(properties.get(key)) for key in arguments}
             arguments = {key: _cast_value(value, types[key]) for key, value in arguments.items()}
@@ -121,7 +128,7 @@ def _cast_value(value: Json, types: tuple[str, ...]) -> Json:
     match value:
         case str() if types:
             return coerce(value, types)
-        case list() if types and "array" not in types:  # A key that occurs several times.
+        case list() if types and "array" not in types:  # The values of a key that occurs several times.
             return [coerce(item, types) if isinstance(item, str) else item for item in value]
         case _:
             return value
@@ -130,7 +137,7 @@ def _cast_value(value: Json, types: tuple[str, ...]) -> Json:
 Tokens = tuple[Token, ...]
 EventFactory = Callable[[int, str, Tokens], Event]
 EmitEvent = Callable[[EventFactory, str, Sequence[Token]], None]
-"""Emits the event of a text; without text the tokens are attached to the next event."""
+"""Emits an event with a text and its tokens; without text the tokens are attached to the next event."""
 
 
 class ClosingDelimiter(Struct, frozen=True):
@@ -142,27 +149,27 @@ class ClosingDelimiter(Struct, frozen=True):
 
 
 class Sink(Protocol):
-    """The open region."""
+    """Receives the text of the open region, and emits events."""
 
     @property
     def has_output(self) -> bool:
-        """Whether any of it was emitted."""
+        """Whether any text of the region was emitted."""
         ...
 
     def feed_prompt(self, text: str) -> None:
-        """Text of the region that is in the prompt: it counts, but is not emitted."""
+        """Take text of the region that is in the prompt; it is parsed but not emitted."""
         ...
 
     def feed(self, text: str, tokens: Tokens) -> None:
-        """The next text of the region."""
+        """Take the next text of the region."""
         ...
 
     def close(self, closing: ClosingDelimiter) -> None:
-        """Its closing delimiter was read."""
+        """End the region at its closing delimiter."""
         ...
 
     def end(self, reason: FinishReason | None) -> None:
-        """The region ends without one: the response ends, or another region begins."""
+        """End the region without a closing delimiter, because the response ends or another region begins."""
         ...
 
 
@@ -198,10 +205,11 @@ class VerbatimSink(DiscardSink):
 
 
 class TextSink(DiscardSink):
-    """Streams text, optionally stripped of white space.
+    """Streams text.
 
-    separator: precedes the first word.
-    has_begun: the beginning is already emitted, so only white space at the end is stripped.
+    strip: white space at both ends is stripped.
+    separator: precedes the first text, to join it to the field's previous region.
+    has_begun: the beginning has already been emitted, so only white space at the end is stripped.
     """
 
     def __init__(
@@ -234,7 +242,7 @@ class TextSink(DiscardSink):
         stripped, whitespace = text, ""
         if self._strip:
             text = text if self._has_begun else text.lstrip()
-            # White space is held back until more text follows, since at the region's end it is stripped.
+            # Trailing white space is held back until more text follows, as it is stripped at the region's end.
             stripped = text.rstrip()
             whitespace = text[len(stripped) :]
         if not stripped:
@@ -248,9 +256,9 @@ class TextSink(DiscardSink):
 
 
 class BufferedCallSink(DiscardSink):
-    """Buffers a region with calls that can only be parsed when it is complete.
+    """Buffers a region whose calls can only be parsed when it is complete.
 
-    captures: of its opening delimiter.
+    captures: the groups that its opening delimiter captured.
     """
 
     def __init__(
@@ -287,7 +295,7 @@ class BufferedCallSink(DiscardSink):
         self._parse_calls({**self._captures, **closing.captures}, closing.text)
 
     def end(self, reason: FinishReason | None) -> None:
-        """End of stream may replace the closing delimiter; a call that was cut off by length is not emitted."""
+        """Parse the calls if the model stopped by itself; a call cut off by the token limit is emitted as text."""
         if reason is FinishReason.STOP:
             self._parse_calls(self._captures, "")
         else:
@@ -297,7 +305,7 @@ class BufferedCallSink(DiscardSink):
         body = "".join([*self._prompt_chunks, *self._chunks])
         try:
             calls = parse_calls(self._field, body, captures, self._tools)
-        # No call that can be read: better shown to the user than lost.
+        # Text that is not a valid call is shown to the user instead of lost.
         except ValueError:
             self._emit_as_text(closing)
             return
@@ -314,11 +322,15 @@ class BufferedCallSink(DiscardSink):
 
 
 MAX_DELIMITER_LENGTH = 1000
-"""Maximum characters of a delimiter, and so of the text held back for one."""
+"""Maximum characters of a delimiter, and therefore of the text that is held back for one."""
 
 
 class DelimiterSet:
-    """The delimiters possible in a state: fields that may open, and the one that may close. Immutable."""
+    """The delimiters that are searched for in one state. Immutable.
+
+    opening_fields: the fields whose region may open.
+    closing_field: the field whose region may close, if any.
+    """
 
     def __init__(self, opening_fields: Collection[TemplateField], closing_field: TemplateField | None) -> None:
         self.opening_fields = tuple(sorted(opening_fields, key=lambda field: field.name))
@@ -354,7 +366,7 @@ class CompiledTemplate:
 
 
 class RegionParser(CallParser):
-    """Searches for the next delimiter or, in a call that streams, reads its JSON."""
+    """Parses a response: searches for the next delimiter or, in a call that streams, reads its JSON."""
 
     def __init__(self, compiled: CompiledTemplate, context: ParseContext) -> None:
         super().__init__(context, compiled.single_tokens)
@@ -413,7 +425,7 @@ class RegionParser(CallParser):
         return pos
 
     def _feed_region(self, end: int) -> None:
-        """Pass the text up to this position to the region."""
+        """Pass the text up to this position to the region's sink."""
         in_prompt = min(end, self._prompt_end) - self._buffer.start
         if in_prompt > 0:
             self._sink.feed_prompt(self._buffer.pop(in_prompt)[0])
@@ -421,13 +433,13 @@ class RegionParser(CallParser):
             self._sink.feed(*self._buffer.pop(end - self._buffer.start))
 
     def _handle_delimiter(self, match: PatternMatch) -> int:
-        """Handle a delimiter; returns how much of the buffer is still to be read."""
+        """Handle a delimiter. Return how many characters of the buffer are still to be read."""
         self._feed_region(match.start)
         length = match.end - match.start
         text = self._buffer.peek(length)
         unread = len(self._buffer) - length
-        # Spelled in plain tokens, so the model writes about the delimiter: it is text, and the search goes on behind
-        # its first character.
+        # The model wrote the delimiter in ordinary tokens, so it is text about the delimiter. The search continues
+        # after its first character.
         if not self._buffer.is_marker(text, unread):
             self._feed_region(match.start + 1)
             self._search_from(match.start + 1)
@@ -445,7 +457,7 @@ class RegionParser(CallParser):
         return unread
 
     def _take_delimiter(self, length: int) -> tuple[str, tuple[Token, ...]]:
-        """Consume a delimiter; returns the part that the model wrote, with its tokens."""
+        """Consume a delimiter. Return the part that the model wrote, not the part in the prompt, with its tokens."""
         in_prompt = min(max(self._prompt_end - self._buffer.start, 0), length)
         text, tokens = self._buffer.pop(length)
         return text[in_prompt:], tokens
@@ -507,7 +519,7 @@ class RegionParser(CallParser):
             self._pending_tokens.extend(tokens)
 
     def _emit_buffered(self, build_event: Callable[[int, str, tuple[Token, ...]], Event], n: int) -> None:
-        """As the base class does, but without text that is in the prompt."""
+        """Emit buffered text like the base class, but without text that is in the prompt."""
         in_prompt = min(self._prompt_end - self._buffer.start, n)
         if build_event is TextDelta and in_prompt > 0:
             self._buffer.pop(in_prompt)
@@ -538,9 +550,11 @@ class RegionParser(CallParser):
 
 
 def load(spec: bytes | str, added_tokens: Collection[str] = ()) -> tuple[ReasoningFormat | None, ToolFormat]:
-    """Load the formats of a response template (JSON text): the same object twice, or None for the first where the
-    template does not define reasoning.
+    """Load the reasoning format and the tool format of a response template.
 
+    Both are the same object; the reasoning format is None if the template does not define reasoning.
+
+    spec: the template as JSON text.
     added_tokens: texts of the vocabulary's added tokens; a delimiter among them counts only as that token.
 
     Raises:
@@ -551,7 +565,10 @@ def load(spec: bytes | str, added_tokens: Collection[str] = ()) -> tuple[Reasoni
 
 
 class ResponseTemplateFormat:
-    """One parser for the whole response, so that content, reasoning and calls may occur in any order."""
+    """The reasoning and tool format that a response template defines.
+
+    One parser reads the whole response, as content, reasoning and calls may occur in any order.
+    """
 
     def __init__(self, template: ResponseTemplate, added_tokens: Collection[str] = ()) -> None:
         self._template = template
@@ -599,7 +616,7 @@ class ResponseTemplateFormat:
         )
 
     def _select_markers(self, texts: Iterable[str]) -> tuple[str, ...]:
-        """The added tokens in these texts; the texts themselves where no added tokens are known."""
+        """Return the added tokens in these texts, or the texts themselves if no added tokens are known."""
         unique_texts = tuple(dict.fromkeys(texts))
         if not self._added_tokens:
             return unique_texts
@@ -618,8 +635,10 @@ class ResponseTemplateFormat:
         return False
 
     def build_call_syntax(self, tool: Tool) -> tuple[SyntaxPiece, ...]:
-        """The syntax of enforced calls. Raises Unsupported where calls are not JSON, or their beginning is not
-        fixed.
+        """Build the syntax of enforced calls.
+
+        Raises:
+            Unsupported: calls are not JSON, or a delimiter has no fixed text.
         """
         field = self._find_field(FieldKind.CALLS)
         schema = JsonValue(build_arguments_schema(tool))
@@ -639,12 +658,12 @@ class ResponseTemplateFormat:
 
 
 def _encode_string(text: str) -> str:
-    # As an escape no delimiter can begin inside the string.
+    # Delimiters usually begin with `<`; escaped, none can begin inside the string.
     return json.dumps(text, ensure_ascii=False).replace("<", "\\u003c")
 
 
 def _render_delimiter(delimiter: Delimiter | None, captures: dict[str, str] | None = None) -> str | None:
-    """The delimiter as text; of several texts the first."""
+    """Return the delimiter as text, the first if it has several; None if its text is not fixed."""
     if delimiter is None:
         return None
     return delimiter.texts[0] if delimiter.texts else render_pattern(delimiter.node, captures or {})
@@ -657,7 +676,7 @@ def _find_delimiter_texts(delimiter: Delimiter | None) -> Sequence[str]:
 
 
 def _find_field_texts(field: TemplateField) -> Iterator[str]:
-    """All fixed texts that a field searches for."""
+    """Yield all fixed texts that the field's delimiters and content contain."""
     yield from _find_delimiter_texts(field.open)
     yield from _find_delimiter_texts(field.close)
     match field.content:

@@ -27,16 +27,21 @@ from .pattern import (
 )
 from .pike_vm import Program, find_matches
 
-# Content parsers of response templates, and transforms of their values. Every function raises ValueError for text that
-# it cannot parse.
+# Content parsers, and transforms of the values that they parse. Every function raises ValueError for text that it
+# cannot parse.
 
 
 class TextContent(Struct, frozen=True):
+    """Plain text.
+
+    strip: white space around the text is stripped.
+    """
+
     strip: bool = True
 
 
 class ScalarContent(Struct, frozen=True):
-    """A scalar.
+    """One number or boolean.
 
     kind: int, float or bool.
     """
@@ -49,7 +54,7 @@ class JsonContent(Struct, frozen=True):
     """JSON, or a relaxed form of it.
 
     unquoted_keys: keys may be bare words.
-    string_delims: other delimiters of strings, (open, close).
+    string_delims: additional delimiters of strings, pairs of (open, close).
     allow_non_json: text that is not valid JSON is a string.
     """
 
@@ -67,7 +72,8 @@ class XmlContent(Struct, frozen=True):
     """XML-like entries.
 
     tag: pattern of one entry, with the groups key and value.
-    value: content of a value; None is plain text.
+    value: content of a value; None means plain text.
+    merge_duplicates: the values of a repeated key become a list; otherwise the last one wins.
     """
 
     tag: Program
@@ -76,6 +82,11 @@ class XmlContent(Struct, frozen=True):
 
 
 class LinesContent(Struct, frozen=True):
+    """Entries of a key and a value, one per line; lines without `kv_sep` are ignored.
+
+    value: content of a value; None means plain text.
+    """
+
     line_sep: str = "\n"
     kv_sep: str = ":"
     value: Content | None = None
@@ -86,7 +97,7 @@ Content = TextContent | ScalarContent | JsonContent | XmlContent | LinesContent
 
 
 def parse_content(content: Content, text: str) -> Json:
-    """Parse a region's text."""
+    """Parse a region's text. Raises ValueError if it is invalid."""
     match content:
         case TextContent(strip):
             return _strip_text(text, strip)
@@ -127,7 +138,7 @@ def _to_standard_json(content: JsonContent, text: str) -> str:
     parts: list[str] = []
     pos = 0
     while pos < len(text):
-        # The position of the next string with custom delimiters, and these; "" without one.
+        # The position and the delimiters of the next string with custom delimiters; "" if there is none.
         candidates = [(text.find(opening, pos), opening, closing) for opening, closing in content.string_delims]
         begin, open_delimiter, close_delimiter = min(
             (candidate for candidate in candidates if candidate[0] >= 0), default=(len(text), "", "")
@@ -144,6 +155,7 @@ def _to_standard_json(content: JsonContent, text: str) -> str:
     return "".join(parts)
 
 
+# A JSON string, possibly unterminated, or a bare word.
 _KEY_OR_STRING = re.compile(r'"(?:[^"\\]|\\.)*"?|\w+', re.DOTALL)
 
 
@@ -171,7 +183,7 @@ def _parse_xml(content: XmlContent, text: str) -> Json:
         value = raw if content.value is None else parse_content(content.value, raw)
         if key in entries and content.merge_duplicates:
             previous = entries[key]
-            # `merged` tells a list that was built here from one that is the entry's own value.
+            # `merged` distinguishes a list that was built here from a value that is itself a list.
             entries[key] = [*previous, value] if isinstance(previous, list) and key in merged else [previous, value]
             merged.add(key)
         else:
@@ -179,11 +191,15 @@ def _parse_xml(content: XmlContent, text: str) -> Json:
     return entries
 
 
+# A dotted path in braces, such as `{content.name}`.
 _PLACEHOLDER = re.compile(r"\{(\w+(?:\.\w+)*)\}")
 
 
 def parse_placeholder(placeholder: str) -> list[str] | None:
-    """The path in `{a.b}`; None for text without placeholder. Raises ValueError for a mix of both."""
+    """Parse `{a.b}` into the path [a, b]; return None for text without a placeholder.
+
+    Raises ValueError for a placeholder that is mixed with other text.
+    """
     match = _PLACEHOLDER.fullmatch(placeholder)
     if match is None and _PLACEHOLDER.search(placeholder):
         raise ValueError(f"{placeholder!r} mixes a placeholder with other text")
@@ -206,7 +222,7 @@ def check_transform(transform: Json) -> None:
 
 
 def fill_transform(transform: Json, scope: Mapping[str, Json]) -> Json:
-    """Replace the transform's placeholders by the values at their paths."""
+    """Replace the transform's placeholders with the values at their paths. Raises ValueError if a path is missing."""
     match transform:
         case dict():
             return {key: fill_transform(inner, scope) for key, inner in transform.items()}
@@ -266,7 +282,8 @@ CallLayout = KeyedCallLayout | NamedByDelimiterLayout | BufferedCallLayout
 class Delimiter(Struct, frozen=True):
     """A delimiter.
 
-    texts: its alternatives, where it is not a pattern.
+    node: the pattern that matches it.
+    texts: its alternative texts; () if the template defines it by a pattern.
     """
 
     node: Node
@@ -276,8 +293,14 @@ class Delimiter(Struct, frozen=True):
 class TemplateField(Struct, frozen=True):
     """A field of the message.
 
-    open: None for the field that takes all other text.
-    close: None if only the end of the response closes it.
+    open: None for the implicit field, which takes the text outside all regions.
+    close: None if only the end of the response closes the region.
+    content: how the region's text is parsed.
+    repeats: the field may have several regions.
+    join: separator between the texts of several regions.
+    transform: JSON value with placeholders, which converts the parsed content; None for none.
+    transform_each: the transform is applied to each item of the content, which is a list.
+    call_layout: how calls are written; used for fields of calls only.
     """
 
     name: str
@@ -293,12 +316,21 @@ class TemplateField(Struct, frozen=True):
 
 
 class ResponseTemplate(Struct, frozen=True):
+    """A validated response template.
+
+    anchor: its last match in the prompt ends where the parsed text begins.
+    """
+
     fields: tuple[TemplateField, ...]
     anchor: Delimiter
 
     @property
     def implicit(self) -> TemplateField | None:
+        """The field that takes the text outside all regions."""
         return next((field for field in self.fields if field.open is None), None)
+
+
+# The JSON of a template, before validation.
 
 
 class _TemplateSpec(Struct, forbid_unknown_fields=True):
@@ -367,7 +399,7 @@ def read_template(spec: bytes | str) -> ResponseTemplate:
         raise ValueError("response_template: start_anchor or start_anchor_pattern is missing")
     fields = tuple(_build_field(name, field) for name, field in raw.fields.items())
     implicit = [field.name for field in fields if field.open is None]
-    # Such a field is the text outside all regions, which can only be one.
+    # Text outside all regions belongs to the implicit field, so there can only be one.
     if len(implicit) > 1:
         raise ValueError(f"response_template: only one field may have no 'open', these have none: {implicit}")
     return ResponseTemplate(fields, anchor)
@@ -427,7 +459,7 @@ def _build_delimiter(location: str, texts: str | list[str] | None, pattern: str 
     if pattern is None:
         return None
     node = _compile_pattern(location, lambda: parse_pattern(pattern))
-    # It would match everywhere, without the text ever going on.
+    # An empty match would match at every position without consuming text.
     if can_be_empty(node):
         raise ValueError(f"{location}: the pattern {pattern!r} can match the empty string, which is not supported")
     return Delimiter(node)
@@ -497,8 +529,9 @@ def _read_value_content(location: str, parser: _ValueParser | None) -> Content |
 
 
 def _infer_call_layout(content: Content, transform: Json, is_per_item: bool, captures: frozenset[str]) -> CallLayout:
-    """The layout of a call, which decides how early it is known: only plain JSON streams, under a transform that names
-    the keys.
+    """Infer the layout of calls. Calls stream only if they are plain JSON and the transform names the keys.
+
+    Other calls are buffered until their region closes.
     """
     if not (isinstance(content, JsonContent) and content.is_plain) or is_per_item or not isinstance(transform, dict):
         return BufferedCallLayout()
