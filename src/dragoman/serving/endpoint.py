@@ -95,10 +95,13 @@ BY_CLIENT = replace(OPENAI, name="OpenAI or Anthropic", anthropic=ANTHROPIC)
 """OpenAI's, or Anthropic's for requests with the header `anthropic-version`."""
 
 
+# Requests and responses.
+
 log = logging.getLogger("dragoman.access")
 
 LOG_FIELDS = "fields"
-"""The attribute of a log record with the fields of its line in the JSON log."""
+"""The attribute of a log record that holds the fields of its line in the JSON log."""
+# Client-supplied request ids that are safe in logs and headers.
 _PLAIN_ID = re.compile(r"[A-Za-z0-9._-]{1,128}", re.ASCII)
 WARNINGS_HEADER = "x-dragoman-warnings"
 """In a response, the header with the warnings; in a request, the value `body` asks for them in the body too."""

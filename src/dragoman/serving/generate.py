@@ -35,8 +35,10 @@ from .tenancy import COMPLETIONS
 T = TypeVar("T")
 
 TIMEOUT_HEADER = "x-dragoman-timeout"
+# Seconds as a decimal number without sign or exponent.
 _SECONDS = re.compile(r"[0-9]{1,7}(\.[0-9]{1,6})?", re.ASCII)
 _MAX_SESSION_ID = 1024
+"""Characters of a session id; longer ones are truncated."""
 
 LARGE_BODY = 256 * 1024
 """Bytes above which a body is parsed in a thread, because parsing would block the event loop for too long."""
