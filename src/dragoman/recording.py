@@ -452,7 +452,7 @@ class _ProxiedRequest:
                     self._chunks.append((self._now() - self._started_at, raw))
                     await send({"type": "http.response.body", "body": raw, "more_body": True})
                 self._end_at = self._now() - self._started_at
-                # Before the last `send`: the upstream's response is complete even if the client disconnects now.
+                # Set before the last `send`: the upstream's response is complete even if the client disconnects now.
                 self._outcome = "complete"
                 await send({"type": "http.response.body"})
         except httpx2.HTTPError as error:

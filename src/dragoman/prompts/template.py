@@ -117,7 +117,7 @@ def insert_generation_mark(tree: nodes.Template) -> bool:
     """
     reads = [node for node in tree.find_all(nodes.Name) if node.name in (_GENERATION_PROMPT, GENERATION_MARK)]
     last = tree.body[-1] if tree.body else None
-    # Elsewhere the mark could be written in the middle of the conversation.
+    # With any other structure the mark could end up in the middle of the conversation.
     if not isinstance(last, nodes.If) or last.elif_ or last.else_ or len(reads) != 1:
         return False
     test = last.test
@@ -433,7 +433,7 @@ INFILL_FAMILIES = (
     # StarCoder2, SantaCoder, Granite Code
     InfillTokens("<fim_prefix>", "<fim_suffix>", "<fim_middle>", ("<fim_pad>", "<file_sep>", "<repo_name>")),
     InfillTokens("<fim-prefix>", "<fim-suffix>", "<fim-middle>", ("<fim-pad>",)),
-    # DeepSeek-Coder: the hole is where the suffix begins.
+    # DeepSeek-Coder: the "hole" token is where the suffix begins.
     InfillTokens("<｜fim▁begin｜>", "<｜fim▁hole｜>", "<｜fim▁end｜>"),
     # Seed-Coder
     InfillTokens("<[fim-prefix]>", "<[fim-suffix]>", "<[fim-middle]>"),

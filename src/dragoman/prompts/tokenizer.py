@@ -488,7 +488,7 @@ class HfTokenizer:
         return ids
 
     def token_bytes(self, id: int) -> bytes:
-        """The token's bytes; empty for unused ids."""
+        """Return the token's bytes; empty for unused ids."""
         return self._byte_table[id] if 0 <= id < len(self._byte_table) else b""
 
     def is_special(self, id: int) -> bool:

@@ -311,7 +311,7 @@ class LoadEstimates:
             del self._reports[replica]
         loads = {replica: self._reports.get(replica, _NO_REPORT) for replica in replicas}
         sent = Counter(replica for time, replica in self._sent if time > loads.get(replica, _NO_REPORT).time)
-        # Without a report the time since the last one is infinite, and the rate 0: their product would be NaN.
+        # Without a report the rate is 0 and the time since the last report infinite: their product would be NaN.
         ended = {
             replica: report.rate * (now - report.time) if report.rate else 0.0 for replica, report in loads.items()
         }

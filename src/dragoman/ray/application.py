@@ -93,8 +93,8 @@ def build_application(settings: Settings, *, is_exposed: bool) -> Any:  # noqa: 
         **scaling,
     )
     # Without the settings that only Ray uses.
-    served = msgspec.structs.replace(settings, ray=RaySettings(drain_timeout=options.drain_timeout))
-    application = replica.bind(served, secret, home)
+    replica_settings = msgspec.structs.replace(settings, ray=RaySettings(drain_timeout=options.drain_timeout))
+    application = replica.bind(replica_settings, secret, home)
     if not uses_haproxy or options.routing == "load":
         return application
     # Ray's own LLM applications use this method, which is not public: https://github.com/ray-project/ray/issues/59681
@@ -212,12 +212,12 @@ class RoutingApplication:
                 has_more = message.get("more_body", False)
             key = find_key(body, session.decode("latin-1"), by_model=self._routing == "model")
             arguments = () if key is None else (key,)
-            # The request itself goes through HAProxy: no slot is reserved for it.
+            # No slot is reserved, because the request itself goes through HAProxy.
             async with self._replicas.choose_replica(*arguments, _reserve=False) as selection:
                 replica = selection._replica
                 host, port = replica.backend_http_endpoint
-                place = {"host": host, "port": port, "replica_id": replica.replica_id.to_full_id_str()}
-            status, answer = 200, msgspec.json.encode(place)
+                backend = {"host": host, "port": port, "replica_id": replica.replica_id.to_full_id_str()}
+            status, answer = 200, msgspec.json.encode(backend)
         headers = [(b"content-type", b"application/json"), (b"content-length", str(len(answer)).encode())]
         await send({"type": "http.response.start", "status": status, "headers": headers})
         await send({"type": "http.response.body", "body": answer})

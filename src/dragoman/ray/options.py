@@ -48,7 +48,7 @@ def choose_environment(settings: Settings) -> dict[str, str]:
             BODY_VARIABLE: "1",
             # Every connection has a buffer of this size; the default is 8 MiB.
             "RAY_SERVE_HAPROXY_INGRESS_REQUEST_ROUTER_BUFSIZE": str(256 * 1024),
-            # A single HAProxy notices at once that a replica stops; several nodes would need a longer period.
+            # A single HAProxy notices at once that a replica stops.
             "RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S": "3",
             "RAY_SERVE_HAPROXY_MAXCONN": str(choose_connections(resource.getrlimit(resource.RLIMIT_NOFILE)[1])),
         }

@@ -77,9 +77,9 @@ class LoadPolicy:
         # Each replica has its own KV cache, so the sum of the shares is a number of caches.
         kv_caches = sum(metrics.get(KV_USAGE, {}).values())
         needed = max(
-            # Ray counts streams that no engine works on too, such as those that follow a stored response.
+            # Ray also counts streams without work for an engine, such as replays of a stored response.
             max(requests, context.total_num_requests) / self._target_requests,
-            # Tokens wait because the present replicas are busy.
+            # Tokens wait because all current replicas are busy, so the waiting tokens need additional replicas.
             context.current_num_replicas + waiting_tokens / self._target_waiting_tokens
             if waiting_tokens > self._target_waiting_tokens * context.current_num_replicas
             else 0.0,
@@ -158,7 +158,7 @@ class ReplicaApplication:
         self._server, self._drain_timeout = server, drain_timeout
         self._start_failure: str | None = None
         self.started = self.ended = 0
-        """POST requests, the only ones whose replica the router chooses by load."""
+        """Numbers of POST requests, which the router counts as load."""
         server.models.on_start_failure = self._note_start_failure
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

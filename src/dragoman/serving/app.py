@@ -55,7 +55,7 @@ class Router:
     """Maps a path to its endpoint: literal paths by lookup, others by the first matching pattern."""
 
     def __init__(self, endpoints: Sequence[Endpoint], fallback: Endpoint) -> None:
-        # Literal paths precede patterns: /v1/chat/completions/render is not the completion `render`.
+        # Literal paths precede patterns: /v1/chat/completions/render is not a completion with the id `render`.
         endpoints = sorted(endpoints, key=lambda endpoint: "{" in endpoint.route.path)
         self._exact = {endpoint.route.path: endpoint for endpoint in endpoints if "{" not in endpoint.route.path}
         self._patterns = [(PathPattern(endpoint.route.path, endpoint.handle), endpoint) for endpoint in endpoints]
@@ -98,7 +98,7 @@ class FallbackEndpoint(Endpoint):
     def find_envelope(self, path: str) -> ErrorEnvelope:
         while path not in self._envelopes:
             path = path.rpartition("/")[0]
-            # "/" is above every path and says nothing about the client's dialect.
+            # Every path is below "/", so its route does not tell the client's dialect.
             if len(path) < 2:
                 return BY_CLIENT
         return self._envelopes[path]
@@ -132,7 +132,7 @@ def build_not_found_handler(routes: Sequence[Route]) -> Handler:
 
 
 async def raise_not_started(_: HttpRequest) -> JsonResponse:
-    """The handler of all paths while the application's lifespan does not run."""
+    """Handle all paths while the application's lifespan does not run."""
     raise Overloaded(
         "This application has not been started: its lifespan does not run. A mounted application needs "
         "`lifespan=app.lifespan` in the application that it is mounted in.",
@@ -311,7 +311,7 @@ class Application:
             not_started = None if self._is_started else self._not_started
             endpoint = not_started or self._router.find_endpoint(scope)
             lifecycle, direct = endpoint.open_request(scope, receive, on_disconnect), find_direct_response(scope)
-            # A running stream holds no reference to its request, so that its memory stays small.
+            # Without these references a running stream does not keep its request in memory.
             del scope, receive
             try:
                 outcome = await (await lifecycle.respond())(on_disconnect, send, direct)

@@ -147,7 +147,7 @@ class Keyring:
                 keys.append(key.strip())
         callers = [self._find_caller(key) for key in keys]
         known_callers = [caller for caller in callers if caller is not None]
-        # A wrong key on a public route is not an error: probes are often sent with whatever key is configured.
+        # A wrong key on a public route is not an error: probes are often sent with a key that is not valid here.
         if access is Access.PUBLIC:
             return known_callers[0] if known_callers else ANONYMOUS
         if not known_callers:

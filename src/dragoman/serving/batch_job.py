@@ -178,7 +178,7 @@ class _BatchJob:
 
     async def finish(self) -> None:
         """Publish the result files and set the final status; requests that did not run get an error line."""
-        # A client may have cancelled the batch meanwhile: the record decides.
+        # A client may have cancelled the batch meanwhile, so the stored status decides.
         await self._reload()
         counts = self.batch.request_counts
         is_done = counts.completed + counts.failed >= counts.total
@@ -197,7 +197,7 @@ class _BatchJob:
                     await self._save(updated, self._build_append(self.batch.error_file_id, Item(line, task.id)))
             await self._finalize("expired", expired_at=self._now())
         elif self.batch.status == "cancelling":
-            # The cancellation was written without the latest counts, see `routes.batches.cancel`.
+            # The cancellation may have overwritten the latest counts, see `routes.batches.cancel`.
             completed, failed, usage = 0, 0, BatchUsage()
             async for entry in self._load_results(self.batch.output_file_id):
                 completed, usage = completed + 1, usage.add(read_usage(read_answer(entry.body)))

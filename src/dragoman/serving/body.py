@@ -80,7 +80,7 @@ async def read_body(receive: Receive, headers: Headers, limit: int, share: BodyM
         size += len(chunk)
         if size > limit:
             raise _build_too_large_error(limit)
-        # Before the chunk is appended, so that the budget bounds what is in memory.
+        # Reserved before the chunk is appended, so that the budget limits the memory in use.
         share.reserve(size)
         chunks.append(chunk)
         if not message.get("more_body", False):

@@ -19,7 +19,7 @@ from .tracing import TracedCall
 
 
 class CallObserver:
-    """A context manager for one call. It exits when the call was rejected, finished, failed or was cancelled.
+    """A context manager for one call. It exits when the call is rejected, finishes, fails or is cancelled.
 
     line: the data of the call.
     account: charges the call to the limits of its key; None without keys.

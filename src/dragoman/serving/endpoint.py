@@ -241,10 +241,10 @@ class HttpRequest(msgspec.Struct, frozen=True):
             # Otherwise OpenAI's and Anthropic's SDKs would retry the 429.
             headers.append((b"x-should-retry", b"false"))
         if error.status == 401:
-            # RFC 9110, 11.6.1 requires the challenge.
+            # RFC 9110, 11.6.1: a 401 must have a challenge.
             headers.append((b"www-authenticate", b"Bearer"))
         if isinstance(error, MethodNotAllowed):
-            # RFC 9110, 15.5.6 requires the methods.
+            # RFC 9110, 15.5.6: a 405 must list the allowed methods.
             headers.append((b"allow", ", ".join(error.allowed).encode()))
         body = self.envelope.render(error, self.id, self.service.options.profile)
         return self.envelope.map_status(error), headers, body
@@ -285,7 +285,7 @@ class CompleteResponse:
     error: DragomanError | None = None
 
     async def __call__(self, _: OnDisconnect, send: Send, __: DirectResponse | None = None) -> ResponseOutcome:
-        # The length of what a GET would return (RFC 9110, 9.3.2), even if the body is omitted.
+        # For HEAD, the length of the body that a GET would return (RFC 9110, 9.3.2).
         length_header = (b"content-length", str(self.content_length).encode())
         await send({"type": "http.response.start", "status": self.status, "headers": [*self.headers, length_header]})
         await send({"type": "http.response.body", "body": self.body})

@@ -119,8 +119,7 @@ class Fetcher:
         # `%` begins a zone id, which names a local interface.
         if parsed.scheme not in ("http", "https") or not parsed.host or "%" in parsed.host:
             raise _build_invalid_url_error(param, "only http and https URLs of named hosts are fetched")
-        # https://trusted@evil.example reads like the wrong host, and a password would go to a host of the client's
-        # choice.
+        # https://trusted@evil.example looks like another host than it is, and credentials would be sent to any host.
         if parsed.userinfo:
             raise _build_invalid_url_error(param, "a URL with a user or a password in it is not fetched")
         host, port = parsed.host, parsed.port or (443 if parsed.scheme == "https" else 80)

@@ -285,7 +285,7 @@ def build_stream_headers(
 async def find_queried_model(http: HttpRequest) -> ServedModel:
     """Load and return the model in the query, or else the default model."""
     models = http.service.models
-    # A key may be restricted to models of which none is served.
+    # The key may permit only models that are not served; then the name is empty, and the model is not found.
     return await models.load_and_find(http.query.get("model") or next((slot.name for slot in models.slots), ""))
 
 

@@ -138,7 +138,7 @@ class JobRunner:
             while True:
                 # Results of finished jobs are not read: `_run_guarded` handles their errors.
                 running = {task for task in running if not task.done()}
-                # No more than can run at once, so that other processes get their share.
+                # Claim only as many as can run now, and leave the others to other processes.
                 for record in await self._claim_records(self._max_jobs - len(running)):
                     running.add(asyncio.create_task(self._run_guarded(process, record)))
                 try:
@@ -160,7 +160,7 @@ class JobRunner:
                 # If the job was cancelled, the watcher raises, and the group cancels its requests.
                 watcher = group.create_task(_raise_when_stopped(job))
                 await self._run_tasks(job)
-                # Otherwise the group would wait for the watcher, which returns only when the job has to stop.
+                # Otherwise the group would wait for the watcher, which ends only when the job must stop.
                 watcher.cancel()
         except* (JobStopped, CommitConflict):
             log.info("%s %s was stopped", self._kind, job.id)

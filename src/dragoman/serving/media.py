@@ -231,7 +231,7 @@ def _list_media(messages: tuple[Message, ...]) -> list[tuple[int, Medium]]:
 def _replace_in_part(part: Part, replacements: Mapping[Medium, Medium | Text]) -> Part:
     match part:
         case ToolResult(content=content):
-            # The results of tools can contain images too.
+            # Tool results can contain media too.
             new_content = tuple(replacements.get(item, item) if isinstance(item, Medium) else item for item in content)
             return msgspec.structs.replace(part, content=new_content)
         case Image() | Audio() | File():

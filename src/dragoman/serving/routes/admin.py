@@ -168,7 +168,7 @@ async def wake_up(http: HttpRequest) -> JsonResponse | Responder:
     unknown_tags = set(tags) - {"weights", "kv_cache", "scheduling"}
     if unknown_tags:
         raise RequestError("`tags` are `weights`, `kv_cache` and `scheduling`.", param="tags")
-    # The KV cache is still asleep, so the engine as a whole stays asleep.
+    # Without the KV cache the engine cannot run, so it stays asleep.
     if tags == ["weights"]:
         return JsonResponse(b'{"status":"sleeping","tags":["weights"]}')
     for control in find_controls(http):
@@ -280,8 +280,8 @@ async def load_adapter(http: HttpRequest) -> JsonResponse | Responder:
         raise RequestError("A path cannot contain NUL.", param="lora_path")
     models = http.service.models
     if request.base_model_name is None:
-        loaded = list(models)
-        base = next((model for model in loaded if model.adapters is not None), loaded[0])
+        loaded_models = list(models)
+        base = next((model for model in loaded_models if model.adapters is not None), loaded_models[0])
     else:
         base = models.find_loaded(request.base_model_name)
     path = request.lora_path

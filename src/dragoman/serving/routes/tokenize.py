@@ -60,8 +60,8 @@ async def tokenize(http: HttpRequest) -> JsonResponse | Responder:
         check_countable(prompt, model.max_model_len, model.backend.tokenizer.longest_token)
         conversation = await http.service.generation.media.resolve_conversation(build_owner_files(http), model, prompt)
         rendering = render_conversation(model.backend, conversation, build_terms(http, http.id))
-        rendered = (await cancel_on_disconnect(http.on_disconnect, rendering))[0].ids
-        ids = list(add_special_tokens(model.backend, rendered) if call.add_special_tokens else rendered)
+        prompt_ids = (await cancel_on_disconnect(http.on_disconnect, rendering))[0].ids
+        ids = list(add_special_tokens(model.backend, prompt_ids) if call.add_special_tokens else prompt_ids)
     else:
         raise Unsupported("This model's engine does not render conversations; send `prompt`.", param="messages")
     if call.return_token_strs and strings is None:

@@ -275,7 +275,7 @@ ADMINISTRATION: Catalogue = {
     ("POST", "/models/pull"): Operation("Models", "Download a model", _LOADING, (ModelRequest,)),
     ("POST", "/dragoman/reply"): Operation(
         "Simulation",
-        "Enqueue the reply to a later request",
+        "Enqueue a scripted reply",
         (ApiAnswer(media=None, status=204, description="The reply is in the queue."),),
         query=(MODEL,),
         description="The body is a reply, as in docs/scripted.md.",

@@ -371,7 +371,7 @@ def _refer_to_headers(names: Iterable[str]) -> Json:
     return {name: {"$ref": f"#/components/headers/{name}"} for name in names}
 
 
-# The routes: the document, and a page that shows it.
+# The routes that serve the document and a page that shows it.
 
 PAGE_POLICY = "default-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 """The page's Content-Security-Policy: no inline scripts or styles, and nothing from other hosts."""

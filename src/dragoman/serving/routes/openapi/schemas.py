@@ -187,9 +187,9 @@ class Schemas:
         types = list({repr(type): type for type in (*parts, *requests, *answers)}.values())
         infos = inspect.multi_type_info(types)
         self._by_type = {repr(type): _build(info) for type, info in zip(types, infos, strict=True)}
-        sent = _find_structs(inspect.multi_type_info([*parts, *requests]))
+        sent_structs = _find_structs(inspect.multi_type_info([*parts, *requests]))
         self.components: dict[str, Json] = {
-            name: _build_struct(struct, is_sent=name in sent) for name, struct in _find_structs(infos).items()
+            name: _build_struct(struct, is_sent=name in sent_structs) for name, struct in _find_structs(infos).items()
         }
         for name, body in all_bodies.items():
             self.components[name] = self._merge(body)

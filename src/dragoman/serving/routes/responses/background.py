@@ -97,7 +97,7 @@ class BackgroundRuns:
         task.add_done_callback(lambda done: self._on_run_done(put.key, done))
 
     def _on_run_done(self, key: Key, task: asyncio.Task[None]) -> None:
-        """Schedule the finalization of a failed run, or of one that was cancelled unexpectedly, for the next tick."""
+        """Schedule the finalization of a failed or cancelled run for the next tick; no effect if it is finalized."""
         self._runs.pop(key, None)
         if task.cancelled():
             error = None
@@ -145,7 +145,7 @@ class BackgroundRuns:
                 if not batch:
                     await self._wait_for_events(key, new_events)
         finally:
-            # Removes the asyncio.Event: for runs of other processes nothing else does. Other followers register anew.
+            # Removes the asyncio.Event; for runs of other processes nothing else does. Other followers create new ones.
             self.notify(key)
 
     async def _wait_for_events(self, key: Key, new_events: asyncio.Event) -> None:

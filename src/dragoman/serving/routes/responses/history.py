@@ -58,9 +58,9 @@ async def load_history(
         key = Key(owner, CONVERSATION_KIND, responses_call.conversation)
         if await store.get(key) is None:
             raise build_no_such_conversation_error(responses_call.conversation, "conversation")
-        loaded = await load_entries(store, key, ITEMS_SERIES)
+        entries = await load_entries(store, key, ITEMS_SERIES)
         return ResponseHistory(
-            tuple(entry.body for entry in loaded), last_position=loaded[-1].position if loaded else None
+            tuple(entry.body for entry in entries), last_position=entries[-1].position if entries else None
         )
     return ResponseHistory()
 
@@ -149,7 +149,7 @@ async def _load_preceding_items(store: Store, owner: str, first: StoredResponse,
             f"Previous response with id {abbreviate(previous)} belongs to conversation "
             f"{abbreviate(first.conversation)}, which is not found."
         )
-    # The conversation was empty when this chain began.
+    # The conversation was empty when this chain of responses began.
     if first.upto is None:
         return ()
     return tuple(entry.body for entry in await load_entries(store, key, ITEMS_SERIES, last_position=first.upto))

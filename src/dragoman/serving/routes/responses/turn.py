@@ -81,7 +81,7 @@ class ConversationLocks:
 class ResponseTurn:
     """A response turn. `batches` can be iterated once; closing it cancels the generation.
 
-    The response is stored before its last event. A failed response is stored if the failure follows the first event.
+    If the response is stored, that happens before its last event, or after a failure that follows the first event.
 
     history: the history that the turn continues.
     response_store: None if the response is not stored.
@@ -298,14 +298,14 @@ async def prepend_history(
     input = await resolve_references(store, owner, responses_call.input, history)
 
     def prepend() -> ResponsesCall:
-        earlier = read_stored_items(history.items)
+        history_items = read_stored_items(history.items)
         # Clients may send items of the history again; ids in a conversation are unique, so these get new ones.
-        ids = {item.id for item in earlier}
+        ids = {item.id for item in history_items}
         new_items = tuple(msgspec.structs.replace(item, id=None) if item.id in ids else item for item in input)
-        return responses_call.with_history(earlier, new_items, history.sampled_turns)
+        return responses_call.with_history(history_items, new_items, history.sampled_turns)
 
     if history.items or input is not responses_call.input:
-        # Parsing a long history takes as long as parsing a body of that size.
+        # In a thread if it is long, because parsing it would block the event loop like parsing a large body.
         is_large = sum(map(len, history.items)) > LARGE_BODY
         responses_call = await anyio.to_thread.run_sync(prepend) if is_large else prepend()
     return responses_call, history
