@@ -1,6 +1,6 @@
-"""Records the traffic of an upstream, and replays it: the same request gets the same bytes at the same times.
+"""Recording and replay of an upstream's traffic: the same request gets the same bytes at the same times.
 
-Times are absolute since the arrival of the request: a late chunk does not delay the following ones.
+Times are seconds since the arrival of the request, so a late chunk does not delay the following ones.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ RECORDED_REQUEST_HEADERS = frozenset(
     {"accept", "content-type", "content-encoding", "user-agent", "anthropic-version", "anthropic-beta", "openai-beta",
      "x-request-id", "x-stainless-lang", "x-stainless-package-version"}
 )  # fmt: skip
-"""Request headers that are recorded. An allowlist, as API keys are sent under many names."""
+"""Request headers that are recorded. An allowlist, because API keys are sent under many names."""
 REDACTED_HEADER_WORDS = (
     "set-cookie",
     "authorization",
@@ -54,16 +54,21 @@ HeaderList = list[tuple[str, str]]
 RawHeaders = list[tuple[bytes, bytes]]
 LifespanHook = Callable[[], Awaitable[None]]
 MatchMode = Literal["question", "path"]
-"""Which recorded exchange answers a request: one with the same body, or the next one of that method and path."""
+"""The rule that matches requests to recorded exchanges.
 
+question: same method, path, query and body.
+path: same method and path.
+"""
+
+# Allows no web page of another origin.
 _NO_PAGES = CorsPolicy()
 
 
-# The file format: one line of JSON for each exchange.
+# The file format: a header line, then one line of JSON per exchange.
 
 
 class CassetteError(ValueError):
-    """Not a recording, or one of another version; the message names the line."""
+    """Raised for files that are not a recording, or one of another version; the message names the line."""
 
 
 class Base64Data(Struct, frozen=True):
@@ -74,7 +79,7 @@ Data = str | Base64Data
 
 
 def encode_data(raw: bytes) -> Data:
-    """Text where the bytes are UTF-8, else base64."""
+    """Return text if the bytes are UTF-8, else base64."""
     try:
         return raw.decode()
     except UnicodeDecodeError:
@@ -98,7 +103,13 @@ class RecordedChunk(Struct, frozen=True, array_like=True):
 class RecordedExchange(Struct, frozen=True, kw_only=True):
     """A request and its response.
 
-    ended: complete; cut by the upstream in the middle; or left by the client.
+    at: arrival of the request, seconds since the start of the recording.
+    headers, body: of the request.
+    status, answer_headers: of the response.
+    head_at: arrival of the response's head, seconds since the request.
+    pieces: the response body.
+    end_at: end of the response, seconds since the request.
+    ended: "complete"; "cut" if the upstream broke off; "left" if the client disconnected.
     """
 
     at: float
@@ -123,7 +134,7 @@ class CassetteHeader(Struct, frozen=True):
 
 
 def filter_request_headers(raw: Iterable[tuple[str, str]]) -> HeaderList:
-    """The recorded headers of a request."""
+    """Return the headers of a request that are recorded."""
     return [(name, value) for name, value in raw if name.lower() in RECORDED_REQUEST_HEADERS]
 
 
@@ -139,12 +150,11 @@ def redact_query(query: str) -> str:
 
 
 def hash_request(method: str, path: str, query: str, body: bytes) -> bytes:
-    """A key that equal requests share: method, path, query, and the body as normalised JSON."""
-    # Redacted as in the file: a key that depended on a secret's value would match no recorded request.
+    """Return a hash that equal requests share: of method, path, query, and the body as canonical JSON."""
+    # Redacted as in the file: a hash of a secret's value would match no recorded request.
     parts = [method, path, urlencode(sorted(parse_qsl(redact_query(query), keep_blank_values=True)))]
     try:
-        # So that a client which writes its fields in another order, or with other white space, gets the recorded
-        # response.
+        # The order of fields and the white space differ between clients, and do not matter.
         canonical_body = msgspec.json.encode(msgspec.json.decode(body), order="deterministic") if body else b""
     except (msgspec.MsgspecError, UnicodeError):
         canonical_body = body
@@ -163,7 +173,7 @@ def read_cassette(lines: Iterable[bytes]) -> list[RecordedExchange]:
         if not line.strip():
             continue
         try:
-            # At the beginning only: the body of an exchange may contain the same text.
+            # Only at the start of the line: the body of an exchange may contain the same text.
             if b'"dragoman_recording"' in line[:40]:
                 version = msgspec.json.decode(line, type=CassetteHeader).dragoman_recording
                 if version != VERSION:
@@ -181,7 +191,7 @@ def read_cassette(lines: Iterable[bytes]) -> list[RecordedExchange]:
     return exchanges
 
 
-# What the two ASGI applications share: lifespan, body, Host check, plain errors.
+# Shared by the two ASGI applications, Player and Recorder: lifespan, request body with its checks, errors.
 
 
 async def run_lifespan(receive: Receive, send: Send, on_startup: LifespanHook, on_shutdown: LifespanHook) -> None:
@@ -201,8 +211,7 @@ async def read_body(scope: Scope, receive: Receive, *, limit: int, hosts: Sequen
 
     Raises:
         RequestError: the body is too large, the Host is not allowed, or the request comes from a page of another
-        origin.
-        These checks matter because the upstream may need no key.
+            origin. These checks matter because the upstream may need no key.
     """
     headers = Headers(scope=scope)
     check_host(headers, tuple(hosts))
@@ -222,14 +231,14 @@ async def read_body(scope: Scope, receive: Receive, *, limit: int, hosts: Sequen
 
 
 async def cancel_on_disconnect(receive: Receive, cancel_scope: anyio.CancelScope) -> None:
-    """Cancel the scope when the client disconnects; runs beside a response."""
+    """Cancel the scope when the client disconnects; runs concurrently with the response."""
     while (await receive())["type"] != "http.disconnect":
         pass
     cancel_scope.cancel()
 
 
 def read_raw_path(scope: Scope) -> str:
-    """The path as it was sent, with its percent-encoding."""
+    """Return the path as it was sent, percent-encoded."""
     # `raw_path` is optional in ASGI.
     return (scope.get("raw_path") or scope["path"].encode()).decode("latin-1")
 
@@ -252,10 +261,11 @@ async def send_request_error(send: Send, error: RequestError) -> None:
 class Player:
     """An ASGI application that replays exchanges.
 
-    time_scale: 10 is ten times as fast, infinity is without delays.
+    A request that was recorded several times gets its responses in order, then starts again with the first. Exchanges
+    that the client aborted are not replayed.
 
-    A request that was recorded several times gets the responses in order, then again from the first one. Exchanges that
-    the client aborted are not replayed.
+    hosts: names allowed in the Host header, besides loopback.
+    time_scale: speed; 10 is ten times as fast, infinity is without delays.
     """
 
     def __init__(
@@ -334,7 +344,7 @@ class Player:
         await until(exchange.end_at)
         if exchange.ended == "complete":
             await send({"type": "http.response.body"})
-        # A recorded response that was cut breaks off here too: the server closes the connection.
+        # After "cut" the response stays unfinished, so the server closes the connection as the upstream did.
 
 
 # Recording.
@@ -347,10 +357,11 @@ class CassetteSink(Protocol):
 
 
 class Recorder:
-    """An ASGI application that forwards requests to an upstream, bytes as they arrive, and records them.
+    """An ASGI application that forwards requests to an upstream, relays the response as it arrives, and records both.
 
-    client: sends to the upstream; its base_url is the upstream.
-    now: seconds; monotonic.
+    client: sends to the upstream, which is its base_url.
+    now: monotonic clock, seconds.
+    hosts: names allowed in the Host header, besides loopback.
     """
 
     def __init__(
@@ -362,7 +373,7 @@ class Recorder:
         hosts: Sequence[str],
         max_body_bytes: int = 32 * 2**20,
     ) -> None:
-        # The client's own default headers, such as User-Agent, would be headers that the original client has not sent.
+        # The upstream must not see default headers, such as User-Agent, that the original client did not send.
         for name in list(client.headers):
             del client.headers[name]
         self._client, self._cassette, self._now, self._hosts = client, cassette, now, hosts
@@ -398,13 +409,13 @@ class Recorder:
                 # The task that waits for a disconnect does not end by itself.
                 tasks.cancel_scope.cancel()
         finally:
-            # Also after a disconnect: what has arrived until then is recorded as `left`.
+            # Also after a disconnect: the part that has arrived is recorded as "left".
             if (exchange := proxied.build_exchange()) is not None:
                 self._cassette.put(exchange)
 
 
 class _ProxiedRequest:
-    """One request in flight."""
+    """A request that is being forwarded."""
 
     def __init__(self, scope: Scope, body: bytes, now: Callable[[], float], offset: float) -> None:
         self._scope, self._body, self._now, self._offset = scope, body, now, offset
@@ -417,12 +428,12 @@ class _ProxiedRequest:
 
     async def forward(self, client: httpx2.AsyncClient, send: Send) -> None:
         base, query = client.base_url, self._scope["query_string"]
-        # A URL below the upstream's, whatever the path contains: it cannot select another host.
+        # Always below the upstream's URL: no path of a client can select another host.
         path = base.raw_path.rstrip(b"/") + b"/" + read_raw_path(self._scope).encode("latin-1").lstrip(b"/")
         url = base.copy_with(raw_path=path.rstrip(b"?") + (b"?" + query if query else b""))
         headers: RawHeaders = list(self._scope["headers"])
         connection = b",".join(value for name, value in headers if name == b"connection").decode("latin-1")
-        # httpx2 sets Host and Content-Length itself: the upstream's, and that of a body that is sent as one piece.
+        # httpx2 sets Host and Content-Length itself.
         excluded = HOP_BY_HOP_HEADERS | _parse_connection_header(connection)
         excluded |= {"host", "accept-encoding", "content-length"}
         headers = [pair for pair in headers if pair[0].decode("latin-1") not in excluded]
@@ -441,7 +452,7 @@ class _ProxiedRequest:
                     self._chunks.append((self._now() - self._started_at, raw))
                     await send({"type": "http.response.body", "body": raw, "more_body": True})
                 self._end_at = self._now() - self._started_at
-                # Before the last `send`: the upstream's response is complete even if the client disconnects now.
+                # Set before the last `send`: the upstream's response is complete even if the client disconnects now.
                 self._outcome = "complete"
                 await send({"type": "http.response.body"})
         except httpx2.HTTPError as error:
@@ -452,7 +463,7 @@ class _ProxiedRequest:
             # A truncated response stays unfinished: the server closes the connection.
 
     def build_exchange(self) -> RecordedExchange | None:
-        """The exchange; None if the upstream sent no response."""
+        """Build the exchange for the recording; None if the upstream sent no response."""
         if self._status is None:
             return None
         scope = self._scope
@@ -473,7 +484,7 @@ class _ProxiedRequest:
 
 
 def _parse_connection_header(connection: str) -> set[str]:
-    """Names of the hop-by-hop headers that the Connection header lists."""
+    """Return the names of the hop-by-hop headers that the Connection header lists."""
     return {name.strip().lower() for name in connection.split(",") if name.strip()}
 
 
@@ -482,7 +493,7 @@ def _decode_headers(pairs: RawHeaders) -> list[tuple[str, str]]:
 
 
 class CassetteWriter:
-    """Appends exchanges to a file; each is flushed before the next one is written. Must be closed."""
+    """Appends exchanges to a file in a thread, and flushes after each one. Must be closed."""
 
     def __init__(self, path: Path, upstream: str) -> None:
         self._file = path.open("ab")

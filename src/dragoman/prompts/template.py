@@ -1,4 +1,4 @@
-"""Chat templates: compiled once, rendered under a budget. Also their features, and fill-in-the-middle prompts."""
+"""Chat templates: loading, compiling, feature detection and rendering under a budget; fill-in-the-middle prompts."""
 
 from __future__ import annotations
 
@@ -18,33 +18,36 @@ from ..core.errors import RequestError
 from .sandbox import Budget, Sandbox, SandboxedTemplate
 from .tokenizer import HfTokenizer
 
-# Detects the features of a chat template, from its syntax tree and by rendering probes.
+# Feature detection, from the template's syntax tree and by rendering probes.
 
+# No template writes this text by itself.
 _NEEDLE = "Qqneedleqq"
 _USER: dict[str, Any] = {"role": "user", "content": "Hello"}
 
 GENERATION_MARK = "dragoman_generation_mark"
-"""The variable whose value is written where the generation prompt begins; nothing where it is not set."""
+"""The variable whose value is written where the generation prompt begins; if it is not set, nothing is written."""
 _GENERATION_PROMPT = "add_generation_prompt"
 
 RenderProbe = Callable[[list[dict[str, Any]], list[dict[str, Any]] | None], str]
-"""Render messages and tools; raises RequestError."""
+"""A function that renders messages and tools; raises RequestError."""
 
 
 class TemplateFeatures(Struct, frozen=True):
     """The features of a chat template.
 
-    accepts_strings, accepts_parts: message contents may be strings, or lists of `{"type": "text", "text": ...}`.
+    accepts_strings: the content of a message may be a string.
+    accepts_parts: the content of a message may be a list of `{"type": "text", "text": ...}`.
     needs_string_arguments: a call's arguments must be JSON text, not an object: Functionary v3.2 concatenates them.
-    accepts_null_content: a message of tool calls only has content None.
-    supports_developer: it handles that role.
-    supports_tools: it renders tools.
-    variables: names that it reads beside messages.
-    fields: names of members and keys that it reads anywhere.
-    literals: the texts that it writes or compares with.
-    split_separators: what it splits strings at.
-    replaces_text: it removes parts of strings.
-    marks_generation: it writes `GENERATION_MARK` where the generation prompt begins, see `insert_generation_mark`.
+    accepts_null_content: the content of a message with tool calls may be None.
+    supports_developer: the template handles the role `developer`.
+    supports_tools: the template renders tools.
+    variables: names of the variables that the template reads, except those that every template has.
+    fields: names of attributes and keys that the template reads anywhere.
+    literals: texts that the template writes or compares with.
+    split_separators: separators that the template passes to `split`.
+    replaces_text: the template calls `replace` on strings.
+    marks_generation: the template writes `GENERATION_MARK` where the generation prompt begins; see
+        `insert_generation_mark`.
     """
 
     accepts_strings: bool
@@ -75,7 +78,10 @@ class TemplateFeatures(Struct, frozen=True):
 
 
 def detect_features(tree: nodes.Template, variables: Set[str], render: RenderProbe) -> TemplateFeatures:
-    """Detect the features. variables: names that the template reads, without those that every template has."""
+    """Detect the features of a template.
+
+    variables: names that the template reads, without those that every template has.
+    """
     fields = {node.attr for node in tree.find_all(nodes.Getattr)}
     fields |= {str(node.arg.value) for node in tree.find_all(nodes.Getitem) if isinstance(node.arg, nodes.Const)}
     constants = {node.value for node in tree.find_all(nodes.Const) if isinstance(node.value, str)}
@@ -84,7 +90,7 @@ def detect_features(tree: nodes.Template, variables: Set[str], render: RenderPro
         call for call in tree.find_all(nodes.Call) if isinstance(call.node, nodes.Getattr) and call.node.attr == "split"
     ]
     split_arguments = [call.args[0] for call in splits if call.args]
-    # Found by trying: templates concatenate or iterate arguments in too many ways to be recognized in the source.
+    # Probed: templates concatenate or iterate arguments in too many ways for a search of the syntax tree.
     needs_text = not _renders_call(render, {"a": 1}) and _renders_call(render, '{"a": 1}')
     fields |= constants  # `message.get("reasoning_content")`, `"reasoning" in message`
     return TemplateFeatures(
@@ -104,14 +110,14 @@ def detect_features(tree: nodes.Template, variables: Set[str], render: RenderPro
 
 
 def insert_generation_mark(tree: nodes.Template) -> bool:
-    """Insert the mark in front of the block that writes the generation prompt, if it can be found; return whether.
+    """Insert the mark before the block that writes the generation prompt; return whether that block was found.
 
-    It can where the template ends with a block that `add_generation_prompt` alone switches on, and reads the variable
-    nowhere else: what precedes the mark is then what the template writes without a generation prompt.
+    It is found if the template ends with an `if` block on `add_generation_prompt` and reads this variable nowhere else.
+    The text before the mark is then the text that the template writes without a generation prompt.
     """
     reads = [node for node in tree.find_all(nodes.Name) if node.name in (_GENERATION_PROMPT, GENERATION_MARK)]
     last = tree.body[-1] if tree.body else None
-    # Elsewhere the mark could be written in the middle of the conversation.
+    # With any other structure the mark could end up in the middle of the conversation.
     if not isinstance(last, nodes.If) or last.elif_ or last.else_ or len(reads) != 1:
         return False
     test = last.test
@@ -139,7 +145,7 @@ def _shows_needle(
 
 
 def _renders_call(render: RenderProbe, arguments: dict[str, Any] | str, content: str | None = "") -> bool:
-    """Whether a call with its result is rendered, and None nowhere."""
+    """Whether the template renders a tool call with its result, without writing "None" anywhere."""
     call = {"id": "call00000", "type": "function", "function": {"name": _NEEDLE, "arguments": arguments}}
     assistant: dict[str, Any] = {"role": "assistant", "content": content, "tool_calls": [call]}
     result = {"role": "tool", "content": "1", "tool_call_id": "call00000", "name": _NEEDLE}
@@ -147,7 +153,7 @@ def _renders_call(render: RenderProbe, arguments: dict[str, Any] | str, content:
         text = render([_USER, assistant, result], [_build_tool()])
     except RequestError:
         return False
-    # A template that prints the null content of a call has not been written for it.
+    # A template that prints the null content of a call was not written for it.
     return "None" not in text
 
 
@@ -156,6 +162,8 @@ def _build_tool() -> dict[str, Any]:
     function = {"name": _NEEDLE, "description": "A tool.", "parameters": parameters}
     return {"type": "function", "function": function}
 
+
+# Compiling and rendering.
 
 _FAILURES = (
     ArithmeticError,
@@ -171,12 +179,12 @@ _FAILURES = (
 
 
 class TemplateLimits(Struct, frozen=True):
-    """The limits of a template.
+    """The limits of a template and of each rendering.
 
-    characters: characters created per rendering.
-    per_character: additional ones per character of the input.
-    steps: loop iterations and macro calls.
-    seconds: wall-clock time.
+    characters: characters that a rendering may create.
+    per_character: additional characters per character of the input.
+    steps: loop iterations and macro calls per rendering.
+    seconds: wall-clock time per rendering.
     source: characters of the template itself.
     """
 
@@ -192,8 +200,10 @@ _PROBE = TemplateLimits(characters=200_000, steps=20_000, seconds=1.0)
 
 
 class Template(Protocol):
-    """A template, wherever it is rendered.
+    """A template, whether it is rendered in this process or in a worker process.
 
+    source: Jinja text.
+    special_tokens: constants such as `bos_token` and `eos_token`.
     reserved_names: variables that a client must not set.
     """
 
@@ -244,18 +254,18 @@ class ChatTemplate:
         except (RecursionError, SyntaxError, MemoryError) as error:
             raise RequestError("The chat template is nested too deeply.", param="chat_template") from error
         self.reserved_names: frozenset[str] = _RESERVED | self.special_tokens.keys() | self._sandbox.globals.keys()
-        # Every template is given documents; whether it reads them decides whether a request's are ignored.
-        read = variables - (self.reserved_names - {"documents"})
-        # Templates that do not render at the moment: building one costs as much as a short rendering.
+        # `documents` is reserved, but stays in the features: they show whether the documents of a request are used.
+        variables_read = variables - (self.reserved_names - {"documents"})
+        # A pool, since building a template costs as much as a short rendering.
         self._idle_templates: list[SandboxedTemplate] = []
-        features = detect_features(tree, read, self._render_probe)
+        features = detect_features(tree, variables_read, self._render_probe)
         self.features = msgspec.structs.replace(features, marks_generation=marks_generation)
 
     def render(self, variables: Mapping[str, Any], *, now: datetime, characters: int = 0) -> str:
         """Render the template.
 
         variables: `messages`, `tools`, `add_generation_prompt`, ...
-        characters: how much text they hold.
+        characters: length of the text in the variables; the budget grows with it.
 
         Raises:
             RequestError: with param "messages", the template rejects the messages or fails.
@@ -266,7 +276,7 @@ class ChatTemplate:
         max_chars = limits.characters + limits.per_character * characters
         budget = Budget(max_chars, limits.steps, limits.seconds, self._clock)
         try:
-            # A template has one budget, so it renders one prompt at a time; idle ones are reused by other threads.
+            # A template has one budget, so it renders one prompt at a time; other threads reuse it when it is idle.
             sandboxed = self._idle_templates.pop()
         except IndexError:
             sandboxed = self._sandbox.build_template(self._code)
@@ -277,7 +287,7 @@ class ChatTemplate:
             return text
         except jinja2.TemplateError as error:
             message = f"The chat template fails on these messages: {error.message}"
-            # Of `raise_exception`: the template's own words.
+            # `raise_exception` in the template: the message is the template author's.
             if type(error) is jinja2.TemplateError:
                 message = error.message or "The chat template rejects these messages."
             raise RequestError(message, param="messages") from error
@@ -290,10 +300,14 @@ class ChatTemplate:
 
 
 def load_template(directory: Path, name: str = "default") -> ChatTemplate | None:
-    """The template of a model's directory: `chat_template.jinja` (or `additional_chat_templates/<name>.jinja`), else
-    that of `chat_template.json`, else `chat_template` of `tokenizer_config.json`. None if there is no such template.
+    """Load the chat template of a model's directory; return None if it has none of this name.
 
-    Raises RequestError for one that does not compile, ValueError for a broken configuration.
+    The first of these counts: `chat_template.jinja` (or `additional_chat_templates/<name>.jinja`), the field
+    `chat_template` of `chat_template.json`, the same field of `tokenizer_config.json`.
+
+    Raises:
+        RequestError: the template does not compile.
+        ValueError: a configuration file is invalid.
     """
     path = directory / "tokenizer_config.json"
     config = _decode_config(path.read_bytes()) if path.is_file() else _Config()
@@ -326,7 +340,7 @@ class TokenizerInfo(Struct, frozen=True, omit_defaults=True):
 
 
 def load_tokenizer_info(directory: Path, template: ChatTemplate | None = None) -> TokenizerInfo:
-    """Load the fields. template: the served one. Raises ValueError for an invalid configuration."""
+    """Load the fields. template: the served template. Raises ValueError for an invalid configuration."""
     path = directory / "tokenizer_config.json"
     config = _decode_config(path.read_bytes()) if path.is_file() else _Config()
     source = None if template is None else template.source
@@ -392,11 +406,15 @@ _RESERVED = frozenset(
 """Variables that a client must not set."""
 
 
-# Fill-in-the-middle: the prompt of a model that was trained to write what is between two texts.
+# Fill-in-the-middle: prompts for models that were trained to write the text between a prefix and a suffix.
 
 
 class InfillTokens(Struct, frozen=True):
-    """The control tokens that mark the parts of a fill-in-the-middle prompt, and those that end an answer."""
+    """The control tokens of a model family for fill-in-the-middle.
+
+    prefix, suffix, middle: tokens before these parts of the prompt.
+    ends: other tokens that end an answer.
+    """
 
     prefix: str
     suffix: str
@@ -415,7 +433,7 @@ INFILL_FAMILIES = (
     # StarCoder2, SantaCoder, Granite Code
     InfillTokens("<fim_prefix>", "<fim_suffix>", "<fim_middle>", ("<fim_pad>", "<file_sep>", "<repo_name>")),
     InfillTokens("<fim-prefix>", "<fim-suffix>", "<fim-middle>", ("<fim-pad>",)),
-    # DeepSeek-Coder: the hole is where the suffix begins.
+    # DeepSeek-Coder: the "hole" token is where the suffix begins.
     InfillTokens("<｜fim▁begin｜>", "<｜fim▁hole｜>", "<｜fim▁end｜>"),
     # Seed-Coder
     InfillTokens("<[fim-prefix]>", "<[fim-suffix]>", "<[fim-middle]>"),
@@ -436,7 +454,7 @@ class InfillPrompt(Struct, frozen=True):
 
 
 def find_infill_tokens(special_tokens: Mapping[str, int]) -> InfillTokens | None:
-    """The first family whose three tokens are in the vocabulary."""
+    """Return the first family whose three tokens are in the vocabulary; None if there is none."""
     return next(
         (
             family

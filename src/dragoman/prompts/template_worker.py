@@ -1,4 +1,4 @@
-"""Runs in a worker process: compiles and renders chat templates in requests."""
+"""The worker process that compiles and renders the chat templates that requests bring."""
 
 from __future__ import annotations
 
@@ -31,8 +31,9 @@ class TemplateSource(Struct, frozen=True):
 class TemplateCall(Struct, frozen=True):
     """A call of the worker.
 
-    template: the template.
-    variables, now, characters: as in `ChatTemplate.render`; without variables the template is described.
+    template: the template to compile.
+    variables: as in `ChatTemplate.render`; None asks for the template's `TemplateInfo` instead of a rendering.
+    now, characters: as in `ChatTemplate.render`.
     """
 
     template: TemplateSource
@@ -42,7 +43,7 @@ class TemplateCall(Struct, frozen=True):
 
 
 class TemplateInfo(Struct, frozen=True):
-    """The facts about a template that `Renderer` needs."""
+    """The properties of a template that `Renderer` needs."""
 
     features: TemplateFeatures
     reserved_names: frozenset[str]
@@ -51,6 +52,8 @@ class TemplateInfo(Struct, frozen=True):
 class TemplateReply(Struct, frozen=True):
     """The reply to a call: one of the fields is set.
 
+    text: the rendered prompt.
+    info: the properties of the template.
     error: message and param of a RequestError.
     """
 

@@ -1,6 +1,6 @@
-"""A Hugging Face `tokenizer.json` as the core's Tokenizer: vocabulary, encoding with a cache, reuse of sampled ids.
+"""The core's Tokenizer for a Hugging Face `tokenizer.json`: its vocabulary, cached encoding, reuse of sampled ids.
 
-Sampled token ids are reused in prompts: a text has many tokenisations, and a cached prefix matches one of them only.
+Prompts reuse the token ids that were sampled for a text: a text has many tokenizations, and the KV cache holds one.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ JsonDict: TypeAlias = "dict[str, Json]"
 
 
 class InvalidJson(ValueError):
-    """The text is not JSON, or not of the requested type."""
+    """Raised for text that is not JSON, or is JSON of another type."""
 
 
 def decode(raw: bytes | str) -> Json:
@@ -48,22 +48,24 @@ def decode_object(raw: bytes | str) -> JsonDict:
     return value
 
 
-# Reads and rewrites the vocabulary in a `tokenizer.json`.
+# Reading and rewriting the vocabulary of a `tokenizer.json`.
 #
-# Control tokens are the added tokens that no text may become. An added token of blanks only, or of one character and
-# not marked special, is not one: vocabularies add runs of spaces and single characters as plain text, and without them
-# text would be tokenised unlike in training.
+# Control tokens are the added tokens that ordinary text must not be encoded to. An added token of blanks only, or of
+# one character and not marked special, is no control token: vocabularies add runs of spaces and single characters as
+# plain text, and without them text would be tokenized differently than in training.
 
 TokenizerPart = dict[str, Any]
-"""An object of a tokenizer.json, whose shape is the `tokenizers` library's."""
+"""A JSON object in a tokenizer.json; the `tokenizers` library defines its fields."""
 
+# The name of a byte-fallback token, such as `<0x0A>`.
 _BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 _SEQUENCES = ("normalizers", "pretokenizers", "decoders")
+# With U+2581, the character that SentencePiece writes for a space.
 _WHITESPACE = re.compile(r"[\s\u2581]*")
 
 
 class TokenizerError(ValueError):
-    """The file does not describe a tokenizer that can generate text."""
+    """Raised for files that do not describe a tokenizer, or not one that can be used for generation."""
 
 
 class AddedToken(Struct, frozen=True):
@@ -105,7 +107,7 @@ def read_added_tokens(data: TokenizerPart) -> tuple[AddedToken, ...]:
 def merge_added_tokens(data: TokenizerPart, extra_tokens: Sequence[AddedToken]) -> TokenizerPart:
     """Add the tokens that only `tokenizer_config.json` has; remove truncation and padding.
 
-    Control tokens are matched in the original text, never in its normalised form: a normaliser must not turn foreign
+    Control tokens are matched in the original text, never in its normalized form: a normalizer must not turn other
     characters into a control token.
     """
     present_tokens = read_added_tokens(data)
@@ -119,10 +121,11 @@ def merge_added_tokens(data: TokenizerPart, extra_tokens: Sequence[AddedToken]) 
 
 
 def hide_controls(data: TokenizerPart, controls: Sequence[AddedToken], nonce: str) -> TokenizerPart:
-    """Rename the control tokens to names that no text contains, as the nonce is secret.
+    """Rename the control tokens to names that no text contains, because the nonce is secret.
 
-    They cannot be removed, since the library numbers added tokens by their order. They are renamed in the model too:
-    both alphabets encode the blank differently, so it cannot form the hidden names.
+    They cannot be removed, since the library numbers added tokens by their order. They are renamed in the model too.
+    The model cannot form the new names: they begin with a space, which byte-level and SentencePiece vocabularies both
+    write as another character.
     """
     hidden_names = {token.content: f" \u0000{nonce}{token.content}" for token in controls}
     entries: list[TokenizerPart] = data.get("added_tokens") or []
@@ -146,7 +149,7 @@ def hide_controls(data: TokenizerPart, controls: Sequence[AddedToken], nonce: st
 
 
 def can_spell_controls(data: TokenizerPart, controls: Sequence[AddedToken]) -> bool:
-    """Whether the vocabulary's model itself, not only the added tokens, can form a control token from text."""
+    """Whether the model (BPE or Unigram) can itself form a control token from text, without the added tokens."""
     model = data["model"]
     names = {token.content for token in controls}
     if find_model_type(model) == "Unigram":
@@ -160,23 +163,23 @@ def can_spell_controls(data: TokenizerPart, controls: Sequence[AddedToken]) -> b
 
 
 def disable_prepending(data: TokenizerPart) -> TokenizerPart | None:
-    """The tokenizer for text that is not at the start of the input; None where there is no difference."""
+    """Return the tokenizer for text that is not at the start of the input; None if there is no difference."""
     pre_tokenizer = _disable_first_prepend(data.get("pre_tokenizer"))
     return None if pre_tokenizer is None else data | {"pre_tokenizer": pre_tokenizer}
 
 
 def build_byte_reader(data: TokenizerPart) -> Callable[[str], bytes]:
-    """A function from an ordinary token's name to its bytes.
+    """Build a function that maps an ordinary token's name to its bytes.
 
     Raises:
-        TokenizerError: the vocabulary does not define them (WordPiece, `</w>` suffixes, ...).
+        TokenizerError: the vocabulary does not define the bytes (WordPiece, `</w>` suffixes, ...).
     """
     model = data["model"]
     kind = find_model_type(model)
     if kind not in ("BPE", "Unigram"):
         raise TokenizerError(f"a {kind} vocabulary cannot be used for generation; only BPE and Unigram can")
     for field in ("continuing_subword_prefix", "end_of_word_suffix"):
-        # Such tokens stand for other bytes inside a word than at its end, so they cannot be decoded one by one.
+        # The bytes of such a token depend on its position in the word, so tokens cannot be decoded one by one.
         if model.get(field):
             raise TokenizerError(f"a vocabulary with {field} {model[field]!r} cannot be used for generation")
     decoders = {part["type"] for part in iterate_components(data.get("decoder"))}
@@ -196,9 +199,9 @@ def build_byte_reader(data: TokenizerPart) -> Callable[[str], bytes]:
 
 
 def build_name_reader(data: TokenizerPart) -> Callable[[str], bytes]:
-    """A function from any token's name to its approximate bytes, without WordPiece's continuation prefix.
+    """Build a function that maps any token's name to its approximate bytes, without WordPiece's continuation prefix.
 
-    Only for display: joined they may differ from the text, so no response may be generated from them.
+    Only for display: the joined bytes may differ from the text, so no response may be generated from them.
     """
     inner_prefix = str(data["model"].get("continuing_subword_prefix") or "")
     return lambda name: name.removeprefix(inner_prefix).encode()
@@ -213,7 +216,7 @@ def find_model_type(model: TokenizerPart) -> str:
 
 
 def iterate_components(part: TokenizerPart | None) -> Iterator[TokenizerPart]:
-    """Yield a normaliser, pre-tokeniser or decoder and all components of its sequence."""
+    """Yield a normalizer, pre-tokenizer or decoder and all components of its sequence."""
     if part is None:
         return
     yield part
@@ -224,7 +227,7 @@ def iterate_components(part: TokenizerPart | None) -> Iterator[TokenizerPart]:
 
 
 def build_byte_alphabet() -> dict[str, int]:
-    """GPT-2's: printable bytes stand for themselves, the others for U+0100 and up, in order."""
+    """Build GPT-2's map of characters to bytes: printable bytes are themselves, others are U+0100 and up, in order."""
     printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
     other_bytes = (byte for byte in range(256) if byte not in printable)
     table = {chr(byte): byte for byte in printable}
@@ -239,7 +242,7 @@ def _decode_byte_level(name: str, table: dict[str, int] = build_byte_alphabet())
 
 
 def _find_space_char(data: TokenizerPart) -> str:
-    """The character that stands for a space."""
+    """Return the character that the vocabulary writes for a space."""
     for part in iterate_components(data.get("decoder")):
         if part["type"] == "Metaspace":
             return str(part.get("replacement", "\u2581"))
@@ -249,7 +252,7 @@ def _find_space_char(data: TokenizerPart) -> str:
 
 
 def _disable_first_prepend(part: TokenizerPart | None) -> TokenizerPart | None:
-    """The pre-tokeniser with `prepend_scheme` "first" replaced by "never"; None if there is none."""
+    """Return the pre-tokenizer with `prepend_scheme` "never" instead of "first"; None if it has no "first"."""
     if part is None:
         return None
     if part.get("type") == "Metaspace" and part.get("prepend_scheme") == "first":
@@ -265,14 +268,19 @@ def _disable_first_prepend(part: TokenizerPart | None) -> TokenizerPart | None:
     }
 
 
+# Reuse of sampled ids, and the cache of encoded pieces.
+
 Ids = tuple[int, ...]
 
 
 class SampledPrefixes:
-    """The sampled texts of one conversation. Equal texts are used in the order of sampling, each once."""
+    """The sampled texts of one conversation and their ids. Equal texts are used in the order of sampling, each once."""
 
     def __init__(self, runs: Sequence[Ids], control_ids: Set[int], token_bytes: Callable[[int], bytes]) -> None:
-        """runs: sampled ids, each preceded by those of its prompt since the last control token."""
+        """runs: sampled ids of each response, after the ids of its prompt since the last control token.
+        control_ids: ids of the control tokens, which separate texts.
+        token_bytes: returns the bytes of a token; empty for unknown ids.
+        """
         self._ids_by_bytes: defaultdict[bytes, deque[Ids]] = defaultdict(deque)
         pieces: list[list[int]] = []
         for run in runs:
@@ -289,33 +297,34 @@ class SampledPrefixes:
                 self._ids_by_bytes[b"".join(token_texts)].append(tuple(piece))
 
     def take_ids(self, text: str) -> Ids | None:
-        """The ids of this text; None where it was not sampled."""
+        """Remove and return the ids of this text; None if it was not sampled."""
         matching_ids = self._ids_by_bytes.get(text.encode("utf-8", "surrogatepass"))
         return matching_ids.popleft() if matching_ids else None
 
 
 def find_ids_since_control(prompt: Ids, control_ids: Set[int]) -> Ids:
-    """The ids since the last control token, which the response continues."""
+    """Return the ids of a prompt since the last control token: the response continues their text."""
     start = next((i + 1 for i in range(len(prompt) - 1, -1, -1) if prompt[i] in control_ids), 0)
     return prompt[start:]
 
 
 MAX_UNSHARED_CHARS = 16_384
-"""Longer texts, in characters, are encoded without the GIL: other threads would notice the wait."""
+"""Longer texts, in characters, are encoded without the GIL, which would block other threads for too long."""
 MIN_SCANNED_CHARS = 2048
-"""The shortest prompt, in characters, whose pieces are cached where only the library finds the control tokens: it
-encodes shorter ones as a whole, which costs less."""
+"""The shortest prompt, in characters, whose pieces are cached if no regular expression can find the control tokens:
+encoding a shorter prompt as a whole costs less than scanning it."""
 MAX_CACHED_CHARS = 4 * 1024 * 1024
+"""The size of the cache, in characters, with `ENTRY_CHARS` for each entry."""
 ENTRY_CHARS = 256
-"""The size of the entry of a piece beside its text, in characters: pieces as short as a role are cached too."""
+"""The overhead of a cache entry, in characters: pieces as short as a role are cached too."""
 
 
 class EncodingCache:
-    """Ids of pieces of prompts: most prompts begin like an earlier one. Thread-safe; drops the least used ones.
+    """An LRU cache of the ids of pieces of prompts, since most prompts begin like an earlier one. Thread-safe.
 
-    An owner finds only its own pieces, so that the time of a request reveals nothing about the prompts of others.
+    Each owner finds only its own pieces, so the latency of a request reveals nothing about the prompts of others.
 
-    max_chars: of all pieces, each with `ENTRY_CHARS`.
+    max_chars: the size of all entries: their characters, plus `ENTRY_CHARS` each.
     """
 
     def __init__(self, max_chars: int = MAX_CACHED_CHARS) -> None:
@@ -325,24 +334,30 @@ class EncodingCache:
         self.n_chars = 0
 
     def find_or_encode(self, owner: str, text: str, is_first: bool, encode: Callable[[], Sequence[int]]) -> list[int]:
-        """The ids of a piece. is_first: it begins a prompt, where some tokenizers encode differently."""
+        """Return the ids of a piece.
+
+        is_first: the piece begins a prompt, where some tokenizers encode differently.
+        """
         key = (owner, is_first, text)
         with self._lock:
             cached_ids = self._entries.get(key)
             if cached_ids is not None:
                 self._entries.move_to_end(key)
                 return cached_ids.tolist()
-        # Outside the lock: two threads may encode the same text, which costs less than one waiting for the other.
+        # Outside the lock: encoding the same text twice costs less than blocking other threads.
         ids = list(encode())
         with self._lock:
             if key not in self._entries and len(text) + ENTRY_CHARS <= self._max_chars:
-                # Four bytes a token; a list of Python's integers would be several times as large.
+                # Four bytes a token; a list of Python integers would be several times as large.
                 self._entries[key] = array("i", ids)
                 self.n_chars += len(text) + ENTRY_CHARS
                 while self.n_chars > self._max_chars:
                     (_, _, oldest_text), _ = self._entries.popitem(last=False)
                     self.n_chars -= len(oldest_text) + ENTRY_CHARS
         return ids
+
+
+# The tokenizer.
 
 
 class SpecialTokenWrapping(msgspec.Struct, frozen=True):
@@ -356,12 +371,12 @@ class SpecialTokenWrapping(msgspec.Struct, frozen=True):
 
 
 class HfTokenizer:
-    """See `core.engine.Tokenizer`. The library releases the GIL while it encodes a batch."""
+    """Implements `core.engine.Tokenizer` with the `tokenizers` library."""
 
     def __init__(self, data: bytes | str, extra_tokens: Sequence[AddedToken] = (), *, generates: bool = True) -> None:
         """data: the content of a tokenizer.json.
-        extra_tokens: added tokens that are missing in it.
-        generates: responses are generated, so the bytes of every token must be known.
+        extra_tokens: added tokens that may be missing in it.
+        generates: the model generates text, so the bytes of every token must be known.
 
         Raises TokenizerError.
         """
@@ -379,9 +394,9 @@ class HfTokenizer:
         self._inner_tokenizer = self._plain_tokenizer if inner_data is None else _build_tokenizer(inner_data)
         self._scanner, self._scanned_ids = _build_scanner(control_tokens)
         self._control_pattern: re.Pattern[str] | None = None
-        """Finds what the scanner finds, a hundred times as fast; None where tokens look at their neighbours."""
+        """Finds the same tokens as the scanner, 100 times as fast; None if some match depends on the text around it."""
         if not any(token.single_word or token.lstrip or token.rstrip for token in control_tokens):
-            # The scanner takes the leftmost name, and the longest of several; `re` the first alternative that matches.
+            # Longest first, because `re` takes the first alternative that matches and the scanner the longest.
             control_names = sorted((token.content for token in control_tokens if token.content), key=len, reverse=True)
             self._control_pattern = re.compile("|".join(map(re.escape, control_names)) or r"(?!)")
         self._encoding_cache = EncodingCache()
@@ -423,7 +438,7 @@ class HfTokenizer:
         return self._max_token_bytes
 
     def encode(self, text: str, *, special: bool, add_special_tokens: bool = False) -> list[int]:
-        """Encode a text; special=False never yields a control token (see `vocabulary`).
+        """Encode a text; with special=False it never yields a control token.
 
         Raises:
             RequestError: the text is not valid Unicode (a lone surrogate).
@@ -444,14 +459,14 @@ class HfTokenizer:
         *,
         cache_owner: str | None = None,
     ) -> list[int]:
-        """Encode text in which names of control tokens count, except those that contain a break character.
+        """Encode text in which names of control tokens become these tokens, unless a break character is in the name.
 
-        Break characters are removed. A control token of one character does not count behind one. Text without them is
-        encoded as in transformers, unless the vocabulary's model could form a control token from text that merely
-        normalises to its name.
+        Break characters are removed. One before a control token of a single character makes it plain text. Text without
+        break characters is encoded as in transformers, except where the model could form a control token from text
+        that only normalizes to its name.
 
-        sampled_prefixes: texts between control tokens that get their sampled ids.
-        cache_owner: whose cached ids the prompt may use; None for no cache.
+        sampled_prefixes: texts between control tokens that are encoded to their sampled ids.
+        cache_owner: the owner whose cache entries the prompt may use; None disables the cache.
         """
         finds_cheaply = self._control_pattern is not None or len(text) >= MIN_SCANNED_CHARS
         owner = cache_owner if finds_cheaply else None
@@ -473,13 +488,11 @@ class HfTokenizer:
         return ids
 
     def token_bytes(self, id: int) -> bytes:
-        """The token's bytes; empty for unused ids."""
+        """Return the token's bytes; empty for unused ids."""
         return self._byte_table[id] if 0 <= id < len(self._byte_table) else b""
 
     def is_special(self, id: int) -> bool:
-        """Whether the vocabulary marks the token `special`, as in `skip_special_tokens`. Other added tokens are
-        text.
-        """
+        """Whether the vocabulary marks the token `special`, as `skip_special_tokens` means it."""
         return id in self._special_ids
 
     def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = False) -> str:
@@ -487,7 +500,7 @@ class HfTokenizer:
         return self._full_tokenizer.decode(known_ids, skip_special_tokens=skip_special_tokens)
 
     def _find_control_spans(self, text: str) -> Iterator[tuple[int, int, int]]:
-        """(start, end, id) of each control token, with the blanks that it strips."""
+        """Yield (start, end, id) of each control token; the span includes the blanks that the token strips."""
         if self._control_pattern is not None:
             for match in self._control_pattern.finditer(text):
                 yield match.start(), match.end(), self._special_tokens[match[0]]
@@ -519,11 +532,13 @@ class HfTokenizer:
 
 
 def load_tokenizer(directory: Path, *, generates: bool = True) -> HfTokenizer:
-    """Load `tokenizer.json`, and from `tokenizer_config.json` (if present) the added tokens that are missing in it.
+    """Load `tokenizer.json`, and added tokens that it lacks from `tokenizer_config.json` if that file exists.
 
     generates: as in HfTokenizer.
 
-    Raises TokenizerError, FileNotFoundError.
+    Raises:
+        TokenizerError: a file is invalid.
+        FileNotFoundError: there is no `tokenizer.json`.
     """
     config = directory / "tokenizer_config.json"
     extra_tokens: list[AddedToken] = []
@@ -550,15 +565,15 @@ def _build_tokenizer(data: TokenizerPart) -> tokenizers.Tokenizer:
 def _split_around(
     ids: Sequence[int], sources: Sequence[int | None], source: int
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """The ids before those of a source, and after them."""
+    """Return the ids before those of a source (the number of an encoded text), and the ids after them."""
     positions = [position for position, token_source in enumerate(sources) if token_source == source]
     return (tuple(ids[: positions[0]]), tuple(ids[positions[-1] + 1 :])) if positions else (tuple(ids), ())
 
 
 def _build_scanner(controls: Sequence[AddedToken]) -> tuple[tokenizers.Tokenizer, tuple[int, ...]]:
-    """A tokenizer that finds control tokens exactly as the complete one does, and nothing else.
+    """Build a tokenizer that finds control tokens exactly as the complete one does, and nothing else.
 
-    All text between them is one token 0. The second value maps its ids to the true ones.
+    All text between them is one token 0. The second value maps the scanner's ids to the real ids.
     """
     scanner = tokenizers.Tokenizer(models.WordLevel({"\u0000": 0}, unk_token="\u0000"))
     true_ids = [0]

@@ -1,7 +1,7 @@
 """Routing of requests to the replica that has their conversation in the KV cache, by the beginning of their bodies.
 
-All dialects have one set of fields here, as the router sees neither the path nor the headers of a request. It may see
-only the beginning of the body too, so that a body is read as far as it goes.
+The fields of all dialects are in one struct, because the router sees neither the path nor the headers of a request.
+It may also see only the beginning of the body, so a body that is cut off is read up to its end.
 """
 
 from __future__ import annotations
@@ -24,20 +24,22 @@ from ..serving.clock import RandomIdGenerator
 
 TAG_LENGTH = 6
 MAX_ROUTED_BYTES = 256 * 1024
-"""Bytes of a body that are looked at, decompressed."""
+"""Bytes at the beginning of a decompressed body that are read."""
 LOAD_FACTOR, LOAD_SLACK = 1.25, 8.0
-"""A replica is passed over if it has more than this many times the mean load of all, and this many requests more."""
+"""A replica is ranked last if its load exceeds the mean load times LOAD_FACTOR plus LOAD_SLACK requests."""
 
 LOAD, ENDED = "load", "ended"
-"""Names of a replica's reports to the routers: requests that run or wait, and all that have ended since its start."""
+"""Keys of a replica's reports: requests that run or wait, and all requests that have ended since its start."""
 RECENT = 3.0
-"""Seconds after which a request is not counted any more unless a replica reports it."""
+"""Seconds for which the router counts a request that it sent, unless the replica's reports already include it."""
 
+# An id of a replica: prefix, the replica's tag, random digits; 32 hexadecimal digits in all.
 _ID_TAG = re.compile(rf"^[a-z_]+_([0-9a-f]{{{TAG_LENGTH}}})[0-9a-f]{{{32 - TAG_LENGTH}}}$")
 _PROMPT_FIELDS = ("messages", "input", "prompt", "inputs", "text", "token_ids", "input_ids")
-"""Of Chat, Messages and Ollama; Responses; Completions; TGI; SGLang; tokens."""
+"""Fields that hold the prompt in Chat, Messages and Ollama; Responses; Completions; TGI; SGLang; token ids."""
 _ITEM_FIELDS = frozenset({"messages", "input"})
 _NOTHING = msgspec.Raw(b"null")
+# The magic numbers at the beginning of compressed data.
 _GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
 _DECODER = json.JSONDecoder()
 _BLANKS = re.compile(r"[ \t\r\n]*")
@@ -69,10 +71,10 @@ _ITEMS_DECODER = msgspec.json.Decoder(list[msgspec.Raw])
 
 @dataclass(frozen=True, slots=True)
 class RoutingKey:
-    """The property that requests to the same replica share.
+    """The key of a request: requests with equal keys are routed to the same replica.
 
-    tag: of the replica that made the id which the request continues.
-    text: of the session, or of the beginning of the prompt.
+    tag: the tag of the replica that created the response that the request continues; None if unknown.
+    text: the session, the previous id, the model, or the hash of the prompt's beginning.
     """
 
     tag: str | None = None
@@ -80,7 +82,7 @@ class RoutingKey:
 
 
 class TaggedIdGenerator:
-    """Ids as of RandomIdGenerator, whose first digits name the replica, so that what continues a response finds it."""
+    """Generates random ids that begin with the replica's tag, so that continuations are routed to the same replica."""
 
     def __init__(self, replica: str) -> None:
         self._tag, self._ids = compute_tag(replica), RandomIdGenerator()
@@ -96,11 +98,11 @@ def compute_tag(replica: str) -> str:
 
 
 def find_key(body: bytes, session: str | None = None, *, by_model: bool = False) -> RoutingKey | None:
-    """Find the key of a request; None if any replica will do. Never raises.
+    """Find the key of a request; None if it may be routed to any replica. Never raises.
 
-    body: of the request, or its beginning; may be compressed.
+    body: the body of the request, or its beginning; may be compressed.
     session: the value of the session header.
-    by_model: all that is for the same model or adapter has one key, unless it continues a response.
+    by_model: all requests for the same model or adapter get one key, unless they continue a response.
     """
     if session:
         return RoutingKey(text=f"session {session}")
@@ -111,12 +113,12 @@ def find_key(body: bytes, session: str | None = None, *, by_model: bool = False)
         conversation = cast("dict[str, object]", conversation).get("id")
     for previous in (fields.get("previous_response_id"), conversation, thread.get("previous_message_id")):
         if isinstance(previous, str) and previous:
-            # An id of another server, or from before the tags, still sends all its continuations to one replica.
+            # Continuations of an id without a tag (another server's, or an old one) still share one replica.
             match = _ID_TAG.match(previous)
             return RoutingKey(match[1] if match else None, f"id {previous}")
     if by_model:
         return RoutingKey(text=f"model {fields.get('model')}")
-    # The client's name of its session: OpenAI's `prompt_cache_key`, and the user id of agents, which contains one.
+    # The client's session: OpenAI's `prompt_cache_key`, or a session in the user id, as coding agents send it.
     user = _get_object(fields, "metadata").get("user_id")
     for name in (fields.get("prompt_cache_key"), user if "session" in str(user) else None):
         if isinstance(name, str) and name:
@@ -126,8 +128,8 @@ def find_key(body: bytes, session: str | None = None, *, by_model: bool = False)
 
 
 def _read_envelope(body: bytes) -> Mapping[str, object]:
-    """Read the fields that a key is made of. Of a whole body nothing else is decoded, which is long as prompts are."""
-    # The compressions that can be recognised; another body is not JSON and has no key.
+    """Read the fields that a key is made of. Nothing else is decoded if the body is complete: prompts can be long."""
+    # Only gzip and zstd can be recognized without headers; other compressed bodies have no key.
     try:
         if body.startswith(_GZIP):
             body = zlib.decompressobj(wbits=31).decompress(body, MAX_ROUTED_BYTES)
@@ -145,7 +147,7 @@ def _read_envelope(body: bytes) -> Mapping[str, object]:
             if bytes(memoryview(raw)[:1]) != b"[":
                 fields[name] = msgspec.json.decode(raw)
                 continue
-            # Only up to the first message of the user.
+            # The key depends on the items up to the first user message only.
             items: list[object] = []
             for part in _ITEMS_DECODER.decode(raw):
                 items.append(item := msgspec.json.decode(part))
@@ -158,7 +160,7 @@ def _read_envelope(body: bytes) -> Mapping[str, object]:
 
 
 def _read_fields(text: str) -> Iterator[tuple[str, object]]:
-    """Yield the fields of a JSON object until one is cut off. Of a list that is cut off, yield its beginning."""
+    """Yield the fields of a JSON object until one is cut off. Messages that are cut off are yielded up to there."""
     position = _skip_blanks(text, 0)
     if text[position : position + 1] != "{":
         return
@@ -169,8 +171,7 @@ def _read_fields(text: str) -> Iterator[tuple[str, object]]:
             if not isinstance(name, str) or text[position : position + 1] != ":":
                 return
             position = _skip_blanks(text, position + 1)
-            # Item by item, since only the beginning of a body is at hand and a long conversation is cut off in this
-            # list.
+            # Item by item: a long conversation is cut off somewhere in this list.
             if name in _ITEM_FIELDS and text[position : position + 1] == "[":
                 items, position = _read_items(text, position)
                 yield name, items
@@ -183,7 +184,10 @@ def _read_fields(text: str) -> Iterator[tuple[str, object]]:
 
 
 def _read_items(text: str, position: int) -> tuple[list[object], int]:
-    """Read a list from its bracket on, until it ends or is cut off; then the position is the end of the text."""
+    """Read the list at a position; return its items and the position after it.
+
+    If the list is cut off, the position is the end of the text.
+    """
     items: list[object] = []
     try:
         position = _skip_blanks(text, position + 1)
@@ -209,7 +213,7 @@ def _get_object(fields: Mapping[str, object], name: str) -> dict[str, object]:
 
 
 def _find_beginning(fields: Mapping[str, object]) -> str | None:
-    """The system prompt and the first message of the user: constant in a conversation, unlike its end."""
+    """Return a hash of the system prompt and the items up to the first user message, which a conversation keeps."""
     prompt = next((fields[name] for name in _PROMPT_FIELDS if fields.get(name)), None)
     if prompt is None:
         return None
@@ -225,9 +229,9 @@ def _find_beginning(fields: Mapping[str, object]) -> str | None:
 
 
 def _flatten(value: Any) -> str:  # noqa: ANN401 - JSON of any shape
-    """The text of a prompt or message, in whichever of the forms a client writes it; its other content as JSON.
+    """Return the text of a prompt or message, the same for a string and a list of parts; other content as JSON.
 
-    Agents move `cache_control` from message to message, and then write a text as a list.
+    `cache_control` is left out: agents move it from message to message, and write that message's text as a list.
     """
     match value:
         case None | "":
@@ -235,7 +239,7 @@ def _flatten(value: Any) -> str:  # noqa: ANN401 - JSON of any shape
         case str() | {"text": str()}:
             text = value if isinstance(value, str) else value["text"]
         case [int(), *_]:
-            # As many token ids suffice to tell prompts apart, and a prompt may have a million.
+            # 1024 token ids suffice to tell prompts apart, and a prompt may have a million.
             text = json.dumps(value[:1024])
         case list():
             text = "\0".join(map(_flatten, cast("list[object]", value)))
@@ -250,31 +254,33 @@ def _flatten(value: Any) -> str:  # noqa: ANN401 - JSON of any shape
 
 
 def rank_replicas(key: RoutingKey | None, loads: Mapping[str, float]) -> Sequence[str]:
-    """The replicas, best first.
+    """Return the replicas, best first.
 
-    Rendezvous hashing: all routers agree without talking to each other, and a replica that comes or goes moves only its
-    own share of the conversations. Replicas with too much load come last.
+    Rendezvous hashing: all routers agree without communication, and adding or removing a replica moves only its own
+    share of the conversations. Overloaded replicas come last.
 
     loads: requests that run or wait at each replica.
     """
     if key is None:
-        # Of replicas with equal load any.
+        # Ties are broken at random.
         return sorted(loads, key=lambda replica: (loads[replica], random.random()))
     limit = LOAD_FACTOR * sum(loads.values()) / max(1, len(loads)) + LOAD_SLACK
 
     def compute_rank(replica: str) -> tuple[bool, bool, bytes]:
         score = hashlib.blake2b(f"{key.text}\0{replica}".encode("utf-8", "replace"), digest_size=8).digest()
-        # Load before the tag: with a shared store any replica can continue a response, only without its cache.
+        # Load before the tag: with a shared store any replica can continue a response, but without the KV cache.
         return loads[replica] > limit, compute_tag(replica) != key.tag, score
 
     return sorted(loads, key=compute_rank)
 
 
 class LoadEstimates:
-    """The loads of replicas between their reports, which come every second: those reported, and what was sent since.
+    """Estimates of the replicas' loads between their reports, which come every second.
 
-    Short requests have ended by then. A replica is assumed to end as many a second as between its last two reports.
-    now: clock, seconds.
+    The estimate is the reported load plus the requests sent since, minus those that have probably ended: a replica is
+    assumed to end requests at the same rate as between its last two reports.
+
+    now: monotonic clock, seconds.
     """
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
@@ -283,7 +289,11 @@ class LoadEstimates:
         self._sent: deque[tuple[float, str]] = deque()
 
     def report(self, replica: str, load: float, ended: float) -> None:
-        """Take over what a replica reports, again and again. ended: all requests since its start."""
+        """Record a replica's report; equal reports in a row count as one.
+
+        load: requests that run or wait.
+        ended: all requests that have ended since the replica's start.
+        """
         last, now = self._reports.get(replica), self._now()
         if last is None or (last.load, last.ended) != (load, ended):
             elapsed = 0.0 if last is None else now - last.time
@@ -301,7 +311,7 @@ class LoadEstimates:
             del self._reports[replica]
         loads = {replica: self._reports.get(replica, _NO_REPORT) for replica in replicas}
         sent = Counter(replica for time, replica in self._sent if time > loads.get(replica, _NO_REPORT).time)
-        # Without a report the time since the last one is infinite, and the rate 0: their product would be NaN.
+        # Without a report the rate is 0 and the time since the last report infinite: their product would be NaN.
         ended = {
             replica: report.rate * (now - report.time) if report.rate else 0.0 for replica, report in loads.items()
         }
@@ -312,8 +322,10 @@ class LoadEstimates:
 class _Report:
     """A replica's report.
 
-    time: when it came.
-    rate: requests that ended, a second, before it.
+    load: requests that run or wait.
+    ended: requests that have ended since the replica's start.
+    time: when the report came, seconds of the monotonic clock.
+    rate: requests that ended per second between the previous report and this one.
     """
 
     load: float

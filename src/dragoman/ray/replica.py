@@ -1,4 +1,7 @@
-"""A replica: builds the server's ASGI application in a process of Ray's, and reports its health and load."""
+"""A replica on Ray Serve: runs the server's ASGI application in a Ray process and reports its health and load.
+
+Also the autoscaling policy, which computes the number of replicas from these reports.
+"""
 
 from __future__ import annotations
 
@@ -20,14 +23,17 @@ from ..settings import RaySettings, Settings, SettingsError
 from .affinity import ENDED, LOAD, TaggedIdGenerator
 from .options import StateHome
 
-# The autoscaling policy: how many replicas the load needs. Ray applies the bounds and the delays.
+# The autoscaling policy: computes the number of replicas from their load. Ray applies the bounds and the delays.
 
 REQUESTS, WAITING_TOKENS, KV_USAGE = "requests", "waiting_tokens", "kv_usage"
 """Names of the metrics that a replica reports."""
 
 
 class AutoscalingContext(Protocol):
-    """The part of Ray's context that the policy reads. aggregated_metrics: of each name, the value of each replica."""
+    """The part of Ray's context that the policy reads.
+
+    aggregated_metrics: for each name of a metric, the value of each replica.
+    """
 
     current_num_replicas: int
     total_num_requests: float
@@ -35,7 +41,7 @@ class AutoscalingContext(Protocol):
 
 
 def measure_load(models: Models) -> dict[str, float]:
-    """The load of a replica: requests that run or wait, prompt tokens that wait, share of the KV cache in use."""
+    """Measure the load of a replica: requests that run or wait, waiting prompt tokens, share of the KV cache in use."""
     requests, usage = 0, 0.0
     for model in models:
         states = [engine.health() for engine in model.engines]
@@ -43,7 +49,7 @@ def measure_load(models: Models) -> dict[str, float]:
         shares: Sequence[float | None] = [state.kv_cache_usage for state in states]
         if model.stats_source is not None:
             shares = [stats.kv_cache_usage for stats in model.stats_source.stats()]
-        # The fullest one: requests to it wait, however empty the others are.
+        # The fullest cache counts: requests to its engine wait, even if the others are empty.
         usage = max([usage, *(share or 0.0 for share in shares)])
     return {
         REQUESTS: float(requests),
@@ -53,9 +59,10 @@ def measure_load(models: Models) -> dict[str, float]:
 
 
 class LoadPolicy:
-    """Compares the load of all replicas with what each should have; the scarcest of the three decides.
+    """An autoscaling policy: compares the load of all replicas with the target per replica.
 
-    Arguments: as in RaySettings. Ray passes them by name.
+    Of the three metrics, the one that needs most replicas decides. The arguments are those of RaySettings; Ray passes
+    them by name.
     """
 
     def __init__(self, target_requests: float, target_waiting_tokens: int, target_kv_usage: float) -> None:
@@ -63,16 +70,16 @@ class LoadPolicy:
         self._target_waiting_tokens, self._target_kv_usage = target_waiting_tokens, target_kv_usage
 
     def __call__(self, context: AutoscalingContext) -> tuple[int, dict[str, Any]]:
-        """Return the number of replicas, and a state, which is empty."""
+        """Return the number of replicas, and the policy's state, which is empty."""
         metrics = context.aggregated_metrics or {}
         requests = sum(metrics.get(REQUESTS, {}).values())
         waiting_tokens = sum(metrics.get(WAITING_TOKENS, {}).values())
-        # A replica has a KV cache of its own: the sum of the shares, in caches.
+        # Each replica has its own KV cache, so the sum of the shares is a number of caches.
         kv_caches = sum(metrics.get(KV_USAGE, {}).values())
         needed = max(
-            # Ray counts streams that no engine works on too, such as those that follow a stored response.
+            # Ray also counts streams without work for an engine, such as replays of a stored response.
             max(requests, context.total_num_requests) / self._target_requests,
-            # Tokens wait because the present replicas are busy.
+            # Tokens wait because all current replicas are busy, so the waiting tokens need additional replicas.
             context.current_num_replicas + waiting_tokens / self._target_waiting_tokens
             if waiting_tokens > self._target_waiting_tokens * context.current_num_replicas
             else 0.0,
@@ -89,16 +96,20 @@ def build_policy_arguments(options: RaySettings) -> dict[str, float]:
     }
 
 
+# The replica.
+
 log = logging.getLogger(__name__)
 
 POLL_INTERVAL = 0.1
-"""Seconds between two checks of what a replica waits for: its models at the start, and its work at the end."""
+"""Seconds between two checks: of the models at the start, and of unfinished work at the end."""
 
 
 class Replica:
-    """The deployment's class. Ray calls its methods by name, on the event loop of the application.
+    """The class of the replicas' deployment. Ray calls its methods by name, on the application's event loop.
 
-    settings: resolved, the same for all replicas. secret: encrypts and signs reasoning, the same too.
+    settings: the resolved settings, the same for all replicas.
+    secret: encrypts and signs reasoning, the same for all replicas.
+    home: the node on which replicas must run.
     """
 
     def __init__(self, settings: Settings, secret: bytes, home: StateHome) -> None:
@@ -110,7 +121,7 @@ class Replica:
         self._application: ReplicaApplication | None = None
 
     async def __serve_build_asgi_app__(self) -> ASGIApp:
-        """Load the models, and return what serves them."""
+        """Load the models, and return the application that serves them."""
         configure_logging(self._settings)
         context = import_module("ray.serve").get_replica_context()
         ids = TaggedIdGenerator(context.replica_id.unique_id)
@@ -121,7 +132,7 @@ class Replica:
         return self._application
 
     async def check_health(self) -> None:
-        """Raise where Ray should replace the replica: an engine that hangs or does not come back."""
+        """Raise RuntimeError if Ray should replace the replica: an engine hangs or does not recover."""
         server = self._server
         if server is not None and not server.models.is_closed:
             unready = find_unready_model(server.models, self._settings.progress_timeout)
@@ -135,19 +146,19 @@ class Replica:
         server, application = self._server, self._application
         if server is None or application is None:
             return {}
-        # Background responses are not requests of clients, and a client's request may not have reached an engine yet.
+        # The engines also count background responses, the application also requests that have not reached an engine.
         load = max(measure_load(server.models)[REQUESTS], application.started - application.ended)
         return {LOAD: load, ENDED: application.ended}
 
 
 class ReplicaApplication:
-    """The application of a replica: it has started when its models are loaded, and stops when its work is done."""
+    """The application of a replica: completes its startup once the models are loaded, and drains before it stops."""
 
     def __init__(self, server: AssembledServer, drain_timeout: float) -> None:
         self._server, self._drain_timeout = server, drain_timeout
         self._start_failure: str | None = None
         self.started = self.ended = 0
-        """Requests by POST, which are those that the router distributes."""
+        """Numbers of POST requests, which the router counts as load."""
         server.models.on_start_failure = self._note_start_failure
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -169,7 +180,7 @@ class ReplicaApplication:
 
             await self._server.application(scope, receive_when_idle, send_when_loaded)
         elif scope.get("method") == "POST":
-            # Only requests that generate: probes and scrapes of metrics do not count.
+            # Only requests that generate count; health probes and scrapes of metrics are GETs.
             self.started += 1
             try:
                 await self._server.application(scope, receive, send)
@@ -182,16 +193,16 @@ class ReplicaApplication:
         self._start_failure = f"cannot serve {name}: {format_error(error)}"
 
     async def _wait_until(self, condition: Callable[[], bool]) -> None:
-        # Models and engines have no event for it.
+        # Polling, because models and engines have no event for these conditions.
         while self._start_failure is None and not condition():  # noqa: ASYNC110
             await asyncio.sleep(POLL_INTERVAL)
 
     async def _drain(self) -> None:
-        """Let background work end. The requests of clients have ended: Ray waits for these before."""
+        """Wait until background work has ended. Requests of clients have: Ray waits for them before the shutdown."""
         models = self._server.models
         models.close()
         try:
             async with asyncio.timeout(self._drain_timeout):
                 await self._wait_until(lambda: measure_load(models)[REQUESTS] == 0)
         except TimeoutError:
-            log.warning("background work has not ended in %g s, and is stopped", self._drain_timeout)
+            log.warning("background work did not finish within %g s and is stopped", self._drain_timeout)

@@ -1,4 +1,4 @@
-"""The application factory. All state belongs to its arguments; there are no globals."""
+"""The ASGI application: routing, its factory `create_app`, and its lifespan. It has no global state."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ from .tenancy import Tenancy
 from .tracing import Telemetry
 from .usage import UsageLedger
 
-# Routing: finds the endpoint for a path, and answers paths that no route declares.
+# Routing: the endpoint of a path, and the fallback for unknown paths.
 
 METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 
@@ -55,7 +55,7 @@ class Router:
     """Maps a path to its endpoint: literal paths by lookup, others by the first matching pattern."""
 
     def __init__(self, endpoints: Sequence[Endpoint], fallback: Endpoint) -> None:
-        # Literal paths precede patterns: /v1/chat/completions/render is not the completion `render`.
+        # Literal paths precede patterns: /v1/chat/completions/render is not a completion with the id `render`.
         endpoints = sorted(endpoints, key=lambda endpoint: "{" in endpoint.route.path)
         self._exact = {endpoint.route.path: endpoint for endpoint in endpoints if "{" not in endpoint.route.path}
         self._patterns = [(PathPattern(endpoint.route.path, endpoint.handle), endpoint) for endpoint in endpoints]
@@ -75,9 +75,9 @@ class Router:
 
 
 class FallbackEndpoint(Endpoint):
-    """Answers paths that no route declares, in the envelope of the nearest route above, or else `BY_CLIENT`.
+    """Answers unknown paths, in the error envelope of the nearest route above, or else `BY_CLIENT`.
 
-    A client that appends something to its dialect's path, such as /v1/messages/unknown, can so parse the error.
+    So a client that appends something to its dialect's path, such as /v1/messages/unknown, can parse the error.
     """
 
     def __init__(
@@ -98,7 +98,7 @@ class FallbackEndpoint(Endpoint):
     def find_envelope(self, path: str) -> ErrorEnvelope:
         while path not in self._envelopes:
             path = path.rpartition("/")[0]
-            # "/" is above every path and says nothing about the client's dialect.
+            # Every path is below "/", so its route does not tell the client's dialect.
             if len(path) < 2:
                 return BY_CLIENT
         return self._envelopes[path]
@@ -132,7 +132,7 @@ def build_not_found_handler(routes: Sequence[Route]) -> Handler:
 
 
 async def raise_not_started(_: HttpRequest) -> JsonResponse:
-    """The handler of all paths while the application's lifespan does not run."""
+    """Handle all paths while the application's lifespan does not run."""
     raise Overloaded(
         "This application has not been started: its lifespan does not run. A mounted application needs "
         "`lifespan=app.lifespan` in the application that it is mounted in.",
@@ -160,17 +160,17 @@ def create_app(
 ) -> Application:
     """Create the ASGI application. Its lifespan starts and stops the engines and opens the store.
 
-    secret: encrypts and signs reasoning; None generates one that lasts as long as this process.
+    secret: encrypts and signs reasoning; None generates one for the lifetime of this process.
     store: None stores nothing.
     media: None fetches nothing from URLs.
     request_log: closed with the lifespan.
     port_controller: opens and closes the port of a simulated server.
-    puller: downloads models, for /models, /models/pull and /api/pull; None refuses to.
-    tenants: named keys, besides those of `options`; None if there is no file of keys.
-    counters: of the keys' limits; None counts in this process.
+    puller: downloads models, for /models, /models/pull and /api/pull; None rejects such requests.
+    tenants: named keys, in addition to those of `options`; None if there is no file of keys.
+    counters: count the use of the keys' limits; None counts in this process.
     telemetry: traces and metrics for OpenTelemetry; closed with the lifespan.
     metrics_exchange: adds the other workers of the server to `/metrics`; None if there are none.
-    requires_lifespan: requests get a 503 unless its lifespan runs; otherwise the caller may start the engines.
+    requires_lifespan: requests get a 503 unless the lifespan runs; if false, the caller may start the engines itself.
     """
     options, clock = options or ServingOptions(), clock or SystemClock()
     features = Features(
@@ -217,7 +217,7 @@ def create_app(
 def _build_application(
     service: Service, features: Features, http_metrics: HttpMetrics, *, requires_lifespan: bool
 ) -> Application:
-    """Connect the routes with what serves them: endpoints, the WebSocket, jobs and the lifespan."""
+    """Build the endpoints of the routes, the WebSocket, the batch workers and the lifespan."""
     options = service.options
     policy = AccessPolicy(
         service.tenancy.keyring,
@@ -235,7 +235,7 @@ def _build_application(
     websocket = ResponsesWebSocket(service, policy, features.conversation_locks)
     not_started = FallbackEndpoint(Access.PUBLIC, raise_not_started, routes, service, policy, http_metrics)
     client, slots = InternalClient(service, routes), asyncio.Semaphore(options.batch_concurrency)
-    # Both kinds of batches share the slots: the limit is on the work that no client waits for.
+    # Both kinds of batches share the slots: `batch_concurrency` limits all work that no client waits for.
     workers = (
         run_cleanup,
         batches.build_worker(service, client, slots, features.new_batches),
@@ -248,10 +248,10 @@ def _build_application(
 class Application:
     """An ASGI application.
 
-    websocket: its path is the only one with WebSockets.
+    websocket: serves the only path that accepts WebSockets.
     lifespan_factory: builds the context that is open while the application runs.
-    not_started: answers all requests while the lifespan does not run; None where others may start the engines.
-    keyring: may be changed while the application runs.
+    not_started: answers all requests while the lifespan does not run; None if the caller may start the engines itself.
+    keyring: the accepted keys, which may change while the application runs.
     """
 
     def __init__(
@@ -270,8 +270,12 @@ class Application:
     async def lifespan(self, _app: object = None) -> AsyncGenerator[None]:
         """Start the engines and the store, and stop them at the end: `Starlette(lifespan=app.lifespan)`.
 
-        For an application that is mounted in another, since no server tells a mounted one when to start. _app: the
-        application that it is mounted in. Raises RuntimeError where it is already running.
+        For an application that is mounted in another, since servers send lifespan events to the outer one only.
+
+        _app: the outer application; ignored.
+
+        Raises:
+            RuntimeError: the lifespan is already running.
         """
         if self._is_started:
             raise RuntimeError(
@@ -288,7 +292,7 @@ class Application:
         if scope["type"] == "lifespan":
             await serve_lifespan(self.lifespan(), receive, send)
             return
-        # A mounting application leaves its prefix in the path (ASGI 3.0, root_path); the routes do not have it.
+        # The path of a mounted application includes the prefix (`root_path` in ASGI 3.0); the routes do not.
         if scope.get("root_path"):
             root, path = scope["root_path"].rstrip("/"), scope["path"]
             relative = path.removeprefix(root) if path.startswith(f"{root}/") or path == root else path
@@ -307,7 +311,7 @@ class Application:
             not_started = None if self._is_started else self._not_started
             endpoint = not_started or self._router.find_endpoint(scope)
             lifecycle, direct = endpoint.open_request(scope, receive, on_disconnect), find_direct_response(scope)
-            # A running stream holds no reference to its request, so that its memory stays small.
+            # Without these references a running stream does not keep its request in memory.
             del scope, receive
             try:
                 outcome = await (await lifecycle.respond())(on_disconnect, send, direct)

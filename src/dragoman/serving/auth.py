@@ -1,4 +1,4 @@
-"""Authentication and access: one resolver for `Authorization: Bearer` and `x-api-key`, the same for every route.
+"""Authentication and access control, with `Authorization: Bearer` and `x-api-key` on every route.
 
 Each route declares the `Access` that it requires; it is never derived from the text of a URL.
 """
@@ -22,8 +22,11 @@ MISSING_KEY = "You didn't provide an API key. Send it as `Authorization: Bearer 
 
 
 class Access(StrEnum):
-    """Required access. PUBLIC: no key. USER: any known key. ADMIN: an administrator's key. Without configured keys
-    every client has access.
+    """The access that a route requires. Without configured keys every client has access.
+
+    PUBLIC: no key.
+    USER: any accepted key.
+    ADMIN: an administrator's key.
     """
 
     PUBLIC = "public"
@@ -34,8 +37,8 @@ class Access(StrEnum):
 class Caller(Struct, frozen=True):
     """An authenticated client.
 
-    owner: separates store records and cache salts: the id of a named key, or a digest of an unnamed one, which does
-        not reveal the key; empty without keys.
+    owner: separates store records and cache salts: the id of a named key, or a digest of an unnamed key, which does
+        not reveal it; empty without keys.
     is_admin: whether the key is an administrator's.
     is_background: no client waits for the response, so the request has the lowest priority.
     """
@@ -50,7 +53,10 @@ ANONYMOUS = Caller()
 
 
 class _NamedKey(Struct, frozen=True):
-    """A key of the file. expires: Unix seconds; None is never."""
+    """A key of the file.
+
+    expires: Unix time in seconds; None means never.
+    """
 
     caller: Caller
     expires: float | None
@@ -59,8 +65,9 @@ class _NamedKey(Struct, frozen=True):
 class Keyring:
     """The accepted keys, stored as SHA-256 digests and compared in constant time (vLLM CVE-2025-59425).
 
-    keys, admin_keys: unnamed ones.
-    tenants: named ones, which `replace_tenants` changes while the server runs; None: there is no file of keys.
+    keys, admin_keys: unnamed keys.
+    tenants: named keys, which `replace_tenants` changes while the server runs; None if there is no file of keys.
+    now: Unix time in seconds.
     """
 
     def __init__(
@@ -81,12 +88,12 @@ class Keyring:
         """Accept these named keys from now on, and no others."""
         self._tenants = {tenant.id: (name, tenant) for name, tenant in tenants.items()}
         self._named = {
-            each.sha256: _NamedKey(
-                Caller(tenant.id, tenant.role == "admin"), None if each.expires is None else each.expires.timestamp()
+            key.sha256: _NamedKey(
+                Caller(tenant.id, tenant.role == "admin"), None if key.expires is None else key.expires.timestamp()
             )
             for tenant in tenants.values()
             if not tenant.disabled
-            for each in tenant.secrets
+            for key in tenant.secrets
         }
 
     @property
@@ -94,7 +101,7 @@ class Keyring:
         return len(self._unnamed_owners) + len(self._tenants)
 
     def find_tenant(self, owner: str) -> Tenant | None:
-        """The tenant; None for the owner of an unnamed key. Raises AuthenticationError if its key was revoked."""
+        """Return the owner's tenant; None for an unnamed key. Raises AuthenticationError if the key was revoked."""
         tenant = self.peek_tenant(owner)
         if tenant is None:
             is_revoked = not self.is_open and owner not in self._unnamed_owners
@@ -108,18 +115,18 @@ class Keyring:
         return tenant
 
     def peek_tenant(self, owner: str) -> Tenant | None:
-        """As `find_tenant`, also for a revoked key."""
-        found = self._tenants.get(owner)
-        return None if found is None else found[1]
+        """Return the owner's tenant, even if its key was revoked."""
+        entry = self._tenants.get(owner)
+        return None if entry is None else entry[1]
 
     def find_name(self, owner: str) -> str | None:
-        """The name of the owner's key for logs and metrics; part of the digest for an unnamed key, None for no key."""
-        found = self._tenants.get(owner)
-        return found[0] if found is not None else owner[:12] or None
+        """Return the name of the key for logs and metrics: part of the digest if it is unnamed, None without a key."""
+        entry = self._tenants.get(owner)
+        return entry[0] if entry is not None else owner[:12] or None
 
     @property
     def is_open(self) -> bool:
-        """Whether no key is configured, so that every client has access. An empty file of keys gives access to none."""
+        """Whether no key is configured, so every client has access. With an empty file of keys, no client has."""
         return not self._has_file and not self._user_digests and not self._admin_digests
 
     def authenticate(self, headers: Headers, access: Access) -> Caller:
@@ -132,7 +139,7 @@ class Keyring:
         if self.is_open:
             return ANONYMOUS
         # Anthropic's SDK sends `x-api-key`, OpenAI's a bearer token, and a request may carry both. All values of both
-        # headers are read: a proxy and a server must not pick different ones.
+        # headers are read, so that a proxy and this server cannot disagree on the key.
         keys = [key for key in headers.getlist("x-api-key") if key]
         for value in headers.getlist("authorization"):
             scheme, _, key = value.partition(" ")
@@ -140,7 +147,7 @@ class Keyring:
                 keys.append(key.strip())
         callers = [self._find_caller(key) for key in keys]
         known_callers = [caller for caller in callers if caller is not None]
-        # A wrong key on a public route is not an error: probes are often sent with whatever key is configured.
+        # A wrong key on a public route is not an error: probes are often sent with a key that is not valid here.
         if access is Access.PUBLIC:
             return known_callers[0] if known_callers else ANONYMOUS
         if not known_callers:
@@ -159,7 +166,7 @@ class Keyring:
         admin_matches = [hmac.compare_digest(digest, known_digest) for known_digest in self._admin_digests]
         if any(user_matches) or any(admin_matches):
             return Caller(_build_owner(digest), any(admin_matches))
-        # A file can have thousands of keys. To learn from the time of a lookup, a client would have to choose digests.
+        # Named keys can be thousands, so they are looked up. Its timing reveals nothing: clients cannot choose digests.
         named = self._named.get(digest)
         return None if named is None or (named.expires is not None and named.expires <= self._now()) else named.caller
 
@@ -168,7 +175,7 @@ class Keyring:
 class AccessPolicy:
     """The checks before a request reaches its handler, the same over HTTP and WebSocket.
 
-    allowed_hosts: names in the Host header, besides loopback.
+    allowed_hosts: names allowed in the Host header, besides loopback.
     """
 
     keyring: Keyring
@@ -176,13 +183,13 @@ class AccessPolicy:
     cors: CorsPolicy
 
     def check_headers(self, headers: Headers) -> None:
-        """Check the number of headers and Host. Raises as `host.check_headers`."""
+        """Check the number of headers and the Host header. Raises as `cors.check_headers`."""
         check_headers(headers, self.allowed_hosts)
 
     def check_origin(self, headers: Headers, access: Access, *, reads: bool = False) -> None:
         """Reject requests that pages of other origins cause, unless the route is public.
 
-        reads: a GET, which a link of another page may cause; never on a route for administrators.
+        reads: the request is a GET or HEAD, which a link on another page may cause, except on administrators' routes.
 
         Raises:
             PermissionDenied: the request comes from an origin that is not allowed.

@@ -1,4 +1,4 @@
-"""Processes a batch, from its input file to its result files; `routes.batches` has the routes."""
+"""Processing of an OpenAI batch, from its input file to its result files; the routes are in `routes.batches`."""
 
 from __future__ import annotations
 
@@ -45,11 +45,12 @@ from .service import Service
 from .uploads import build_put
 
 WRITING_STATE = "writing"
-"""The state of a result file while its batch runs; it is invisible to its owner until then."""
+"""The state of a result file while its batch runs; in this state the owner cannot see it."""
 FINAL_STATES = frozenset({"failed", "completed", "expired", "cancelled"})
 MAX_LINES = 50_000
 MAX_ERRORS = 100
 _FILES_TTL = 30 * 86400
+"""Seconds for which result files are kept by default."""
 
 
 def decode_batch(record: Record) -> BatchObject:
@@ -60,7 +61,7 @@ async def process_batch(service: Service, store: Store, record: Record, jobs: Jo
     """Process a batch from its current state to its end.
 
     Raises:
-        CommitConflict: another process has taken it over.
+        CommitConflict: another process has taken over the batch.
     """
     job = _BatchJob(service, store, record)
     try:
@@ -93,8 +94,9 @@ class _BatchJob:
         return self._key.owner
 
     async def validate(self) -> None:
-        """Validate the input file: the batch becomes `in_progress`, or `failed` if a line is invalid. A concurrent
-        cancellation takes precedence.
+        """Validate the input file: the batch becomes `in_progress`, or `failed` if a line is invalid.
+
+        A concurrent cancellation takes precedence.
         """
         max_line_bytes = self._service.options.max_body_bytes
         errors: list[BatchError] = []
@@ -117,7 +119,7 @@ class _BatchJob:
                 custom_ids.add(line.custom_id)
             if len(custom_ids) > MAX_LINES:
                 errors.append(_build_file_error("too_many_tasks", f"A batch has at most {MAX_LINES} requests."))
-            # Reading on would only cost time: the batch fails in any case.
+            # The batch fails in any case, so reading the rest would only cost time.
             if len(errors) >= MAX_ERRORS or len(custom_ids) > MAX_LINES:
                 break
         if not custom_ids and not errors:
@@ -140,7 +142,7 @@ class _BatchJob:
         await self._save_unless_cancelled(started, *file_puts)
 
     async def pending_tasks(self) -> AsyncGenerator[JobTask]:
-        # Requests with a result, in whichever file, are not run again after a restart.
+        # Requests with a result in either file are not run again after a restart.
         files = (self.batch.output_file_id, self.batch.error_file_id)
         done_ids = {entry.id for file in files async for entry in self._load_results(file)}
         async for _, data in self._read_lines():
@@ -158,7 +160,7 @@ class _BatchJob:
         line = encode_result_line(
             self._service.ids.new("batch_req_"), task.id, response.status, response.id, response.body
         )
-        # Results arrive concurrently, and each commit expects the version that the previous one has written.
+        # Results arrive concurrently, and each commit expects the version that the previous one wrote.
         async with self._write_lock:
             counts, usage = self.batch.request_counts, self.batch.usage
             counts = replace(
@@ -176,7 +178,7 @@ class _BatchJob:
 
     async def finish(self) -> None:
         """Publish the result files and set the final status; requests that did not run get an error line."""
-        # A client may have cancelled the batch meanwhile: the record decides.
+        # A client may have cancelled the batch meanwhile, so the stored status decides.
         await self._reload()
         counts = self.batch.request_counts
         is_done = counts.completed + counts.failed >= counts.total
@@ -195,7 +197,7 @@ class _BatchJob:
                     await self._save(updated, self._build_append(self.batch.error_file_id, Item(line, task.id)))
             await self._finalize("expired", expired_at=self._now())
         elif self.batch.status == "cancelling":
-            # The cancellation was written without the latest counts, see `routes.batches.cancel`.
+            # The cancellation may have overwritten the latest counts, see `routes.batches.cancel`.
             completed, failed, usage = 0, 0, BatchUsage()
             async for entry in self._load_results(self.batch.output_file_id):
                 completed, usage = completed + 1, usage.add(read_usage(read_answer(entry.body)))
@@ -239,7 +241,7 @@ class _BatchJob:
 
     async def _load_results(self, file: str | None) -> AsyncGenerator[SeriesEntry]:
         cursor: int | None = None
-        # A hundred at a time: a file of results can be larger than the memory.
+        # 100 at a time: a result file can be larger than the memory.
         while file is not None:
             key = Key(self.owner, file_store.FILE_KIND, file)
             entries = await self._store.load_entries(key, file_store.CONTENT_SERIES, after=cursor, limit=100)

@@ -1,4 +1,4 @@
-"""Request bodies: reading with a size limit, and decoding of content codings."""
+"""Request bodies: reading with a size limit and a shared memory budget, and decoding of content codings."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ SUPPORTED_CODINGS = "br, gzip, deflate, zstd"
 
 
 class ClientGone(Exception):
-    """The client has disconnected before its request was complete."""
+    """Raised if the client disconnects before its request is complete."""
 
 
 class BodyMemoryBudget:
-    """The memory for all request bodies in flight, in bytes. A single body may exceed `limit`."""
+    """The memory budget for all request bodies in flight, in bytes. A body that is alone may exceed `limit`."""
 
     def __init__(self, limit: int) -> None:
         self.limit, self.used = limit, 0
 
 
 class BodyMemoryShare:
-    """The share of one request, from its first byte until it is parsed."""
+    """The part of the budget that one request uses, from the first byte of its body until it is parsed."""
 
     __slots__ = ("_budget", "_reserved")
 
@@ -41,7 +41,7 @@ class BodyMemoryShare:
         Raises:
             Overloaded: the budget is exhausted.
         """
-        # A single body may exceed the budget while no other is in flight, so that the limit of a body alone decides.
+        # Without other bodies in flight the budget does not apply: only the limit of a single body does.
         budget, used_by_others = self._budget, self._budget.used - self._reserved
         if size > self._reserved and used_by_others and used_by_others + size > budget.limit:
             raise Overloaded("The memory for request bodies is exhausted; retry later.")
@@ -54,18 +54,18 @@ class BodyMemoryShare:
 async def read_body(receive: Receive, headers: Headers, limit: int, share: BodyMemoryShare | None = None) -> bytes:
     """Read and decode the body, at most `limit` bytes both on the wire and decoded.
 
-    share: where its memory is accounted, if anywhere.
+    share: accounts for the body's memory; None means no budget.
 
     Raises:
         BodyTooLarge: the body exceeds the limit.
         UnsupportedMediaType: the content coding is unknown.
-        RequestError: the content coding is corrupt.
+        RequestError: the compressed body is corrupt.
         ClientGone: the client has disconnected.
         Overloaded: the memory budget is exhausted.
     """
     share = share or BodyMemoryShare(BodyMemoryBudget(limit))
     declared = headers.get("content-length", "")
-    # A body that announces its excess is rejected before it is read; int() of a long text is quadratic.
+    # A body that is too large by its Content-Length is rejected before it is read. 19 digits: int() is quadratic.
     if declared.isdecimal() and int(declared[:19]) > limit:
         raise _build_too_large_error(limit)
     # A list of several codings matches none of those below and is rejected.
@@ -80,7 +80,7 @@ async def read_body(receive: Receive, headers: Headers, limit: int, share: BodyM
         size += len(chunk)
         if size > limit:
             raise _build_too_large_error(limit)
-        # Before the chunk is appended, so that the budget bounds what is in memory.
+        # Reserved before the chunk is appended, so that the budget limits the memory in use.
         share.reserve(size)
         chunks.append(chunk)
         if not message.get("more_body", False):
@@ -90,7 +90,7 @@ async def read_body(receive: Receive, headers: Headers, limit: int, share: BodyM
         return data
     # Reserve the worst case: the decoded size is unknown until decompression ends.
     share.reserve(size + limit)
-    # In a thread, since decompression of 32 MiB would block all streams.
+    # In a thread: decompression to 32 MiB would block the event loop, and all streams.
     decoded = await anyio.to_thread.run_sync(_decode, data, coding, limit)
     share.reserve(len(decoded))
     return decoded
@@ -125,17 +125,17 @@ class _Inflater(Protocol):
 
 def _decompress_zlib(stream: _Inflater, data: bytes, limit: int) -> bytes:
     # One byte more than allowed is enough to know that the limit is exceeded.
-    out = stream.decompress(data, limit + 1)
-    if len(out) > limit:
+    decoded = stream.decompress(data, limit + 1)
+    if len(decoded) > limit:
         raise _build_too_large_error(limit)
     if not stream.eof:
         raise EOFError
-    return out
+    return decoded
 
 
 def _decompress_brotli(data: bytes, limit: int) -> bytes:
     stream = brotli.Decompressor()
-    # The library stops soon after a call's limit; calls without input return the rest.
+    # The library stops soon after the limit of a call; further calls, without input, return more of the output.
     chunks = [stream.process(data, output_buffer_limit=limit + 1)]
     while not stream.is_finished():
         if sum(map(len, chunks)) > limit:
@@ -143,25 +143,25 @@ def _decompress_brotli(data: bytes, limit: int) -> bytes:
         if not chunks[-1]:
             raise EOFError
         chunks.append(stream.process(b"", output_buffer_limit=limit + 1))
-    out = b"".join(chunks)
-    if len(out) > limit:
+    decoded = b"".join(chunks)
+    if len(decoded) > limit:
         raise _build_too_large_error(limit)
-    return out
+    return decoded
 
 
 def _decompress_zstd(data: bytes, limit: int) -> bytes:
     # The reader yields at most the requested bytes, so a decompression bomb costs no more than the limit, but it does
-    # not detect a truncated frame. Once the size is known to be safe, a decompression object checks that. Windows over
+    # not detect a truncated frame. Once the size is known to be safe, a decompression object detects that. Windows over
     # 8 MiB are rejected, as RFC 8878 recommends for content codings.
     decompressor = zstandard.ZstdDecompressor(max_window_size=1 << 23)
     with decompressor.stream_reader(data) as reader:
         if len(reader.read(limit + 1)) > limit:
             raise _build_too_large_error(limit)
     checker = decompressor.decompressobj()
-    out = checker.decompress(data)
+    decoded = checker.decompress(data)
     if not checker.eof:
         raise EOFError
-    return out
+    return decoded
 
 
 def _build_too_large_error(limit: int) -> BodyTooLarge:

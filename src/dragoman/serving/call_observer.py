@@ -1,5 +1,7 @@
-"""Follows one call that uses a model, from its admission to its end: the request log, the limits and usage of its key,
-its span, and the line of the access log. All of them read one `RequestLogLine`.
+"""Observation of a call to a model, from its admission to its end.
+
+One `RequestLogLine` collects the data for the request log, the limits and usage of the API key, the trace span and the
+access log.
 """
 
 from __future__ import annotations
@@ -17,12 +19,14 @@ from .tracing import TracedCall
 
 
 class CallObserver:
-    """A context that is left when the call has ended, whether it was rejected, finished, failed or cancelled.
+    """A context manager for one call. It exits when the call is rejected, finishes, fails or is cancelled.
 
-    account: takes the call's share of its key's limits; None without keys.
-    traced: its span; None without telemetry.
-    recent: its entry among the last requests; None if they are not kept.
-    now: seconds on any clock.
+    line: the data of the call.
+    account: charges the call to the limits of its key; None without keys.
+    request_log: gets the line at the end; None without a request log.
+    now: any clock, seconds.
+    traced: the call's span; None without telemetry.
+    recent: the call's entry among the recent requests; None if they are not kept.
     """
 
     __slots__ = ("_now", "_recent", "_request_log", "_started_at", "_traced", "account", "line")
@@ -41,13 +45,13 @@ class CallObserver:
         self._now, self._started_at = now, now()
 
     def observe(self, batches: AsyncGenerator[list[Event]]) -> AsyncGenerator[list[Event]]:
-        """The same batches. This context is left when they end, are closed or are dropped before their first step."""
+        """Return the same batches. This context exits when they end, are closed or are dropped before the first."""
         return _ObservedBatches(self, batches, None if self._traced is None else self._traced.span.context)
 
     def record(self, batch: list[Event]) -> None:
-        """Record a batch: the caller's part where batches do not pass through `observe`."""
+        """Record a batch. Callers must call this for batches that do not pass through `observe`."""
         line = self.line
-        # The common case by far, and all that it changes is a count.
+        # A fast path for the most frequent batch, which changes only a count.
         if line.ttft_s is not None and len(batch) == 1 and type(event := batch[0]) is TextDelta:
             line.output_tokens += len(event.tokens)
         else:
@@ -58,7 +62,7 @@ class CallObserver:
             self._recent.warnings = warnings
 
     def record_computation(self, prompt_tokens: int) -> None:
-        """An embedding or a score has been computed."""
+        """Record that an embedding or a score has been computed."""
         line = self.line
         line.status, line.prompt_tokens, line.queue_s = 200, prompt_tokens, None
 
@@ -76,7 +80,7 @@ class CallObserver:
         if isinstance(error, Exception):
             line.record_failure(error)
         elif line.status == CLIENT_CLOSED_REQUEST and line.error is None:
-            # Neither finished nor failed: it was cancelled.
+            # The initial status, so the call has neither finished nor failed.
             line.error = "cancelled"
         line.latency_s = self._now() - self._started_at
         if self.account is not None:
@@ -94,9 +98,9 @@ class CallObserver:
 
 
 class _ObservedBatches(Lease):
-    """The batches of a call, recorded as they are taken.
+    """The batches of a call, which are recorded when they are consumed.
 
-    span_context: of the call, for the engine's requests to other servers; None without telemetry.
+    span_context: the call's span, for the engine's requests to other servers; None without telemetry.
     """
 
     __slots__ = ("_observer", "_span_context")
@@ -109,7 +113,7 @@ class _ObservedBatches(Lease):
 
     async def asend(self, value: None) -> list[Event]:
         if self._span_context is not None:
-            # Each request has a task, and so a context, of its own.
+            # Other requests do not see this: each runs in its own task with its own context.
             CURRENT_SPAN.set(self._span_context)
         try:
             batch = await self._batches.asend(value)
@@ -125,10 +129,10 @@ class _ObservedBatches(Lease):
 async def observe_call(
     context: RequestContext, model: str, kind: str, request: GenerateRequest | None = None, response_id: str = ""
 ) -> CallObserver | None:
-    """Begin to observe a call; None where nothing needs it.
+    """Start to observe a call. Return None if no log, limit or telemetry needs it.
 
     kind: COMPLETIONS or EMBEDDINGS.
-    request, response_id: of a generation.
+    request, response_id: the request of a generation and the id of its response.
 
     Raises:
         RateLimited: a limit of the key is reached.
@@ -157,7 +161,7 @@ async def observe_call(
     traced = None
     if telemetry is not None:
         if record.span is None:
-            # A frame of a WebSocket, or a line of a batch.
+            # A WebSocket message or a line of a batch has no server span.
             parent = parse_trace_context(context.headers.get("traceparent"), context.headers.get("tracestate", ""))
         else:
             parent = record.span.context
@@ -165,7 +169,7 @@ async def observe_call(
     recent = None if recent_requests is None else recent_requests.add(line)
     observer = CallObserver(line, None, request_log, clock.monotonic, traced, recent)
     try:
-        # Clients can choose names that an alias matches by a pattern; the slot's own name is one of few.
+        # By the slot's name: aliases can be patterns, so the number of names that clients can send is unlimited.
         account = await tenancy.admit(context.caller, service.models.find_slot(model).name, kind)
     except BaseException as error:
         # Rejected requests are logged too: they are part of the load.

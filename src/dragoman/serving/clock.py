@@ -18,7 +18,7 @@ class Clock(Protocol):
 
 
 class SystemClock:
-    """The clocks of the operating system: no call of Python is between them and who reads them."""
+    """The clocks of the operating system. Static methods avoid the cost of a Python function per call."""
 
     now = staticmethod(time.time)
     monotonic = staticmethod(time.monotonic)

@@ -18,7 +18,9 @@ from ..core.errors import HeadersTooLarge, MisdirectedRequest, PermissionDenied,
 from ..settings import is_loopback
 from .streaming import RawHeaders
 
+# An origin in the form that browsers send, or `*`.
 _ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^/?#@\s,]+|null|\*")
+# A comma-separated list of tokens, the names of headers (RFC 9110, 5.6.2).
 _HEADER_NAMES = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+(?:\s*,\s*[A-Za-z0-9!#$%&'*+.^_`|~-]+)*")
 _MAX_HEADER_NAMES = 4096
 """Maximum characters of Access-Control-Request-Headers."""
@@ -39,7 +41,7 @@ class CorsPolicy:
     """
 
     def __init__(self, allowed: Sequence[str] = ()) -> None:
-        """Raises ValueError: an origin has a form that no browser sends."""
+        """Raise ValueError if an origin has a form that no browser sends."""
         for origin in allowed:
             if not _ORIGIN.fullmatch(origin.lower()):
                 raise ValueError(f"an origin is SCHEME://HOST[:PORT] without a path, or *; not {origin}")
@@ -50,7 +52,7 @@ class CorsPolicy:
         if not self._allowed:
             return []
         if "*" in self._allowed:
-            # Without `Vary`: this response is the same for all origins, so caches may share it.
+            # No `Vary`: the response is the same for all origins, so caches may share it.
             return [(b"access-control-allow-origin", b"*"), (b"access-control-expose-headers", _EXPOSED_HEADERS)]
         origin, vary = self._find_allowed_origin(headers), (b"vary", b"origin")
         if origin is None:
@@ -62,9 +64,9 @@ class CorsPolicy:
     def build_preflight_headers(self, method: str, headers: Headers, methods: Iterable[str]) -> RawHeaders | None:
         """Return the headers of a preflight's response.
 
-        methods: those of the path.
-
         None for any other request, and for a preflight from an origin that is not allowed.
+
+        methods: the methods that the path supports.
         """
         if method != "OPTIONS" or "access-control-request-method" not in headers:
             return None
@@ -75,7 +77,7 @@ class CorsPolicy:
             (b"access-control-max-age", _MAX_AGE),
         ]
         names = headers.get("access-control-request-headers", "").strip()
-        # Only well-formed names are repeated, since they become a header of the response.
+        # Only well-formed names are echoed, since they become a header of the response.
         if len(names) <= _MAX_HEADER_NAMES and _HEADER_NAMES.fullmatch(names):
             response_headers.append((b"access-control-allow-headers", names.encode()))
         # Chromium asks before a public page reaches a private address.
@@ -101,7 +103,7 @@ class CorsPolicy:
         if "*" in self._allowed and not by_name:
             return
         origins = headers.getlist("origin")
-        # A page that this server itself could have served: the origin is its own host.
+        # Pages of this server itself are allowed: their origin is the request's host.
         own_host = headers.get("host", "").lower()
         for origin in map(str.lower, origins):
             if origin not in self._allowed and origin.partition("://")[2] != own_host:
@@ -109,7 +111,7 @@ class CorsPolicy:
         sites = headers.getlist("sec-fetch-site")
         if origins or not sites or all(site in _OWN_SITES for site in sites):
             return
-        # An iframe navigates too, but its destination is another one.
+        # Loading an iframe is a navigation too, but with another destination.
         is_navigation = headers.get("sec-fetch-mode") == "navigate" and headers.get("sec-fetch-dest") == "document"
         if not (allow_navigation and is_navigation):
             raise _build_foreign_origin_error()
@@ -131,14 +133,15 @@ LOOPBACK_NAMES = ("localhost", "127.0.0.1", "[::1]")
 
 
 def build_allowed_hosts(bind: str | None, configured: Sequence[str]) -> tuple[str, ...]:
-    """Return the allowed names besides loopback; `*` allows all.
+    """Return the names allowed in the Host header; `*` allows all.
 
-    On loopback or a Unix socket only configured names are added.
+    bind: the address that the server listens on; None for a Unix socket.
+    configured: the names in the settings.
     """
     # Loopback stays allowed, so that health checks on the machine work.
     if configured:
         return (*LOOPBACK_NAMES, *(name.lower() for name in configured))
-    # A server on a network is reached by names that it cannot know, so none is rejected unless names are configured.
+    # A server on a network does not know its names, so it rejects none unless names are configured.
     return LOOPBACK_NAMES if bind is None or is_loopback(bind.strip("[]").lower()) else ("*",)
 
 
@@ -146,7 +149,7 @@ def check_headers(headers: Headers, allowed: tuple[str, ...]) -> None:
     """Check the headers.
 
     Raises:
-        HeadersTooLarge: there are too many.
+        HeadersTooLarge: there are too many headers.
         RequestError, MisdirectedRequest: as `check_host`.
     """
     if len(headers.raw) > MAX_HEADERS:
@@ -158,11 +161,11 @@ def check_host(headers: Headers, allowed: tuple[str, ...]) -> None:
     """Check the Host header.
 
     Raises:
-        RequestError: it is missing, repeated or malformed.
+        RequestError: the header is missing, repeated or malformed.
         MisdirectedRequest: the name is not allowed.
     """
     hosts = headers.getlist("host")
-    # Of two Hosts, a proxy and this server could each believe a different one.
+    # With two Host headers, a proxy and this server could each use a different one.
     name = _read_name(hosts[0]) if len(hosts) == 1 else None
     if name is None:
         raise RequestError("The Host header must be given once, as `name` or `name:port`.")
@@ -170,11 +173,11 @@ def check_host(headers: Headers, allowed: tuple[str, ...]) -> None:
         raise MisdirectedRequest("This server does not answer for that Host. See --allowed-hosts.")
 
 
-@lru_cache(maxsize=256)  # The clients of a server send few different ones.
+@lru_cache(maxsize=256)  # The clients of a server send few different hosts.
 def _read_name(host: str) -> str | None:
-    """The name in lower case, without the port, which forwarding changes; None for a malformed header."""
+    """Return the name in lower case, without the port, which forwarding changes; None for a malformed header."""
     is_bracketed = host.startswith("[")
-    # Without its bracket an IPv6 address has no name.
+    # An IPv6 address without its closing bracket yields an empty name, which is rejected.
     name = host[: host.find("]") + 1] if is_bracketed else host.partition(":")[0]
     port = host[len(name) :]
     if not name or (port and not (port[0] == ":" and (port == ":" or port[1:].isdecimal()) and len(port) <= 6)):

@@ -25,9 +25,9 @@ NONCE_SIZE = 12
 
 @dataclass(frozen=True, slots=True)
 class Sealer:
-    """Creates the sealers of owners.
+    """Creates an `OwnerSealer` for each owner.
 
-    key: any text or bytes that cannot be guessed.
+    key: secret bytes from which all keys are derived.
     check: how strictly signatures of reasoning are verified.
     """
 
@@ -59,7 +59,7 @@ class OwnerSealer:
 
         data = _decode_base64(sealed)
         nonce, ciphertext = data[1 : 1 + NONCE_SIZE], data[1 + NONCE_SIZE :]
-        # Not ours, or of a later version. Clients also send what other servers have encrypted.
+        # Clients also send data that other servers, or later versions of this one, have encrypted.
         if data[:1] != SEALED_PREFIX or len(nonce) < NONCE_SIZE:
             return None
         try:
@@ -85,7 +85,7 @@ class OwnerSealer:
         from cryptography.hazmat.primitives.hashes import SHA256  # noqa: PLC0415
         from cryptography.hazmat.primitives.kdf.hkdf import HKDF  # noqa: PLC0415
 
-        # The length of neither part is fixed, so a line break separates them: purposes have none.
+        # A line break separates the two parts unambiguously: purposes contain none.
         info = f"dragoman 1 {purpose}\n{self.owner}".encode()
         return HKDF(algorithm=SHA256(), length=32, salt=None, info=info).derive(self.key)
 

@@ -1,5 +1,4 @@
-"""A route's declaration, and its endpoint with the steps that all share: Host, CORS, authentication, method, error
-envelope, access log.
+"""Routes, and the endpoint that serves each of them: Host, CORS, authentication, method, errors, access log.
 
 Pure ASGI: no middleware wraps `send`, so streamed tokens incur no overhead.
 """
@@ -59,10 +58,10 @@ from .tracing import ServerSpan
 class ErrorEnvelope:
     """A dialect's error format.
 
-    name: for the docs.
+    name: the name in the docs.
     render: renders the body from an error, the request's id and the server's profile.
     map_status: maps an error to the dialect's HTTP status.
-    anthropic: used instead for requests of Anthropic's clients, on paths that both vendors have.
+    anthropic: the envelope for requests of Anthropic's clients, on paths that both vendors have.
     render_rate_limits: renders the headers that report the limits of a key, at a Unix time.
     """
 
@@ -96,13 +95,16 @@ BY_CLIENT = replace(OPENAI, name="OpenAI or Anthropic", anthropic=ANTHROPIC)
 """OpenAI's, or Anthropic's for requests with the header `anthropic-version`."""
 
 
+# Requests and responses.
+
 log = logging.getLogger("dragoman.access")
 
 LOG_FIELDS = "fields"
-"""The attribute of a log record with the fields of its line in the JSON log."""
+"""The attribute of a log record that holds the fields of its line in the JSON log."""
+# Client-supplied request ids that are safe in logs and headers.
 _PLAIN_ID = re.compile(r"[A-Za-z0-9._-]{1,128}", re.ASCII)
 WARNINGS_HEADER = "x-dragoman-warnings"
-"""In a response, the warnings; in a request, `body` asks for them in the body too."""
+"""In a response, the header with the warnings; in a request, the value `body` asks for them in the body too."""
 JSON: tuple[bytes, bytes] = (b"content-type", b"application/json")
 _QUERY_HINTS = frozenset({"beta", "api-version"})
 """Query parameters that the SDKs of Anthropic and Azure add to every URL."""
@@ -112,11 +114,12 @@ _MAX_UNREAD = 16
 class HttpRequest(msgspec.Struct, frozen=True):
     """An HTTP request as a handler sees it.
 
+    started_at: arrival, seconds on the monotonic clock.
     envelope: the format of its errors.
     on_disconnect: registers a callback for the client's disconnect.
-    client: the client's address, if it has one.
     body_memory: the body's share of the memory budget.
-    record: shared by all copies of this request.
+    client: the client's host and port; None if unknown.
+    record: mutable state, shared by all copies of this request.
     """
 
     service: Service
@@ -143,7 +146,7 @@ class HttpRequest(msgspec.Struct, frozen=True):
         return TrackedQuery(self.query_string, self.record.read_query)
 
     def describe_unread_query(self) -> tuple[str, ...]:
-        """Warnings for parameters of the query that the handler has not looked for."""
+        """Return warnings for query parameters that the handler did not read."""
         if not self.query_string:
             return ()
         unread = sorted(QueryParams(self.query_string).keys() - self.record.read_query - _QUERY_HINTS)
@@ -166,9 +169,9 @@ class HttpRequest(msgspec.Struct, frozen=True):
         A content type other than JSON is rejected: browsers send `application/json` across origins only after a
         preflight, but other types without one. An empty body needs no content type.
 
-        allow_untyped: a body may have no content type either, as some clients of a dialect send it, or curl's, a form,
-        where there is no `Origin`. Only the check of its `Origin`, which browsers send with every POST, rejects such a
-        request of a web page.
+        allow_untyped: accept a body without a content type, as some clients of a dialect send it, and without `Origin`
+            also curl's default, `application/x-www-form-urlencoded`. A web page's request with such a body is rejected
+            only by the check of `Origin`, which browsers send with every POST.
         """
         media_type = self.headers.get("content-type", "")
         if media_type != "application/json":
@@ -206,10 +209,11 @@ class HttpRequest(msgspec.Struct, frozen=True):
         return headers
 
     def render_warnings(self, warnings: Sequence[str], *, is_required: bool = False) -> bytes:
-        """Render warnings as a JSON array for the body, where clients that show no headers find them.
+        """Render warnings as a JSON array for the body, for clients that do not show headers.
 
-        Empty if there are none, or if the client has not asked for them; the `vllm` API profile always includes them.
-        is_required: includes them without being asked.
+        Empty if there are none, or if the client did not ask for them; the `vllm` API profile always includes them.
+
+        is_required: include them even if the client did not ask for them.
         """
         if not warnings:
             return b""
@@ -219,7 +223,11 @@ class HttpRequest(msgspec.Struct, frozen=True):
         return escape_line_breaks(msgspec.json.encode([replace_surrogates(warning) for warning in warnings]))
 
     def build_response_start(self, headers: RawHeaders, max_wait: float | None = None) -> ResponseStart:
-        """max_wait: seconds until headers are sent; None is the limit for requests that may still be rejected."""
+        """Build the start of a streamed response.
+
+        max_wait: seconds after which the headers are sent; None means the limit for requests that may still be
+            rejected.
+        """
         return ResponseStart(
             headers, self.service.options.timeouts.headers if max_wait is None else max_wait, self.render_error
         )
@@ -227,16 +235,16 @@ class HttpRequest(msgspec.Struct, frozen=True):
     def render_error(self, error: DragomanError) -> tuple[int, RawHeaders, bytes]:
         headers = self.build_headers()
         if error.retry_after is not None:
-            # At least 1: zero would make SDKs retry at once. Rounded up: a second earlier would be rejected again.
+            # At least 1, because SDKs would retry at once after 0. Rounded up: an earlier retry would be rejected too.
             headers.append((b"retry-after", str(max(1, ceil(error.retry_after))).encode()))
         if isinstance(error, BudgetExhausted):
-            # OpenAI's and Anthropic's SDKs would retry a 429 by themselves.
+            # Otherwise OpenAI's and Anthropic's SDKs would retry the 429.
             headers.append((b"x-should-retry", b"false"))
         if error.status == 401:
-            # RFC 9110, 11.6.1 requires the challenge.
+            # RFC 9110, 11.6.1: a 401 must have a challenge.
             headers.append((b"www-authenticate", b"Bearer"))
         if isinstance(error, MethodNotAllowed):
-            # RFC 9110, 15.5.6 requires the methods.
+            # RFC 9110, 15.5.6: a 405 must list the allowed methods.
             headers.append((b"allow", ", ".join(error.allowed).encode()))
         body = self.envelope.render(error, self.id, self.service.options.profile)
         return self.envelope.map_status(error), headers, body
@@ -244,7 +252,10 @@ class HttpRequest(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class JsonResponse:
-    """A response that is complete at once. warnings: which parts of the request were ignored."""
+    """The result of a handler with a complete body.
+
+    warnings: the parts of the request that were ignored.
+    """
 
     body: bytes
     status: int = 200
@@ -254,7 +265,7 @@ class JsonResponse:
 
 @dataclass(frozen=True, slots=True)
 class EnvelopedError:
-    """An error on a path that several dialects share, with the envelope that the body's dialect requires."""
+    """An error on a path that several dialects share, with the envelope of the dialect that the body uses."""
 
     error: DragomanError
     envelope: ErrorEnvelope
@@ -262,7 +273,10 @@ class EnvelopedError:
 
 @dataclass(frozen=True, slots=True)
 class CompleteResponse:
-    """A fully rendered response. content_length: of the body, even if it is omitted (HEAD)."""
+    """A fully rendered response.
+
+    content_length: bytes of the body, even if it is omitted (HEAD).
+    """
 
     status: int
     headers: RawHeaders
@@ -271,7 +285,7 @@ class CompleteResponse:
     error: DragomanError | None = None
 
     async def __call__(self, _: OnDisconnect, send: Send, __: DirectResponse | None = None) -> ResponseOutcome:
-        # The length of what a GET would return (RFC 9110, 9.3.2), even if the body is omitted.
+        # For HEAD, the length of the body that a GET would return (RFC 9110, 9.3.2).
         length_header = (b"content-length", str(self.content_length).encode())
         await send({"type": "http.response.start", "status": self.status, "headers": [*self.headers, length_header]})
         await send({"type": "http.response.body", "body": self.body})
@@ -284,14 +298,14 @@ Handler = Callable[[HttpRequest], Awaitable[HandlerResult]]
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """A path with what is declared for it beside its handlers.
+    """A path with its handlers.
 
     path: literal, or a pattern such as `/v1/responses/{id}`.
-    access: who may use it.
+    access: the required access.
     envelope: the format of all its errors, including those of authentication and of the method.
-    handlers: by method; HEAD is handled as GET without the body.
-    browser_handler: answers the GET of a browser that opens the address instead; needs no key, which it could not send.
-    root: a path that no route has; unknown paths below it get this route's envelope too.
+    handlers: handlers by method; HEAD is handled as GET without the body.
+    browser_handler: handles the GET of a browser that opens the address; needs no key, since browsers cannot send one.
+    root: a path without a route of its own; unknown paths below it get this route's envelope too.
     """
 
     path: str
@@ -364,7 +378,7 @@ class Endpoint:
             service.telemetry.end_request(
                 span, outcome.status if outcome.error is None else outcome.error.status, reason
             )
-        # By the route's pattern: paths themselves would be an unbounded number of label values.
+        # Labeled with the route's pattern: the number of actual paths is unbounded.
         self._http_metrics.record(
             lifecycle.method, self.route.path, outcome.status, elapsed, lifecycle.content_length, outcome.length
         )
@@ -372,7 +386,7 @@ class Endpoint:
             # Escaped, so that a path cannot forge a line of the log.
             escaped_path = lifecycle.path.encode("unicode_escape").decode()[:200]
             fields = None
-            # The fields of a line of the JSON log, where it is not text.
+            # Only the JSON log has fields.
             if service.options.observes_calls:
                 name = service.tenancy.keyring.find_name(lifecycle.record.owner)
                 fields = {LOG_FIELDS: build_log_fields(lifecycle, escaped_path, outcome.status, elapsed, name)}
@@ -391,7 +405,11 @@ class Endpoint:
 def build_log_fields(
     lifecycle: RequestLifecycle, path: str, status: int, elapsed: float, key: str | None
 ) -> dict[str, object]:
-    """The fields of a request's line in the JSON log. key: the name of its API key."""
+    """Build the fields of a request's line in the JSON log.
+
+    elapsed: seconds.
+    key: the name of its API key.
+    """
     call, span = lifecycle.record.call, lifecycle.record.span
     fields: dict[str, object] = {
         "client": show_address(lifecycle.client),
@@ -437,7 +455,7 @@ class RequestLifecycle:
         self.client, self.record = http.client, http.record
 
     async def respond(self) -> Responder | CompleteResponse:
-        """Raises ClientGone: the client has disconnected."""
+        """Call the handler and build the response. Raises ClientGone: the client has disconnected."""
         # A stream can last for hours; the request with its body is released once the handler has returned.
         http, self._http = self._http, None
         assert http is not None
@@ -460,7 +478,7 @@ def build_http_request(
         Caller(),
         headers,
         scope.get("path_params", {}),
-        # A client's own id ends up in logs and headers, so only plain ones are taken over.
+        # The id appears in logs and headers, so a client's id is used only if it has plain characters.
         client_id if _PLAIN_ID.fullmatch(client_id) else service.ids.new("req_"),
         service.clock.monotonic(),
         envelope.resolve(headers),
@@ -484,11 +502,11 @@ async def call_handler(result: Awaitable[HandlerResult]) -> HandlerResult | Drag
         return await result
     except DragomanError as error:
         return error
-    # No client is left to answer.
+    # There is no client to respond to.
     except ClientGone:
         raise
     except BaseException as error:
-        # A cancellation of this task must not become a 500; those from within an engine must.
+        # A cancellation of this task must propagate; one that comes from an engine must become a 500.
         failure = contain(error, task)
         if not isinstance(failure, Exception):
             raise
@@ -496,7 +514,7 @@ async def call_handler(result: Awaitable[HandlerResult]) -> HandlerResult | Drag
 
 
 def restrict_service(service: Service, caller: Caller) -> Service:
-    """The service as this caller may use it: only with the models that its key permits."""
+    """Return the service with only the models that the caller's key permits."""
     tenant = service.tenancy.keyring.peek_tenant(caller.owner)
     if tenant is None or not tenant.models:
         return service
@@ -506,7 +524,10 @@ def restrict_service(service: Service, caller: Caller) -> Service:
 def build_response(
     http: HttpRequest, result: HandlerResult | DragomanError, *, with_body: bool = True
 ) -> Responder | CompleteResponse:
-    """Build the response; errors use the dialect's envelope. with_body: false omits the body (HEAD)."""
+    """Build the response; errors use the dialect's envelope.
+
+    with_body: False omits the body (HEAD).
+    """
     if isinstance(result, CompleteResponse):
         return result if with_body else dataclasses.replace(result, body=b"")
     if isinstance(result, Responder):
@@ -528,7 +549,7 @@ def build_response(
 
 
 def accepts_html(headers: Headers) -> bool:
-    """Whether the client is a browser that opens a page: API clients and scripts do not ask for HTML."""
+    """Whether a browser navigates to the address: API clients and scripts do not ask for HTML."""
     return "text/html" in headers.get("accept", "").lower()
 
 

@@ -1,8 +1,9 @@
-"""Fetches media from URLs in requests, from public internet addresses only.
+"""Fetching of media from URLs in requests, from public internet addresses only.
 
-A client must not reach through this server what it cannot reach itself (SSRF: CVE-2025-6242, CVE-2026-33626). A name is
-resolved once, all its addresses must be public, the connection uses the checked address (no DNS rebinding), and each
-redirect is checked like a new URL."""
+Clients must not use this server to reach internal hosts (SSRF: CVE-2025-6242, CVE-2026-33626). A name is resolved once,
+all its addresses must be public, the connection uses the checked address (no DNS rebinding), and each redirect is
+checked like a new URL.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +48,7 @@ _NOT_PUBLIC = tuple(
         "3fff::/20",  # documentation (RFC 9637)
     )
 )
-"""Networks on which versions of `ipaddress` disagree, or which it counts as global without public hosts.
+"""Networks without public hosts that `ipaddress` counts as global, at least in some versions.
 
 https://www.iana.org/assignments/iana-ipv6-special-registry/
 """
@@ -57,9 +58,10 @@ class Fetcher:
     """Fetches URLs with checks against SSRF.
 
     hosts: patterns of host names, one of which must match; empty allows any host.
-    is_allowed: whether an address may be connected to.
-    timeout: seconds for one fetch.
-    transport: how addresses are reached; None is the network.
+    resolve: resolves host names; None means the system's resolver.
+    is_allowed: returns whether an address may be connected to; None means `is_public`.
+    timeout: seconds for one fetch, including redirects.
+    transport: connects to addresses; None means the network.
     """
 
     def __init__(
@@ -79,7 +81,7 @@ class Fetcher:
     async def fetch(self, url: str, param: str) -> bytes:
         """Return the content at `url`.
 
-        param: the request's field, for errors.
+        param: the field of the request that errors name.
 
         Raises:
             RequestError: the URL is not allowed, or the download failed.
@@ -94,7 +96,7 @@ class Fetcher:
 
     async def _follow_redirects(self, client: httpx2.AsyncClient, url: str, param: str) -> bytes:
         current_url = url
-        # By hand, since the client would follow a redirect without the checks of its address.
+        # Not by the client, which would follow a redirect without checking its address.
         for _ in range(MAX_REDIRECTS + 1):
             request = await self._build_request(client, current_url, param)
             response = await client.send(request, stream=True)
@@ -117,22 +119,21 @@ class Fetcher:
         # `%` begins a zone id, which names a local interface.
         if parsed.scheme not in ("http", "https") or not parsed.host or "%" in parsed.host:
             raise _build_invalid_url_error(param, "only http and https URLs of named hosts are fetched")
-        # https://trusted@evil.example reads like the wrong host, and a password would go to a host of the client's
-        # choice.
+        # https://trusted@evil.example looks like another host than it is, and credentials would be sent to any host.
         if parsed.userinfo:
             raise _build_invalid_url_error(param, "a URL with a user or a password in it is not fetched")
         host, port = parsed.host, parsed.port or (443 if parsed.scheme == "https" else 80)
         if self._hosts and not any(fnmatchcase(host.lower(), pattern) for pattern in self._hosts):
             raise _build_invalid_url_error(param, f"this server does not fetch from {abbreviate(host)}")
         resolved = [ip_address(text) for text in await self._resolve(host, port)]
-        # All of them: which address the connection takes must not decide.
+        # All addresses must be allowed: a host with one internal address is suspicious.
         if not resolved or not all(map(self._is_allowed, resolved)):
             raise _build_invalid_url_error(param, f"{abbreviate(host)} is not a public host")
         return client.build_request(
             "GET",
             # The checked address itself, so that no second resolution can differ (DNS rebinding).
             parsed.copy_with(host=str(resolved[0]), fragment=None),
-            # Not compressed: a small download could become large.
+            # Not compressed, since a small download could decompress to a large one.
             headers={"host": parsed.netloc.decode("ascii"), "accept": "*/*", "accept-encoding": "identity"},
             extensions={"sni_hostname": parsed.raw_host.decode("ascii")},
         )
@@ -159,7 +160,7 @@ async def _read_content(response: httpx2.Response, url: str, param: str) -> byte
         raise _build_download_error(param, f"{abbreviate(url)} sent a compressed response, which was not requested")
     chunks: list[bytes] = []
     size = 0
-    # Content-Length is what the other side claims, so the bytes are counted.
+    # Content-Length cannot be trusted, so the bytes are counted.
     async for chunk in response.aiter_raw():
         size += len(chunk)
         if size > MAX_BYTES:

@@ -1,4 +1,4 @@
-"""Storage of uploaded files: a file is a record, its content a series of chunks. Independent of HTTP."""
+"""Storage of files, independent of HTTP: a file is a record of the store, its content a series of chunks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ UPLOADING, PROCESSED = "uploading", "processed"
 
 
 class OwnerFiles(Struct, frozen=True):
-    """The files that an owner's request can refer to. store: None if storage is disabled."""
+    """The files that an owner's request can refer to.
+
+    store: None if storage is disabled.
+    """
 
     store: Store | None
     owner: str
@@ -35,7 +38,7 @@ class OwnerFiles(Struct, frozen=True):
 async def read_chunks(store: Store, key: Key, batch_size: int = 16) -> AsyncGenerator[bytes]:
     """Iterate over the content, `batch_size` chunks at a time."""
     cursor: int | None = None
-    # By position: chunks that are added meanwhile do not shift those that follow.
+    # The cursor is a position, which stays valid if chunks are added meanwhile.
     while entries := await store.load_entries(key, CONTENT_SERIES, after=cursor, limit=batch_size):
         yield b"".join(entry.body for entry in entries)
         cursor = entries[-1].position
@@ -43,21 +46,21 @@ async def read_chunks(store: Store, key: Key, batch_size: int = 16) -> AsyncGene
 
 async def read_lines(store: Store, key: Key) -> AsyncGenerator[tuple[int, bytes]]:
     """Iterate over the non-blank lines with their numbers, from 1."""
-    number, rest = 0, b""
+    number, partial_line = 0, b""
     # One chunk at a time, since the lines of a chunk are processed without yielding to the event loop.
     async for chunk in read_chunks(store, key, batch_size=1):
-        # A line can span chunks; the last part of each waits for the next.
-        *complete_lines, rest = (rest + chunk).split(b"\n")
+        # A line can span chunks.
+        *complete_lines, partial_line = (partial_line + chunk).split(b"\n")
         for line in complete_lines:
             number += 1
             if line.strip():
                 yield number, line
-    if rest.strip():
-        yield number + 1, rest
+    if partial_line.strip():
+        yield number + 1, partial_line
 
 
 async def delete_abandoned_uploads(store: Store) -> None:
-    """Delete uploads that a terminated process left incomplete."""
+    """Delete incomplete uploads of processes that have ended."""
     for record in await store.list_abandoned(FILE_KIND):
         try:
             await store.commit(Delete(record.key, states=frozenset({UPLOADING})))

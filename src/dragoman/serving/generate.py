@@ -1,4 +1,4 @@
-"""Handlers of generating routes: parse, admit, respond. The dialect is a parameter."""
+"""Handlers of generation routes in any dialect: parse the body, admit the call, respond."""
 
 from __future__ import annotations
 
@@ -35,25 +35,29 @@ from .tenancy import COMPLETIONS
 T = TypeVar("T")
 
 TIMEOUT_HEADER = "x-dragoman-timeout"
+# Seconds as a decimal number without sign or exponent.
 _SECONDS = re.compile(r"[0-9]{1,7}(\.[0-9]{1,6})?", re.ASCII)
 _MAX_SESSION_ID = 1024
+"""Characters of a session id; longer ones are truncated."""
 
 LARGE_BODY = 256 * 1024
-"""Bytes above which a body is parsed in a thread, so that it does not block the event loop."""
+"""Bytes above which a body is parsed in a thread, because parsing would block the event loop for too long."""
 
 BACKGROUND_PRIORITY_OFFSET = 2**32
-"""Added to the priority of background requests: lower runs first, and clients' own priorities keep their order."""
+"""Added to the priority of background requests, which keep their order among each other. Lower values run first."""
 
 EVENT_STREAM = (b"content-type", b"text/event-stream; charset=utf-8")
-# Buffering proxies would otherwise deliver a stream only when it is complete.
+# Otherwise buffering proxies would deliver a stream only when it is complete.
 NO_BUFFERING_HEADERS = [(b"cache-control", b"no-cache"), (b"x-accel-buffering", b"no")]
 
 
 class AdmittedCall(msgspec.Struct, frozen=True):
     """An admitted call.
 
-    warnings: everything that the parser and the engine ignore.
-    field_names: those of the client's dialect, for warnings that come later.
+    header: the id, creation time and model of the response.
+    run: the admitted run with its batches of events.
+    warnings: the fields that the parser and the engine ignore.
+    field_names: the field names of the client's dialect, for warnings that come later.
     """
 
     header: Header
@@ -62,12 +66,15 @@ class AdmittedCall(msgspec.Struct, frozen=True):
     field_names: FieldNames = CORE_NAMES
 
     def join_warnings(self, later: tuple[str, ...]) -> tuple[str, ...]:
-        """The warnings, with those that the engine reports with its start."""
+        """Return the warnings together with those that the engine reports when it starts."""
         return tuple(dict.fromkeys((*self.warnings, *map(self.field_names.rename_warning, later))))
 
 
 def build_generation_handler(read: Callable[[bytes, ReaderOptions], GenerationCall]) -> Handler:
-    """Build the handler of a generating route. read: parses its bodies."""
+    """Build the handler of a generation route.
+
+    read: parses its bodies.
+    """
 
     async def handle(http: HttpRequest) -> JsonResponse | Responder:
         return await run_generation(http, await read_call(http, read))
@@ -95,7 +102,7 @@ async def run_in_thread_if_large(read: Callable[[bytes], T], body: bytes) -> T:
     try:
         return await anyio.to_thread.run_sync(read, body) if len(body) > LARGE_BODY else read(body)
     except RequestError as error:
-        # The reader has named the field in the dialect's own words; translating the name again could change it.
+        # The reader has already named the dialect's field; translating the name again could change it.
         error.is_translated = True
         raise
 
@@ -106,7 +113,7 @@ def build_reader_options(context: RequestContext) -> ReaderOptions:
     # Reasoning that one owner received is invalid in the requests of another.
     sealing_key = generation.sealer.for_owner(context.caller.owner)
     models = context.service.models
-    # The models, and those that the caller may use, can change.
+    # Built per request: the models, and those that the caller may use, can change.
     return replace(
         generation.reader_options,
         sealing_key=sealing_key,
@@ -116,7 +123,7 @@ def build_reader_options(context: RequestContext) -> ReaderOptions:
 
 
 def build_header(context: RequestContext, call: GenerationCall) -> Header:
-    """Raises ModelNotFound: the model is unknown."""
+    """Build the header of the response. Raises ModelNotFound: the model is unknown."""
     service = context.service
     # All requests of a call name one model: the dialects have one field for it.
     requested_model = call.requests[0].model
@@ -138,7 +145,7 @@ async def admit_call(context: RequestContext, call: GenerationCall, header: Head
     """
     work = _prepare_and_observe(context, call, header)
     if isinstance(context, HttpRequest) and any(map(_uses_workers, call.requests)):
-        # Compiling a schema can take seconds, which a client that has left must not cost.
+        # Compiling a schema can take seconds, so it is cancelled if the client disconnects.
         admitted = await cancel_on_disconnect(context.on_disconnect, work)
     else:
         admitted = await work
@@ -151,8 +158,9 @@ async def admit_call(context: RequestContext, call: GenerationCall, header: Head
 
 
 def _uses_workers(request: GenerateRequest) -> bool:
-    """Whether the request contains a grammar or template to compile, which can take seconds. Other requests do not
-    justify a task that a disconnect can cancel.
+    """Whether the request has a grammar or template to compile, which can take seconds.
+
+    Other requests do not justify the cost of a task that a disconnect can cancel.
     """
     prompt = request.prompt
     has_program = isinstance(prompt, Conversation) and (bool(prompt.tools) or prompt.template.template is not None)
@@ -171,13 +179,13 @@ async def _prepare_and_observe(context: RequestContext, call: GenerationCall, he
             try:
                 await observer.account.charge_prompt(sum(job.queue_ticket.tokens for job in admitted.run.jobs))
             except RequestError:
-                # The engine has not begun, but the queue in front of it already has this request.
+                # The engine has not started, but the request is already in its queue.
                 await admitted.run.batches.aclose()
                 raise
     except BaseException as error:
         observer.__exit__(type(error), error, error.__traceback__)
         raise
-    # From here on the batches hold the observer.
+    # From here on the batches own the observer, and exit it.
     run = admitted.run
     if run.direct is not None:
         run.direct.add_observer(observer.record)
@@ -185,30 +193,30 @@ async def _prepare_and_observe(context: RequestContext, call: GenerationCall, he
 
 
 def _add_timings(context: RequestContext, admitted: AdmittedCall) -> AdmittedCall:
-    """Have the answer contain its timings, if the server reports them."""
+    """Add timings to the response if the server reports them."""
     if not context.service.options.enable_per_request_metrics:
         return admitted
     batches = add_timings(admitted.run.batches, context.service.clock.monotonic)
-    # It changes the last batch, so all of them must pass through it.
+    # Timings are added to the last batch, so batches must not bypass this generator (`direct`).
     return replace(admitted, run=replace(admitted.run, batches=batches, direct=None))
 
 
 async def prepare_call(context: RequestContext, call: GenerationCall, header: Header) -> AdmittedCall:
-    """Prepare a call without logging or remembering it."""
+    """Prepare and admit a call without logging it or remembering its prompt."""
     generation, names = context.service.generation, call.field_names
     try:
         warnings = collect_warnings(call, strict=context.service.options.strict)
         model = await context.service.models.load_and_find(header.model)
         terms = build_terms(context, header.id, call.tool_prefix)
-        # Before media are fetched: under overload a rejection must be cheap.
+        # Before media is fetched: under overload a rejection must be cheap.
         model.queue.check_capacity(terms.queue_share)
         resolved = [_resolve_for_engine(request, header.model, model, context.caller) for request in call.requests]
         with_media = await generation.media.resolve_requests(build_owner_files(context), model, resolved)
         requests = [_apply_header_directives(request, context.headers) for request in with_media]
         if context.service.telemetry is None:
             traceparent = context.headers.get("traceparent")
-            # Without spans of its own the server passes the client's on, to engines that have some. An earlier request
-            # of the same task, as of an application that calls this one, may have left its own.
+            # Without telemetry the server passes the client's trace context to engines that trace. The task may still
+            # hold the context of an earlier request, which must be replaced.
             if traceparent is not None or CURRENT_SPAN.get() is not None:
                 CURRENT_SPAN.set(parse_trace_context(traceparent, context.headers.get("tracestate", "")))
         run = await admit(model, requests, terms, generation.meters)
@@ -227,33 +235,36 @@ def build_responder(
     stream: bool,
     content_type: tuple[bytes, bytes] = EVENT_STREAM,
 ) -> Responder:
-    """batches: those of the admitted run, or a wrapper that observes them as its `direct` requires.
+    """Build the responder of an admitted call.
 
-    content_type: of a stream.
+    batches: the batches of the admitted run, or a wrapper that observes them as its `direct` requires.
+    content_type: the content type of a stream.
     """
-    # Only server-sent events have comments, in which a stream can carry its warnings.
-    has_room = not stream or content_type == EVENT_STREAM
+    # A stream can carry warnings only in comments, which only server-sent events have.
+    can_carry_warnings = not stream or content_type == EVENT_STREAM
 
     unread_query = http.describe_unread_query()
 
     def render(warnings: tuple[str, ...], *, is_required: bool = False) -> tuple[RawHeaders, bytes]:
         warnings += unread_query
-        built = build_stream_headers(http, warnings, content_type) if stream else http.build_headers(warnings=warnings)
-        return built, http.render_warnings(warnings, is_required=is_required) if has_room else b""
+        response_headers = (
+            build_stream_headers(http, warnings, content_type) if stream else http.build_headers(warnings=warnings)
+        )
+        body_warnings = http.render_warnings(warnings, is_required=is_required) if can_carry_warnings else b""
+        return response_headers, body_warnings
 
     def add_warnings(later: tuple[str, ...], has_headers: bool) -> tuple[RawHeaders, bytes]:
-        # Without a header, the comment is the only place for them.
+        # If the headers have already been sent, the body is the only place for the warnings.
         return render(admitted.join_warnings(later), is_required=has_headers)
 
-    # Headers are built once the call is admitted, so they contain its warnings.
-    headers, rendered = render(admitted.warnings)
+    headers, rendered_warnings = render(admitted.warnings)
     return GenerationResponder(
         batches,
         writer,
         http.build_response_start(headers, find_header_timeout(http.service, admitted)),
         http.service.stream_monitor,
         stream=stream,
-        warnings=rendered,
+        warnings=rendered_warnings,
         add_warnings=add_warnings,
         run=admitted.run.direct,
     )
@@ -274,7 +285,7 @@ def build_stream_headers(
 async def find_queried_model(http: HttpRequest) -> ServedModel:
     """Load and return the model in the query, or else the default model."""
     models = http.service.models
-    # A key may be restricted to models of which none is served.
+    # The key may permit only models that are not served; then the name is empty, and the model is not found.
     return await models.load_and_find(http.query.get("model") or next((slot.name for slot in models.slots), ""))
 
 
@@ -334,7 +345,7 @@ def build_terms(context: RequestContext, answer_id: str, tool_prefix: str = "cal
 
 
 def find_queue_share(context: RequestContext) -> QueueShare:
-    """The caller's share of an engine."""
+    """Return the caller's share of an engine's queue."""
     return context.service.tenancy.find_share(context.caller.owner)
 
 
@@ -354,8 +365,11 @@ def request_timeout(context: RequestContext) -> float | None:
 
 
 def _apply_header_directives(request: GenerateRequest, headers: Headers) -> GenerateRequest:
-    """Apply `x-dragoman-reply` and `x-dragoman-fault` (JSON directives for scriptable engines) and vLLM's
-    `x-data-parallel-rank`, by which a router selects an engine core, and `x-session-id`.
+    """Apply the directives in the request's headers.
+
+    x-dragoman-reply, x-dragoman-fault: JSON directives for scriptable engines.
+    x-data-parallel-rank: the engine core that a router selected, as in vLLM.
+    x-session-id: the client's session.
     """
     reply, fault = headers.get("x-dragoman-reply"), headers.get("x-dragoman-fault")
     rank, session = headers.get("x-data-parallel-rank"), headers.get("x-session-id")
@@ -373,7 +387,7 @@ def _apply_header_directives(request: GenerateRequest, headers: Headers) -> Gene
         except (UnicodeError, msgspec.DecodeError, RecursionError, RequestError) as error:
             raise RequestError(f"x-dragoman-{name}: {error}", code="invalid_header") from None
         directives[name] = text
-    # Checked here: engines take it as an index.
+    # Validated here, because engines use it as an index.
     if rank is not None:
         if not (rank.isascii() and rank.isdecimal() and len(rank) < 10):
             raise RequestError("x-data-parallel-rank: must be a number", code="invalid_header")
@@ -390,7 +404,7 @@ def _resolve_for_engine(request: GenerateRequest, name: str, model: ServedModel,
     if name != model.name:
         extras = replace(extras, lora=name)
     priority = request.priority + BACKGROUND_PRIORITY_OFFSET if caller.is_background else request.priority
-    # Nearly always: no copy of the request is made.
+    # The most frequent case needs no copy of the request.
     if request.model == name and request.priority == priority and extras is request.extras:
         return request
     return replace(request, model=name, priority=priority, extras=extras)

@@ -1,4 +1,4 @@
-"""Internal requests: call a route's handler without a socket, at background priority."""
+"""Internal requests: calls of a route's handler without a socket, at background priority."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ from .service import Service
 
 
 class InternalResponse(Struct, frozen=True):
-    """The response to an internal request. id: of the request."""
+    """The response to an internal request.
+
+    id: the id of the request.
+    """
 
     status: int
     id: str
@@ -26,7 +29,7 @@ class InternalResponse(Struct, frozen=True):
 
 
 class InternalClient:
-    """Calls the handlers of routes with a literal path on behalf of an owner, each a POST of JSON."""
+    """Sends POST requests with JSON bodies to the handlers of routes with a literal path, on behalf of an owner."""
 
     def __init__(self, service: Service, routes: Iterable[Route]) -> None:
         self._service = service
@@ -34,13 +37,13 @@ class InternalClient:
 
     async def __call__(self, caller: Caller, path: str, body: bytes) -> InternalResponse:
         """Call a handler. Errors of the request become a status, not an exception. Cancellation frees the engine."""
-        # No route's checks run: the owner was authenticated when the job was created.
+        # The endpoint's checks are skipped: the owner was authenticated when the job was created.
         connection, route = _InMemoryConnection(body), self._routes[path]
         service = restrict_service(self._service, caller)
         http = HttpRequest(
             service,
             msgspec.structs.replace(caller, is_background=True),
-            # The headers of the response are dropped, so the warnings have to be in its body.
+            # The headers of the response are dropped, so it must carry the warnings in its body.
             Headers({"content-type": "application/json", WARNINGS_HEADER: "body"}),
             {},
             service.ids.new("req_"),
@@ -54,8 +57,8 @@ class InternalClient:
         )
         try:
             result = await call_handler(route.handlers["POST"](http))
-        # As an endpoint does for requests over HTTP.
         finally:
+            # As `Endpoint.handle` does for requests over HTTP.
             http.body_memory.release()
         await build_response(http, result)(never, connection.send)
         return InternalResponse(connection.status, http.id, b"".join(connection.chunks))
@@ -71,7 +74,7 @@ class _InMemoryConnection:
 
     async def receive(self) -> Message:
         if self._body is None:
-            # A client that stays connected and sends nothing more.
+            # Behave like a client that stays connected and sends nothing more: never return.
             await asyncio.get_running_loop().create_future()
         body, self._body = self._body, None
         return {"type": "http.request", "body": body, "more_body": False}

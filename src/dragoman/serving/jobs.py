@@ -43,7 +43,7 @@ class JobTask(Struct, frozen=True):
 
 
 class Job(Protocol):
-    """A job in progress: one record."""
+    """A job in progress, which is one record of the store."""
 
     @property
     def id(self) -> str: ...
@@ -69,8 +69,10 @@ class Job(Protocol):
 
 
 class RecordLease:
-    """A record that this process has claimed. Every write is conditional on the expected version, so that it never
-    overwrites another process's change or a client's cancellation.
+    """A record that this process has claimed.
+
+    Every write is conditional on the expected version, so it never overwrites another process's change or a client's
+    cancellation.
     """
 
     def __init__(self, store: Store, record: Record) -> None:
@@ -83,7 +85,7 @@ class RecordLease:
     async def commit(self, state: str, body: bytes, *changes: Change, release: bool = False) -> None:
         """Write the record with further changes.
 
-        release: end the claim of this process.
+        release: end this process's claim on the record.
 
         Raises:
             CommitConflict: the record has changed.
@@ -95,7 +97,7 @@ class RecordLease:
         self.record = msgspec.structs.replace(self.record, state=state, body=body, run=run, version=version)
 
     async def reload(self) -> None:
-        """Raises CommitConflict: the record is gone, or another process has claimed it."""
+        """Read the record again. Raises CommitConflict: it was deleted, or another process has claimed it."""
         record = await self._store.get(self.key)
         if record is None or record.run != self._store.run:
             raise CommitConflict(Delete(self.key), None if record is None else record.state)
@@ -103,15 +105,16 @@ class RecordLease:
 
 
 class JobStopped(Exception):
-    """The job was cancelled or has expired."""
+    """Raised if the job was cancelled or has expired."""
 
 
 class JobRunner:
     """Runs the jobs of one kind in this process.
 
-    slots: limits concurrent tasks of all jobs.
+    kind: the kind of the jobs' records.
+    slots: limits the concurrent tasks of all jobs.
     new_jobs: set when a job has been stored.
-    max_jobs: concurrent jobs.
+    max_jobs: maximum number of concurrent jobs.
     """
 
     def __init__(
@@ -133,9 +136,9 @@ class JobRunner:
         running: set[asyncio.Task[None]] = set()
         try:
             while True:
-                # Finished jobs make room; their errors are handled in `_run_guarded`.
+                # Results of finished jobs are not read: `_run_guarded` handles their errors.
                 running = {task for task in running if not task.done()}
-                # No more than can run at once, so that other processes get their share.
+                # Claim only as many as can run now, and leave the others to other processes.
                 for record in await self._claim_records(self._max_jobs - len(running)):
                     running.add(asyncio.create_task(self._run_guarded(process, record)))
                 try:
@@ -143,7 +146,7 @@ class JobRunner:
                         await self._new_jobs.wait()
                 except TimeoutError:
                     pass
-                # Jobs are looked for after this, so none that was announced before is missed.
+                # Cleared before the next claim, so that no announced job is missed.
                 self._new_jobs.clear()
         finally:
             for task in running:
@@ -157,7 +160,7 @@ class JobRunner:
                 # If the job was cancelled, the watcher raises, and the group cancels its requests.
                 watcher = group.create_task(_raise_when_stopped(job))
                 await self._run_tasks(job)
-                # Otherwise the group would wait for the watcher, which returns only when the job has to stop.
+                # Otherwise the group would wait for the watcher, which ends only when the job must stop.
                 watcher.cancel()
         except* (JobStopped, CommitConflict):
             log.info("%s %s was stopped", self._kind, job.id)
@@ -165,18 +168,18 @@ class JobRunner:
     async def _run_tasks(self, job: Job) -> None:
         async with asyncio.TaskGroup() as group, aclosing(job.pending_tasks()) as tasks:
             async for task in tasks:
-                # Before the task exists: a batch of 50 000 lines must not become as many tasks.
+                # Before the task is created: a batch of 50,000 lines must not create as many tasks.
                 await self._slots.acquire()
                 running = group.create_task(self._run_task(job, task))
-                # Not in the task itself: a task that is cancelled before its first step runs no code.
+                # Not in the task itself, which runs no code if it is cancelled before its first step.
                 running.add_done_callback(lambda _: self._slots.release())
 
     async def _run_task(self, job: Job, task: JobTask) -> None:
-        """Run a task, retrying while the server is overloaded: no client waits for it."""
+        """Run a task; retry with backoff while the server is overloaded, since no client waits for the result."""
         delay = RETRY_DELAY
         while True:
             response = await self._client(Caller(job.owner), task.path, task.body)
-            # While the server shuts down, errors are not the request's own and must not become its result.
+            # Errors while the server shuts down are not caused by the request and must not become its result.
             is_serving = any(engine.health().ready for model in self._service.models for engine in model.engines)
             if response.status not in _OVERLOADED_STATUSES and (response.status < 500 or is_serving):
                 break
@@ -185,7 +188,7 @@ class JobRunner:
         await job.store_result(task, response)
 
     async def _claim_records(self, limit: int) -> list[Record]:
-        """Claim up to `limit` unclaimed records; of several processes one succeeds."""
+        """Claim up to `limit` unclaimed records."""
         claimed: list[Record] = []
         if limit <= 0:
             return claimed
@@ -205,7 +208,7 @@ class JobRunner:
         return claimed
 
     async def _run_guarded(self, process: Callable[[Record, JobRunner], Awaitable[None]], record: Record) -> None:
-        """Process a job; after an internal error release it, so that any process can retry it."""
+        """Process a job; after an internal error release it so that any process can retry it."""
         try:
             await process(record, self)
         except CommitConflict:
@@ -217,9 +220,7 @@ class JobRunner:
             await self._release(record.key)
 
     async def _release(self, key: Key) -> None:
-        """Release the claim if it is still ours. Repeats until stored, since no other process would take the job
-        otherwise.
-        """
+        """Release the claim if this process still holds it. Retries until stored: otherwise the job would be stuck."""
         while True:
             try:
                 current = await self._store.get(key)

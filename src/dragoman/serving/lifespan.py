@@ -1,4 +1,4 @@
-"""The server's lifespan: engines, store and background workers."""
+"""The server's lifespan, which starts and stops engines, store and workers, and ASGI's lifespan protocol."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from .file_store import delete_abandoned_uploads
 from .service import Service
 
 BackgroundWorker = Callable[[Store], Coroutine[None, None, None]]
-"""Runs until it is cancelled."""
+"""A function that runs until it is cancelled."""
 
 CLEANUP_INTERVAL = 5.0
-"""Seconds between two removals of expired and excess records."""
+"""Seconds between two deletions of expired and excess records."""
 
 
 class LifespanResource(Protocol):
-    """Opened when the application starts, and closed when it stops."""
+    """A resource that is opened when the application starts and closed when it stops."""
 
     async def open(self) -> None: ...
     async def close(self) -> None: ...
@@ -35,22 +35,25 @@ def build_lifespan(
     downloads: LifespanResource | None,
     workers: Sequence[BackgroundWorker],
 ) -> Callable[[object], AbstractAsyncContextManager[None]]:
-    """background: runs that need the engines and the store. downloads: of models.
+    """Build the factory of the context that is open while the application runs.
 
+    background: runs of background responses, which need the engines and the store.
+    downloads: downloads of models.
     workers: run while the engines run, if there is a store.
     """
 
     @asynccontextmanager
     async def run(_: object) -> AsyncGenerator[None]:
-        # Each may use the previous ones until it has stopped. Background runs stop before the engines, and store their
-        # end before the store closes; everything can write to the logs, which are therefore closed last.
+        # Resources close in reverse order, because each may use the ones opened before it. Background runs stop before
+        # the engines, and store their final state before the store closes. Everything can write to the logs, so these
+        # close last.
         async with AsyncExitStack() as stack:
             if service.telemetry is not None and service.telemetry.exporter is not None:
                 stack.push_async_callback(asyncio.to_thread, service.telemetry.exporter.close)
             if service.generation.request_log is not None:
                 stack.push_async_callback(asyncio.to_thread, service.generation.request_log.close)
             await _open(stack, service.store)
-            # Generations can end, and are counted, until the models have stopped.
+            # Opened before the models: requests that end while the models stop are still counted.
             if not service.tenancy.keyring.is_open:
                 await _open(stack, service.tenancy.ledger)
                 await _open(stack, service.tenancy.counters)
@@ -63,7 +66,7 @@ def build_lifespan(
             try:
                 yield
             finally:
-                # All are cancelled first, so that they end side by side.
+                # All are cancelled before any is awaited, so that they stop concurrently.
                 for task in running:
                     task.cancel()
                 await asyncio.gather(*running, return_exceptions=True)
@@ -72,7 +75,7 @@ def build_lifespan(
 
 
 async def serve_lifespan(context: AbstractAsyncContextManager[object], receive: Receive, send: Send) -> None:
-    """Serve ASGI's lifespan protocol. Expected errors are reported in a line, bugs with a traceback."""
+    """Serve ASGI's lifespan protocol. Expected errors are reported by their message, bugs with a traceback."""
     await receive()
     has_started = False
     try:
@@ -80,7 +83,7 @@ async def serve_lifespan(context: AbstractAsyncContextManager[object], receive: 
             has_started = True
             await send({"type": "lifespan.startup.complete"})
             await receive()
-    # For example a missing model or a locked database: a traceback would hide the reason.
+    # Expected errors, such as a missing model or a locked database: a traceback would hide the reason.
     except (DragomanError, OSError, ValueError) as error:
         await send({"type": f"lifespan.{'shutdown' if has_started else 'startup'}.failed", "message": str(error)})
     except Exception:
@@ -96,7 +99,7 @@ async def _open(stack: AsyncExitStack, resource: LifespanResource | None) -> Non
 
 
 async def run_cleanup(store: Store) -> None:
-    """Remove expired records in small steps, so that other writes can interleave."""
+    """Delete abandoned uploads and expired records until cancelled, in small steps that let other writes interleave."""
     while True:
         try:
             await delete_abandoned_uploads(store)

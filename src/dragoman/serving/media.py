@@ -1,8 +1,8 @@
-"""Resolves media that a request refers to: uploaded files and URLs.
+"""Resolution of media that a request refers to: uploaded files and URLs.
 
-Media are resolved before the engine is called and before headers are sent. Media that the engine does not support are
-left unchanged and rejected at admission, except that text files become text. Content is not interpreted beyond an
-image's first bytes.
+Media is resolved before the engine is called and before headers are sent. Media that the engine does not support is
+left unchanged and rejected at admission, except that text files become text. The content is not interpreted, except the
+first bytes of an image.
 """
 
 from __future__ import annotations
@@ -28,11 +28,12 @@ if TYPE_CHECKING:
     from .fetch import Fetcher
 
 MAX_IMAGES = 100
-"""Per request; Anthropic's limit."""
+"""Maximum number of images in a request; Anthropic's limit."""
 
 MAX_TOTAL = 64 * 1024 * 1024
-"""Bytes of all referenced media in one request."""
+"""Maximum size of all referenced media of a request, in bytes."""
 _MAX_CONCURRENT = 4
+"""Media of a request that are loaded concurrently."""
 _TEXT_TYPES = ("text/", "application/json", "application/xml", "application/yaml", "application/toml")
 
 Medium = Image | Audio | File
@@ -42,8 +43,8 @@ _FEATURES: Mapping[type[Medium], Feature] = {Image: Feature.IMAGES, Audio: Featu
 class MediaOptions(Struct, frozen=True):
     """Options for media.
 
-    urls: `refuse` URLs, `fetch` them, or `pass` them on to an upstream.
-    hosts: see `Fetcher`.
+    urls: `refuse` URLs, `fetch` them, or `pass` them to an upstream.
+    hosts: patterns of the allowed host names, as in `Fetcher`.
     """
 
     urls: Literal["refuse", "fetch", "pass"] = "refuse"
@@ -51,7 +52,10 @@ class MediaOptions(Struct, frozen=True):
 
 
 class MediaResolver:
-    """Resolves media in requests. fetcher: downloads URLs; created on first use if None."""
+    """Resolves media in requests.
+
+    fetcher: downloads URLs; None creates one on first use.
+    """
 
     def __init__(self, options: MediaOptions, fetcher: Fetcher | None = None) -> None:
         self._options, self._fetcher = options, fetcher
@@ -59,12 +63,14 @@ class MediaResolver:
     async def resolve_requests(
         self, owner_files: OwnerFiles, model: ServedModel, requests: list[GenerateRequest]
     ) -> list[GenerateRequest]:
-        """The requests with their media inline; the model is not unloaded while they are fetched.
+        """Return the requests with their media inline. The model is not unloaded while the media is fetched.
 
         Raises as `resolve_request`.
         """
-        # Nearly always: what has no media waits for nothing.
-        if not any(isinstance(each.prompt, Conversation) and _list_media(each.prompt.messages) for each in requests):
+        # Most requests have no media.
+        if not any(
+            isinstance(request.prompt, Conversation) and _list_media(request.prompt.messages) for request in requests
+        ):
             return requests
         with model.keep_loaded():
             return [await self.resolve_request(owner_files, model, request) for request in requests]
@@ -98,7 +104,7 @@ class MediaResolver:
             is_readable = _FEATURES[type(medium)] in features
             if not is_readable and isinstance(medium, File):
                 unreadable_files.append(medium)
-                # Its text can still be given to the model, see below.
+                # An uploaded text file becomes text, see below.
                 is_readable = isinstance(medium.source, UploadedMedia)
             if is_readable and not isinstance(medium.source, InlineMedia):
                 pending[medium] = f"messages[{index}].content"
@@ -106,7 +112,7 @@ class MediaResolver:
             raise RequestError(f"A request can have at most {MAX_IMAGES} images; this has {images}.", param="messages")
         if not pending and not unreadable_files:
             return conversation
-        # Only an engine of events, such as an upstream, can take a URL; a token engine needs the pixels.
+        # Only an event engine, such as an upstream, accepts URLs; a token engine needs the pixels.
         passes_urls = self._options.urls == "pass" and isinstance(model.backend, EventBackend)
         resolved = await self._resolve_all(
             owner_files,
@@ -138,13 +144,13 @@ class MediaResolver:
             async with semaphore:
                 resolved = await self._resolve_one(owner_files, medium, param)
             total += len(resolved.source.data) if isinstance(resolved.source, InlineMedia) else 0
-            # After each file, so that a request holds at most the limit and what is in flight.
+            # Checked after each file, so that a request holds at most the limit plus the files in flight.
             if total > MAX_TOTAL:
                 message = f"The files and images of this request have more than {MAX_TOTAL} bytes together."
                 raise RequestError(message, param=param, code="image_too_large")
             return resolved
 
-        # Keyed by the medium: an image that occurs in several messages is fetched once.
+        # Keyed by the medium, so that an image in several messages is fetched once.
         tasks = {medium: asyncio.ensure_future(resolve(medium, param)) for medium, param in pending.items()}
         try:
             await asyncio.gather(*tasks.values())
@@ -181,14 +187,14 @@ class MediaResolver:
                     from .fetch import Fetcher  # noqa: PLC0415 - its HTTP client takes long to import
 
                     self._fetcher = Fetcher(self._options.hosts)
-                # The query is left out: it often ends in something like a file name.
+                # Without the query, which may end in what looks like a file extension.
                 media_type = mimetypes.guess_type(url.partition("?")[0])[0]
                 inline = InlineMedia(await self._fetcher.fetch(url, param), media_type)
             case InlineMedia():
                 return medium
         match medium:
             case Image():
-                # Media types from web servers and file names are often wrong, so the bytes determine an image's type.
+                # Media types from web servers and file names are often wrong, so the type is read from the bytes.
                 return msgspec.structs.replace(medium, source=check_image(InlineMedia(inline.data), param))
             case File():
                 return msgspec.structs.replace(medium, source=inline, filename=medium.filename or name)
@@ -210,11 +216,11 @@ def _decode_text(file: Medium) -> Text | None:
 
 
 def _list_media(messages: tuple[Message, ...]) -> list[tuple[int, Medium]]:
-    """The media with the indices of their messages."""
+    """Return the media with the indices of their messages."""
     media: list[tuple[int, Medium]] = []
     for index, message in enumerate(messages):
         for part in message.parts:
-            if type(part) is Text:  # Nearly every part.
+            if type(part) is Text:  # Fast path for most parts.
                 continue
             for item in part.content if isinstance(part, ToolResult) else (part,):
                 if isinstance(item, Image | Audio | File):
@@ -225,7 +231,7 @@ def _list_media(messages: tuple[Message, ...]) -> list[tuple[int, Medium]]:
 def _replace_in_part(part: Part, replacements: Mapping[Medium, Medium | Text]) -> Part:
     match part:
         case ToolResult(content=content):
-            # The results of tools can contain images too.
+            # Tool results can contain media too.
             new_content = tuple(replacements.get(item, item) if isinstance(item, Medium) else item for item in content)
             return msgspec.structs.replace(part, content=new_content)
         case Image() | Audio() | File():

@@ -17,12 +17,13 @@ MAX_SECONDS = 86400
 
 
 class PortCommand(Struct, frozen=True, forbid_unknown_fields=True):
-    """A port's state for a period.
+    """A command that sets a port's state for a period.
 
-    running: handling of open connections; None is `cut`.
-    after: seconds until it starts.
-    seconds: duration; None is until the next command.
-    port: None is the port that received the request.
+    state: handling of new connections.
+    running: handling of connections with a response in progress; None means `cut`.
+    after: seconds until the period starts.
+    seconds: duration of the period; None means until the next command.
+    port: the affected port; None means the port that received the request.
     """
 
     state: ListenState
@@ -37,7 +38,10 @@ class PortCommand(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class PortState(Struct, frozen=True):
-    """A port's current state. planned: number of state changes still to come."""
+    """A port's current state.
+
+    planned: number of scheduled state changes.
+    """
 
     port: int
     state: ListenState
@@ -48,7 +52,7 @@ class PortController(Protocol):
     """Controls the ports of a process through one of its servers. Called on the server's event loop."""
 
     def states(self) -> Sequence[PortState]:
-        """In the order of the servers."""
+        """Return the states of the ports, in the order of the servers."""
         ...
 
     async def apply(self, commands: Sequence[PortCommand], client: tuple[str, int] | None) -> None:

@@ -1,6 +1,7 @@
-"""The request log: a JSON line per generating request with times, model and token counts. Never contains a prompt.
+"""The request log: a JSON line with times, model and token counts for each request to a model. It has no prompts.
 
-A thread writes the lines from a queue, so that requests never wait for the disk. The last lines also stay in memory.
+A thread writes the lines from a queue, so that requests never wait for the disk. The web page's list of recent requests
+is kept in memory.
 """
 
 from __future__ import annotations
@@ -21,10 +22,10 @@ from ..core.events import ChoiceFinished, Event, Finished, PromptTokens, Started
 log = logging.getLogger(__name__)
 
 QUEUE_SIZE = 8192
-"""Maximum number of queued lines; further ones are dropped, and the server's log reports the number."""
+"""Maximum number of queued lines; more are dropped, and the server's log reports how many."""
 
 MAX_RECENT_REQUESTS = 200
-"""Requests that are kept in memory."""
+"""Number of recent requests that are kept in memory."""
 
 CLIENT_CLOSED_REQUEST = 499
 """nginx's status for a client that closed the connection."""
@@ -58,7 +59,10 @@ class RequestLogLine(Struct):
     client: str | None = None
 
     def record(self, batch: list[Event], elapsed: float) -> None:
-        """Update the line from a batch of events. elapsed: seconds since arrival."""
+        """Update the line from a batch of events.
+
+        elapsed: seconds since arrival.
+        """
         for event in batch:
             match event:
                 case Started(prompt_tokens, cached_tokens):
@@ -68,7 +72,7 @@ class RequestLogLine(Struct):
                 case PromptTokens():
                     pass
                 case _:
-                    # Only the first event of the answer counts.
+                    # The time to first token is that of the answer's first event.
                     self.ttft_s = elapsed if self.ttft_s is None else self.ttft_s
                     self.output_tokens += len(get_answer_tokens(event))
                     if isinstance(event, ChoiceFinished):
@@ -81,10 +85,13 @@ class RequestLogLine(Struct):
 
 
 class RequestLog:
-    """The log file. Opened for appending only, so that it can be rotated by copying and truncating."""
+    """The log file and the thread that writes it.
+
+    The file is opened in append mode, so it can be rotated by copying and truncating.
+    """
 
     def __init__(self, path: Path, queue_size: int = QUEUE_SIZE) -> None:
-        """Raises OSError: the file cannot be written."""
+        """Raise OSError if the file cannot be opened for writing."""
         self._file = path.open("ab", buffering=0)
         self._lines: queue.Queue[RequestLogLine | None] = queue.Queue(queue_size)
         self._dropped = 0
@@ -101,7 +108,7 @@ class RequestLog:
 
     def close(self) -> None:
         """Write all queued lines, then close."""
-        # The end of the queue; blocks until there is room, since every line before it is to be written.
+        # None ends the thread after the lines before it. Unlike `put`, this waits until the queue has room.
         self._lines.put(None)
         self._thread.join()
         self._file.close()
@@ -118,7 +125,10 @@ class RequestLog:
         self._warn_dropped(reported)
 
     def _warn_dropped(self, reported: int) -> int:
-        """Log newly dropped lines. reported: the total that was logged before; returns the new total."""
+        """Log the number of newly dropped lines; return the new total.
+
+        reported: the total that was logged before.
+        """
         dropped = self._dropped
         if dropped > reported:
             log.warning("the request log is too slow: %d lines were dropped", dropped - reported)
@@ -126,14 +136,18 @@ class RequestLog:
 
 
 class RecentRequest(Struct):
-    """A request of the last ones; its line changes while it runs. warnings: parts of it that are ignored."""
+    """A recent request.
+
+    line: the data of the request; changes while it runs.
+    warnings: the parts of the request that are ignored.
+    """
 
     line: RequestLogLine
     warnings: tuple[str, ...] = ()
 
 
 class RecentRequests:
-    """The last requests, running ones included, without their content."""
+    """The most recent requests, including running ones, without their content."""
 
     def __init__(self, size: int = MAX_RECENT_REQUESTS) -> None:
         self._requests: deque[RecentRequest] = deque(maxlen=size)

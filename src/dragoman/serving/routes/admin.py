@@ -1,4 +1,7 @@
-"""Routes for administrators: pause, sleep, adapters, scripted replies, faults, recent requests, simulated time."""
+"""Routes for administrators: pause, sleep, adapters, scripted replies, faults, recent requests, simulation speed.
+
+Also the parsing of admin request bodies that other modules of routes share.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,7 @@ from ..port_faults import PortCommand, PortController, PortState
 from ..request_log import RequestLogLine
 from ..streaming import Responder
 
-# Parsing of admin request bodies, and of the paths in them.
+# Parsing of admin request bodies and of the paths in them.
 
 T = TypeVar("T")
 
@@ -30,7 +33,7 @@ MAX_VERSION_LENGTH = 256
 
 
 async def decode_body(http: HttpRequest, body_type: type[T]) -> T:
-    """Decode a JSON body; an empty one counts as `{}`.
+    """Decode a JSON body; an empty body counts as `{}`.
 
     Raises:
         RequestError: the body is invalid.
@@ -44,20 +47,21 @@ async def decode_body(http: HttpRequest, body_type: type[T]) -> T:
 
 
 def check_version(text: str | None, param: str = "weight_version") -> str | None:
-    """Raises RequestError: the version is empty or too long."""
+    """Return the version unchanged. Raises RequestError: it is empty or too long."""
     if text is not None and not 0 < len(text) <= MAX_VERSION_LENGTH:
         raise RequestError(f"`{param}` has 1 to {MAX_VERSION_LENGTH} characters.", param=param)
     return text
 
 
 def resolve_path_below(root: str | None, path: str, flag: str, param: str) -> Path:
-    """The absolute path of a file or directory that an administrator names, below the operator's directory.
+    """Return the absolute path of a file or directory that a request names, below the operator's directory.
 
-    root: that directory; None permits none.
-    flag: its option.
+    root: the operator's directory; None permits no path.
+    flag: the option that sets `root`.
+    param: the field of the request that errors name.
 
     Raises:
-        PermissionDenied: the path is not below the directory, or there is none.
+        PermissionDenied: the path is not below the directory, or no directory is set.
         RequestError: the path does not exist.
     """
     if root is None:
@@ -75,11 +79,14 @@ def resolve_path_below(root: str | None, path: str, flag: str, param: str) -> Pa
 
 MAX_WARNINGS = 8
 MAX_WARNING_LENGTH = 200
-"""Characters; a warning may name a field that the client has made up."""
+"""Characters; limited because warnings repeat names of unknown fields from the request."""
 
 
 def build_routes(port_controller: PortController | None) -> Sequence[Route]:
-    """Uses vLLM's paths where they exist. port_controller: None unless the server is simulated."""
+    """Build the routes, with vLLM's paths where vLLM has them.
+
+    port_controller: None unless the server is simulated.
+    """
     admin = Access.ADMIN
     simulation = {"GET": show_simulation, "PUT": change_simulation, "POST": change_simulation}
     apply = partial(apply_port_commands, port_controller)
@@ -116,7 +123,7 @@ def find_controls(http: HttpRequest) -> list[EngineControl]:
 
 
 def _find_scriptables(http: HttpRequest) -> list[Scriptable]:
-    """As `find_controls`, for scriptable engines."""
+    """Return the scriptable engines of all models, or of the model in the query. Raises as `find_controls`."""
     scriptables = [model.scriptable for model in _select_models(http) if model.scriptable is not None]
     if not scriptables:
         raise NotFound("This server's engine does not support scripted replies.", code="unsupported_endpoint")
@@ -152,14 +159,16 @@ async def sleep(http: HttpRequest) -> JsonResponse | Responder:
 
 
 async def wake_up(http: HttpRequest) -> JsonResponse | Responder:
-    """Wake the engines. vLLM's tags wake parts; here memory is restored on demand, so all wake unless only `weights` is
-    given.
+    """Wake the engines.
+
+    vLLM's tags wake parts of an engine. Here memory is restored on demand, so the whole engine wakes, unless the only
+    tag is `weights`.
     """
     tags = http.query.getlist("tags")
     unknown_tags = set(tags) - {"weights", "kv_cache", "scheduling"}
     if unknown_tags:
         raise RequestError("`tags` are `weights`, `kv_cache` and `scheduling`.", param="tags")
-    # The KV cache is still asleep, so the engine as a whole stays asleep.
+    # Without the KV cache the engine cannot run, so it stays asleep.
     if tags == ["weights"]:
         return JsonResponse(b'{"status":"sleeping","tags":["weights"]}')
     for control in find_controls(http):
@@ -172,7 +181,7 @@ class SleepState(Struct, frozen=True):
 
 
 async def is_sleeping(http: HttpRequest) -> JsonResponse | Responder:
-    """True also for a paused engine, as in vLLM."""
+    """Return whether any engine sleeps or, as in vLLM, is paused."""
     is_any_asleep = any(control.sleep_level or control.is_paused for control in find_controls(http))
     return JsonResponse(msgspec.json.encode(SleepState(is_any_asleep)))
 
@@ -208,8 +217,9 @@ class AbortResult(Struct, frozen=True):
 
 
 async def abort(http: HttpRequest) -> JsonResponse | Responder:
-    """Abort all waiting and running sequences, which return their partial output. aborted: number of sequences; a
-    request can have several.
+    """Abort all waiting and running sequences, which return their partial output.
+
+    The response counts the aborted sequences, of which a request can have several.
     """
     if (await decode_body(http, AbortBody)).request_ids:
         message = "Requests cannot be aborted by id: close a request's connection to abort it."
@@ -219,13 +229,13 @@ async def abort(http: HttpRequest) -> JsonResponse | Responder:
 
 
 async def refuse_rpc(_: HttpRequest) -> JsonResponse | Responder:
-    # A method by its name is remote code execution (LiteLLM CVE-2026-42271).
+    # Calling a method by its name would be remote code execution (LiteLLM CVE-2026-42271).
     message = "Methods cannot be called by name; use the routes /pause, /sleep and /update_weights."
     raise Unsupported(message, param="method")
 
 
 async def enqueue_reply(http: HttpRequest) -> JsonResponse | Responder:
-    """Enqueue the reply to the next request; several calls queue up."""
+    """Enqueue a scripted reply; each reply answers one later request, in order."""
     reply = await decode_body(http, object)
     for scriptable in _find_scriptables(http):
         scriptable.enqueue_reply(reply)
@@ -244,7 +254,10 @@ async def show_faults(http: HttpRequest) -> JsonResponse | Responder:
 
 
 class AdapterLoad(Struct, frozen=True):
-    """vLLM's body. base_model_name selects one of several models."""
+    """The body of /v1/load_lora_adapter, as in vLLM.
+
+    base_model_name: the model that gets the adapter; None means the first model that supports adapters.
+    """
 
     lora_name: str
     lora_path: str
@@ -262,13 +275,13 @@ async def load_adapter(http: HttpRequest) -> JsonResponse | Responder:
     request = await decode_body(http, AdapterLoad)
     if not request.lora_name or not request.lora_path:
         raise RequestError("Both `lora_name` and `lora_path` must be given.", param="lora_name")
-    # Python's file functions raise ValueError for it, which would be a 500.
+    # Python's file functions raise ValueError for NUL, which would become a 500.
     if "\0" in request.lora_path:
         raise RequestError("A path cannot contain NUL.", param="lora_path")
     models = http.service.models
     if request.base_model_name is None:
-        loaded = list(models)
-        base = next((model for model in loaded if model.adapters is not None), loaded[0])
+        loaded_models = list(models)
+        base = next((model for model in loaded_models if model.adapters is not None), loaded_models[0])
     else:
         base = models.find_loaded(request.base_model_name)
     path = request.lora_path
@@ -316,12 +329,14 @@ def _require_controller(controller: PortController | None) -> PortController:
     return controller
 
 
-# The last requests, without their content, and the simulation.
+# Recent requests, without their content, and the speed of simulated time.
 
 
 class RecentRequestItem(RequestLogLine, kw_only=True):
-    """A line of the request log, and what was ignored of the request. It is running if it has neither `latency_s` nor
-    `error`."""
+    """A line of the request log with warnings. The request is running if it has neither `latency_s` nor `error`.
+
+    warnings: the parts of the request that were ignored.
+    """
 
     warnings: list[str]
 
@@ -332,7 +347,7 @@ class RecentRequestList(Struct, frozen=True):
 
 
 async def list_requests(http: HttpRequest) -> JsonResponse | Responder:
-    """List the last requests, the newest first: the fields of a line of the request log, and `warnings`."""
+    """List the recent requests, newest first: the fields of a line of the request log, and `warnings`."""
     recent_requests = http.service.generation.recent_requests
     if recent_requests is None:
         raise NotFound("The last requests are remembered only for the page (--ui).", code="unsupported_endpoint")
@@ -356,7 +371,7 @@ class SimulatedModelList(Struct, frozen=True):
 
 
 async def show_simulation(http: HttpRequest) -> JsonResponse | Responder:
-    """List the simulated models; there may be none."""
+    """List the simulated models with the speed of their time; the list may be empty."""
     data = [
         SimulatedModel(**msgspec.structs.asdict(model.simulation.get_simulation()), model=model.name)
         for model in http.service.models
@@ -368,8 +383,8 @@ async def show_simulation(http: HttpRequest) -> JsonResponse | Responder:
 class SimulationChange(Struct, frozen=True, forbid_unknown_fields=True):
     """A change of the speed of simulated time.
 
-    time_scale: 10 is ten times as fast.
-    model: None is every simulated one.
+    time_scale: speed of simulated time; 10 is ten times as fast.
+    model: the affected model; None means all simulated models.
     """
 
     time_scale: Annotated[float, Meta(ge=0.001, le=1_000_000)]

@@ -44,7 +44,10 @@ _COMPLETION_WINDOW = 24 * 3600
 
 
 def build_routes(new_batches: asyncio.Event) -> Sequence[Route]:
-    """new_batches: set when one has been stored."""
+    """Build the routes.
+
+    new_batches: set when a batch has been stored.
+    """
     user = Access.USER
     return (
         Route("/v1/batches", user, OPENAI, {"GET": list_batches, "POST": partial(create, new_batches)}),
@@ -56,7 +59,11 @@ def build_routes(new_batches: asyncio.Event) -> Sequence[Route]:
 def build_worker(
     service: Service, client: InternalClient, slots: asyncio.Semaphore, new_batches: asyncio.Event
 ) -> BackgroundWorker:
-    """Build the worker that processes batches. new_batches: as in `build_routes`."""
+    """Build the worker that processes batches.
+
+    slots: limits the concurrent requests of all batches.
+    new_batches: as in `build_routes`.
+    """
 
     async def run(store: Store) -> None:
         jobs = JobRunner(service, store, client, BATCH, slots, new_batches)
@@ -83,7 +90,7 @@ async def create(new_batches: asyncio.Event, http: HttpRequest) -> JsonResponse 
         output_expires_after=batch_request.output_expires_after,
     )
     body = msgspec.json.encode(batch)
-    # Unclaimed: any process that serves this store may run it, and another one takes over if that dies.
+    # Unclaimed: any process with this store may run the batch, and another one takes over if that process dies.
     await store.commit(Put(Key(http.caller.owner, BATCH, batch.id), created, body, "validating", run=UNCLAIMED_RUN))
     new_batches.set()
     warnings = tuple(f"{name} is ignored: unknown field" for name in batch_request.unknown)
@@ -109,8 +116,8 @@ async def cancel(http: HttpRequest) -> JsonResponse | Responder:
             raise Conflict(f"Cannot cancel a batch with status '{record.state}'.")
         now = int(http.service.clock.now())
         body = msgspec.json.encode(replace(decode_batch(record), status="cancelling", cancelling_at=now))
-        # Conditional on the state, not on the version, which changes with every result. `_recount` corrects the counts
-        # later.
+        # Conditional on the state, not on the version, which changes with every result. The counts in this body may be
+        # outdated; the batch job counts again when it finishes.
         change = Replace(record.key, "cancelling", body, record.run, states=frozenset({record.state}))
         try:
             await require_store(http).commit(change)

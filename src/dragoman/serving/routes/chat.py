@@ -1,4 +1,4 @@
-"""Chat completions, and stored ones: list, retrieve, update metadata, delete."""
+"""Chat completions: create; and for stored completions list, retrieve, update metadata, delete."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ def build_routes() -> Sequence[Route]:
 
 
 async def create(http: HttpRequest) -> JsonResponse | Responder:
-    """Create a completion. With `store: true` it is stored before its end is sent, streamed or not."""
+    """Create a completion. With `store: true` it is stored before the end of its response is sent."""
     chat_call, store = await read_call(http, read_chat_call), http.service.store
     call, to_store = chat_call.call, chat_call.stored_fields
     if to_store is not None and store is None:
-        # The completion itself is possible, so a missing store is a warning.
+        # Without a store the completion can still be created, so this is only a warning.
         call = msgspec.structs.replace(call, warnings=(*call.warnings, "store: the completion is not stored"))
     admitted = await admit_call(http, call, build_header(http, call))
     writer, batches = call.writer(admitted.header), admitted.run.batches
@@ -70,14 +70,14 @@ async def list_all(http: HttpRequest) -> JsonResponse | Responder:
             raise unknown_cursor_error(paging.after)
         position = cursor.position
     chats: list[tuple[Record, StoredChat]] = []
-    # One more than is shown, which tells whether there is a next page.
+    # One more than the limit, to know whether there is a next page.
     while len(chats) <= paging.limit:
         records = await store.load_page(owner, CHAT_KIND, after=position, limit=100, descending=paging.descending)
         for record in records:
             chat = read_stored_chat(record.body)
             if model in (None, chat.model) and chat.matches(metadata):
                 chats.append((record, chat))
-        # The last page.
+        # An incomplete page of the store is its last one.
         if len(records) < 100:
             break
         position = records[-1].position

@@ -1,4 +1,4 @@
-"""Legacy completions."""
+"""OpenAI's legacy completions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The Conversations API: stored items under an id, which responses can continue from."""
+"""The Conversations API: stored lists of items, which responses can continue."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ async def add_items(http: HttpRequest) -> JsonResponse | Responder:
     try:
         await _require_store(http).commit(*_build_appends(key, rows))
     except CommitConflict as error:
-        # Deleted since it was loaded above.
+        # The conversation was deleted after it was loaded above.
         if error.found_state is None:
             raise build_no_such_conversation_error(key.id) from None
         raise Conflict("The conversation already has an item with this id.", param="items") from None
@@ -94,7 +94,7 @@ async def list_items(http: HttpRequest) -> JsonResponse | Responder:
         if cursor is None:
             raise unknown_cursor_error(paging.after)
         position = cursor.position
-    # One more than is shown, which tells whether there is a next page.
+    # One more than the limit, to know whether there is a next page.
     entries = await store.load_entries(
         key, ITEMS_SERIES, after=position, limit=paging.limit + 1, descending=paging.descending
     )

@@ -1,4 +1,4 @@
-"""Routes of models that compute without generating: embeddings, reranking and scores."""
+"""Routes of models that do not generate text: embeddings, reranking and scores."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from ..streaming import Responder
 from ..tenancy import EMBEDDINGS
 
 LARGE_RESPONSE = 4096
-"""Numbers above which a response is rendered in a thread, so that it does not block the event loop."""
+"""Count of numbers above which a response is rendered in a thread, because it would block the event loop."""
 
 
 class ComputedResult(Protocol):
@@ -52,7 +52,7 @@ def build_routes() -> Sequence[Route]:
 
 
 class InputCall(WarningSource, Protocol):
-    """The common interface of these routes' parsed bodies."""
+    """The common interface of the parsed bodies of these routes."""
 
     @property
     def model(self) -> str: ...
@@ -97,7 +97,7 @@ async def refuse_pooling(_: HttpRequest) -> JsonResponse:
 
 
 async def find_model(http: HttpRequest, call: InputCall) -> tuple[ServedModel, tuple[str, ...]]:
-    """Return the model and the warnings.
+    """Load the model; return it with the warnings for the client.
 
     Raises:
         RequestError: the server is strict and there are warnings.
@@ -112,9 +112,9 @@ def build_header(http: HttpRequest, prefix: str, model: ServedModel) -> Header:
 
 
 async def run_computation(http: HttpRequest, model: ServedModel, work: Coroutine[Any, Any, T]) -> T:
-    """Run an embedding or scoring until its deadline, or until the client disconnects: it has no events to stop at.
+    """Run an embedding or scoring; cancel it at its deadline or when the client disconnects.
 
-    Its tokens are known, and charged to its key, when it has ended.
+    Its tokens are charged to the API key at the end, when their number is known.
     """
     try:
         timeout = request_timeout(http)
@@ -125,8 +125,8 @@ async def run_computation(http: HttpRequest, model: ServedModel, work: Coroutine
     with observer or nullcontext():
         try:
             model.encoding_queue.check_capacity(find_queue_share(http))
-            if (turn := http.service.generation.start_limiter.acquire()) is not None:
-                await turn
+            if (permit := http.service.generation.start_limiter.acquire()) is not None:
+                await permit
         except BaseException:
             work.close()
             raise

@@ -1,4 +1,4 @@
-"""Handlers that explain prompts without calling the engine. Each caller sees only data of its own requests."""
+"""Routes that render or explain prompts without calling the engine. Each caller sees only its own requests' data."""
 
 from __future__ import annotations
 
@@ -22,14 +22,17 @@ from .messages import read_conversation
 from .responses.create import read_call_with_history
 
 HttpCallReader = Callable[[HttpRequest], Awaitable[GenerationCall]]
-"""Reads a request's call including its history."""
+"""A function that reads the call of a request, including its history."""
 
 CONTEXT_TOKENS = 16
-"""Tokens of each prompt that are included at the first difference."""
+"""Tokens of each prompt that are shown at the first difference."""
 
 
 def build_render_handler(read: HttpCallReader, *, as_list: bool = False) -> Handler:
-    """vLLM's `render` routes: return bodies for /inference/v1/generate. as_list: a list with one body per prompt."""
+    """Build the handler of one of vLLM's `render` routes, which return bodies for /inference/v1/generate.
+
+    as_list: return a list with one body per prompt.
+    """
 
     async def handle(http: HttpRequest) -> JsonResponse | Responder:
         _require_enabled(http)
@@ -49,8 +52,12 @@ def build_render_handler(read: HttpCallReader, *, as_list: bool = False) -> Hand
 
 
 def build_explain_handler(read: HttpCallReader, recent_prompts: RecentPrompts | None) -> Handler:
-    """Return the prompt's text and tokens, its cached length, and its first difference from the caller's recent
-    prompts.
+    """Build the handler of an `explain` route.
+
+    Its response has the prompt's text and tokens, its cached length, and its first difference from the most similar of
+    the caller's recent prompts.
+
+    recent_prompts: None disables the comparison.
     """
 
     async def handle(http: HttpRequest) -> JsonResponse | Responder:
@@ -66,7 +73,7 @@ def build_explain_handler(read: HttpCallReader, recent_prompts: RecentPrompts | 
             job.prompt,
             tuple(job.vocabulary.build_token(id, None).text for id in job.prompt),
             request.max_tokens,
-            # The cache's keys also depend on the pictures, which a lookup by ids cannot name.
+            # The cache's keys also depend on images, which a lookup by token ids does not include.
             None if cache is None or request.images else cache.count_cached_tokens(job.prompt, request.cache_salt),
             None if recent_prompts is None else _find_difference(http, recent_prompts, model, job),
             admitted.warnings,
@@ -77,7 +84,10 @@ def build_explain_handler(read: HttpCallReader, recent_prompts: RecentPrompts | 
 
 
 def build_routes(recent_prompts: RecentPrompts | None) -> Sequence[Route]:
-    """An `explain` route below each generating route. recent_prompts: None unless that is enabled."""
+    """Build an `explain` route below each generation route, and vLLM's `render` routes.
+
+    recent_prompts: None unless `explain` is enabled.
+    """
     chat, completions = _build_reader(read_chat), _build_reader(read_completions)
     explained: tuple[tuple[str, ErrorEnvelope, HttpCallReader], ...] = (
         ("/v1/chat/completions", OPENAI, chat),
@@ -109,7 +119,7 @@ async def _read_messages_call(http: HttpRequest) -> GenerationCall:
 
 
 def _require_enabled(http: HttpRequest) -> None:
-    # The page shows the prompts of its own conversations; it remembers no earlier ones.
+    # The web page (--ui) explains prompts too, without a comparison with recent ones.
     if not (http.service.options.explain or http.service.options.ui):
         raise NotFound("Explaining prompts is disabled on this server (--explain).", code="unsupported_endpoint")
 
@@ -117,7 +127,7 @@ def _require_enabled(http: HttpRequest) -> None:
 async def _prepare(
     http: HttpRequest, read: HttpCallReader
 ) -> tuple[GenerationCall, AdmittedCall, ServedModel, tuple[TokenJob, ...]]:
-    """Do everything that precedes the engine's call, and nothing else.
+    """Prepare a call up to the point where the engine would be called.
 
     Raises:
         RequestError: the request is invalid.
@@ -141,7 +151,7 @@ def _find_difference(
     if earlier is None or tokenizer is None:
         return None
     common_length = count_common_prefix(earlier, job.prompt)
-    # The earlier prompt is a prefix of this one: all of it can come from the cache.
+    # The earlier prompt is a prefix of this prompt, so there is no difference to show.
     if common_length == len(earlier):
         return PromptDifference(len(earlier), common_length, None)
     return PromptDifference(

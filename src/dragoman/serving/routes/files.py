@@ -30,12 +30,13 @@ from ..streaming import RawFraming, ReplayResponder, Responder
 from ..uploads import UploadDescription, delete_file, find_file_part, load_file_record, read_fields, store_upload
 
 _BATCH_TTL = 30 * 86400
+"""Seconds for which OpenAI keeps the input files of batches by default."""
 _MAX_LISTED = 10_000
 _OCTET_STREAM = "application/octet-stream"
 
 
 def build_routes() -> Sequence[Route]:
-    """The routes that both vendors have; a request's headers choose the vendor's format."""
+    """Build the routes that both vendors have; a request's headers choose the vendor's format."""
     collection: dict[str, Handler] = {
         "GET": _choose_by_client(list_files, list_anthropic_files),
         "POST": _choose_by_client(upload, upload_anthropic),
@@ -67,7 +68,7 @@ def _read_upload(form: FormData) -> UploadDescription:
     purpose = read_purpose(fields.get("purpose"))
     anchor, seconds = fields.get("expires_after[anchor]"), fields.get("expires_after[seconds]")
     if seconds is None:
-        # OpenAI's defaults: 30 days for batches' files, no limit for others.
+        # OpenAI's defaults: 30 days for the input files of batches, no expiry for others.
         ttl_seconds = _BATCH_TTL if purpose == "batch" else None
     elif anchor != "created_at":
         raise invalid_value("expires_after.anchor", "expected 'created_at'")
@@ -99,11 +100,11 @@ async def delete(http: HttpRequest) -> JsonResponse | Responder:
 async def show_content(http: HttpRequest) -> JsonResponse | Responder:
     record = await load_file_record(http)
     file = msgspec.json.decode(record.body, type=FileObject)
-    # Clients choose the content: `nosniff` keeps a browser from showing it as a page of this server.
+    # Clients choose the content, so `nosniff` prevents browsers from rendering it as a page of this server.
     length = (b"content-length", str(file.bytes).encode())
     content_type = (b"content-type", _OCTET_STREAM.encode())
     headers = [*http.build_headers(content_type), length, (b"x-content-type-options", b"nosniff")]
-    # Streamed from the store, a few chunks at a time, for files of any size.
+    # Streamed from the store a few chunks at a time, because files can be large.
     return ReplayResponder(
         read_chunks(require_store(http), record.key),
         RawFraming(),
@@ -112,7 +113,7 @@ async def show_content(http: HttpRequest) -> JsonResponse | Responder:
     )
 
 
-# The same files in Anthropic's format.
+# Handlers for Anthropic's format.
 
 
 async def upload_anthropic(http: HttpRequest) -> JsonResponse | Responder:
@@ -122,11 +123,11 @@ async def upload_anthropic(http: HttpRequest) -> JsonResponse | Responder:
 def _read_anthropic_upload(form: FormData) -> UploadDescription:
     part = find_file_part(form)
     seconds = read_anthropic_expiry(read_fields(form).get("expires_in_seconds"))
-    # Browsers on Windows used to send whole paths.
+    # Some old browsers on Windows send whole paths.
     name = (part.filename or "").replace("\\", "/").rpartition("/")[2]
     mime_type = part.content_type or mimetypes.guess_type(name)[0] or _OCTET_STREAM
     name = name or f"unnamed{mimetypes.guess_extension(mime_type) or ''}"
-    # OpenAI's purpose for files that models read: the file has one record for both vendors.
+    # Both vendors share the records; OpenAI's purpose for files that models read is `user_data`.
     return UploadDescription("file_", name[:512], "user_data", seconds, mime_type)
 
 
@@ -141,8 +142,8 @@ async def delete_anthropic(http: HttpRequest) -> JsonResponse | Responder:
 async def list_anthropic_files(http: HttpRequest) -> JsonResponse | Responder:
     store, owner = require_store(http), http.caller.owner
     if ids := select_ids([*http.query.getlist("ids[]"), *http.query.getlist("ids")], http.query):
-        chosen_files = [file for id in ids if (file := await find_file(store, owner, id)) is not None]
-        return JsonResponse(render_file_list([_build_metadata(file) for file in chosen_files], has_more=False))
+        files = [file for id in ids if (file := await find_file(store, owner, id)) is not None]
+        return JsonResponse(render_file_list([_build_metadata(file) for file in files], has_more=False))
     listing = read_file_page_query(http.query)
     rows, has_more = await list_newest_first(store, owner, FILE_KIND, listing, is_complete)
     return JsonResponse(render_file_list([_build_metadata(_decode_file(row)) for row in rows], has_more=has_more))

@@ -1,4 +1,4 @@
-"""/generate, which SGLang, TGI and LightLLM share, TGI's other routes, and the index page at TGI's path."""
+"""/generate, which SGLang, TGI and LightLLM share; TGI's other routes; and the index page, at TGI's path `/`."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ Ollama's clients      OLLAMA_HOST = this address
 its models            GET /v1/models
 its state             GET /health
 """
-"""The index page, for browsers too where the page at /ui is disabled."""
+"""The index page, which browsers see too if the page at /ui is disabled."""
 OLLAMA_GREETING = "Ollama is running"
-"""The answer on `/` to Ollama's clients, which all name themselves `ollama...` and look for it."""
+"""The index page for Ollama's clients, which expect this text. Their User-Agent begins with `ollama`."""
 
 
 def build_routes(*, redirects_browsers: bool) -> Sequence[Route]:
-    """SGLang's errors have OpenAI's format; those of TGI's bodies have TGI's, see `generate`.
+    """Build the routes. Errors have OpenAI's format for SGLang's bodies, and TGI's for TGI's, see `generate`.
 
-    redirects_browsers: from `/`, to the page at /ui.
+    redirects_browsers: redirect browsers from `/` to the page at /ui.
     """
     user, browser_handler = Access.USER, redirect_to_page if redirects_browsers else None
     post_root = build_generation_handler(partial(read_tgi, as_list=True))
@@ -53,7 +53,7 @@ async def generate(http: HttpRequest) -> HandlerResult:
     body = await http.read_json()
     if not await run_in_thread_if_large(is_tgi_body, body):
         return await run_generation(http, await parse_body(http, body, read_sglang))
-    # Errors of a stream and of its start are rendered by the request.
+    # The request renders the errors of a stream and of its start.
     tgi_request = replace(http, envelope=TGI)
 
     async def handle() -> Responder:
@@ -73,7 +73,7 @@ async def read_generate_call(http: HttpRequest) -> GenerationCall:
     return await parse_body(http, body, read_tgi if await run_in_thread_if_large(is_tgi_body, body) else read_sglang)
 
 
-# TGI's other routes, and the index page at TGI's path.
+# TGI's other routes, and the index page.
 
 
 async def show_index(http: HttpRequest) -> JsonResponse | Responder:

@@ -27,7 +27,7 @@ def build_routes() -> Sequence[Route]:
 
 @dataclass(frozen=True, slots=True)
 class ModelFault:
-    """Why a model cannot serve requests."""
+    """A model that cannot serve requests, and the reason."""
 
     model: str
     reason: str | None
@@ -42,12 +42,14 @@ async def check_health(http: HttpRequest) -> JsonResponse | Responder:
 
 
 def find_unready_model(models: Models, progress_timeout: float) -> ModelFault | None:
-    """Find the first one; None if all engines are ready. progress_timeout: as in the settings."""
-    # An engine can hang without dying: requests run, and no event comes.
+    """Find the first model that cannot serve requests; None if all engines are ready.
+
+    progress_timeout: seconds without progress after which an engine counts as hung, as in the settings.
+    """
     for slot in models.slots:
         if slot.is_starting:
             return ModelFault(slot.name, f"the model is {slot.status}")
-        # An engine may look healthy and still compute nothing, for example with its device hung.
+        # An engine that reports to be healthy may still compute nothing, for example if its device hangs.
         if slot.stalled_for > progress_timeout:
             running = 0 if slot.model is None else slot.model.progress.running
             return ModelFault(
@@ -62,7 +64,7 @@ def find_unready_model(models: Models, progress_timeout: float) -> ModelFault | 
 
 
 async def live(_: HttpRequest) -> JsonResponse | Responder:
-    """Liveness: 200 with an empty body as long as the process responds, also during shutdown."""
+    """Return 200 with an empty body as long as the process responds, also during shutdown (liveness)."""
     return JsonResponse(b"")
 
 

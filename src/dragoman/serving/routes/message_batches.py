@@ -45,7 +45,10 @@ JSON_LINES = (b"content-type", b"application/x-jsonl")
 
 
 def build_routes(new_batches: asyncio.Event) -> Sequence[Route]:
-    """new_batches: set when one has been stored."""
+    """Build the routes.
+
+    new_batches: set when a batch has been stored.
+    """
     user = Access.USER
     return (
         Route(_PATH, user, ANTHROPIC, {"GET": list_batches, "POST": partial(create, new_batches)}),
@@ -58,7 +61,11 @@ def build_routes(new_batches: asyncio.Event) -> Sequence[Route]:
 def build_worker(
     service: Service, client: InternalClient, slots: asyncio.Semaphore, new_batches: asyncio.Event
 ) -> BackgroundWorker:
-    """Build the worker that processes message batches. new_batches: as in `build_routes`."""
+    """Build the worker that processes message batches.
+
+    slots: limits the concurrent requests of all batches.
+    new_batches: as in `build_routes`.
+    """
 
     async def run(store: Store) -> None:
         jobs = JobRunner(service, store, client, MESSAGE_BATCH_KIND, slots, new_batches)
@@ -80,7 +87,7 @@ async def create(new_batches: asyncio.Event, http: HttpRequest) -> JsonResponse 
     )
     key, body = Key(http.caller.owner, MESSAGE_BATCH_KIND, batch.id), msgspec.json.encode(batch)
     items = tuple(Item(request.params, request.custom_id) for request in requests)
-    # Unclaimed: any process of the server that has room takes it, also after this one has ended.
+    # Unclaimed: any process with this store may run the batch, and another one takes over if that process dies.
     put = Put(key, now, body, "in_progress", run=UNCLAIMED_RUN, expires=now + _RETENTION)
     await store.commit(put, Append(key, REQUESTS, items))
     new_batches.set()
@@ -123,7 +130,7 @@ async def delete(http: HttpRequest) -> JsonResponse | Responder:
     except CommitConflict as error:
         if error.found_state is None:
             raise _build_not_found_error(key.id) from None
-        # A conflict with an existing record means that it has not ended.
+        # The record exists, so the conflict is with its state: the batch has not ended.
         raise RequestError("A message batch can be deleted only after it has ended; cancel it first.") from None
     return JsonResponse(render_deleted_batch(key.id))
 
@@ -172,10 +179,10 @@ async def process_batch(service: Service, store: Store, record: Record, jobs: Jo
     """Process a batch to its end.
 
     Raises:
-        CommitConflict: another process has taken it over.
+        CommitConflict: another process has taken over the batch.
     """
     job = _MessageBatchJob(service, store, record)
-    # A batch that was cancelled while no process ran it only has to be ended.
+    # A batch that was cancelled while no process ran it only needs its final state.
     if record.state == "in_progress":
         await jobs.run_job(job)
     await job.finish()
@@ -199,15 +206,15 @@ class _MessageBatchJob:
 
     async def pending_tasks(self) -> AsyncGenerator[JobTask]:
         key = self._lease.key
-        # A batch that was interrupted is continued: requests that have a result do not run again.
+        # Requests with a result are not run again after a restart.
         done_ids = {entry.id async for entry in _iterate_entries(self._store, key, RESULTS)}
         async for entry in _iterate_entries(self._store, key, REQUESTS):
             if entry.id is not None and entry.id not in done_ids:
-                # The same handler as for a client, so that a batch has all its features.
+                # The same handler as for clients, so that batches support the same features.
                 yield JobTask(entry.id, "/v1/messages", entry.body)
 
     async def store_result(self, task: JobTask, response: InternalResponse) -> None:
-        # Results arrive concurrently, and each commit expects the version that the previous one has written.
+        # Results arrive concurrently, and each commit expects the version that the previous one wrote.
         async with self._write_lock:
             await self._append_result(task.id, encode_result(task.id, response.status, response.body))
 
@@ -217,14 +224,14 @@ class _MessageBatchJob:
 
     async def finish(self) -> None:
         """End the batch: requests that did not run get a result `canceled` or `expired`."""
-        # A cancellation changes the record outside of the lease, and with it the version that commits expect.
+        # A cancellation changes the record without the lease, and with it the version that commits expect.
         await self._lease.reload()
         is_canceled = self._lease.record.state == "canceling"
         async with aclosing(self.pending_tasks()) as remaining:
             async for task in remaining:
                 await self._append_result(task.id, encode_missing_result(task.id, canceled=is_canceled))
         counts = MessageBatchCounts()
-        # Counted at the end from the stored results, which survive a restart.
+        # Counted from the stored results, because those survive a restart.
         async for entry in _iterate_entries(self._store, self._lease.key, RESULTS):
             counts = count_result(counts, entry.body)
         batch = replace(

@@ -1,4 +1,7 @@
-"""Anthropic Messages with server-side threads: each turn is a record whose parent is the previous turn."""
+"""Anthropic's Messages API, with counting of tokens and server-side threads.
+
+Each turn of a thread is a record of the store, whose parent is the previous turn.
+"""
 
 from __future__ import annotations
 
@@ -54,8 +57,9 @@ def build_routes() -> Sequence[Route]:
 
 
 async def create(http: HttpRequest) -> JsonResponse | Responder:
-    """Create a message. A thread's history is loaded first, and its new turn is stored before the last event is
-    sent.
+    """Create a message.
+
+    In a thread, the history is loaded first, and the new turn is stored before the last event is sent.
     """
     call, thread_request = await read_conversation(http)
     admitted = await admit_call(http, call, build_header(http, call))
@@ -96,20 +100,20 @@ async def expand_thread(http: HttpRequest, body: bytes) -> tuple[bytes, ThreadRe
     if chain is None or not chain.is_complete:
         raise ThreadNotFound(thread_request.previous_id)
     body = build_full_body(thread_request, [read_turn(record.body) for record in chain.records])
-    # A thread must not get around the limit of a body.
+    # The limit of a body also applies to a thread's whole conversation.
     check_size(body, http.service.options.max_body_bytes)
     return body, thread_request
 
 
 def _require_store(http: HttpRequest) -> Store:
-    """Raises ThreadUnsupported: storage is disabled; the official SDK then sends the whole conversation."""
+    """Return the store. Raises ThreadUnsupported: storage is disabled; the SDK then sends the whole conversation."""
     if http.service.store is None:
         raise ThreadUnsupported
     return http.service.store
 
 
 async def count_tokens(http: HttpRequest) -> JsonResponse | Responder:
-    """Return the exact prompt length of the same call."""
+    """Return the number of prompt tokens that the same call would have."""
     body, _ = await expand_thread(http, await http.read_json())
     call = read_count_tokens(body, build_reader_options(http))
     warnings = collect_warnings(call, strict=http.service.options.strict)

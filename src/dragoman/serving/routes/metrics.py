@@ -1,6 +1,6 @@
-"""`/metrics` with vLLM's names: the counters of every engine core and of HTTP, in Prometheus' formats.
+"""`/metrics` with vLLM's names, in Prometheus' formats: metrics of engine cores, HTTP, API keys and the process.
 
-Only renders; the counting happens elsewhere.
+This module only renders the metrics; other modules count.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ from ..streaming import Responder
 from ..tenancy import KeyMetrics, KeyUsage
 
 CoreStats = list[tuple[tuple[str, str], EngineStats]]
-"""(model name, number of the engine core) and its counters."""
+"""Label values (model name, number of the engine core), and the counters of this core."""
 
 LABELS = ("model_name", "engine")
 _SLEEP_STATES = ("awake", "weights_offloaded", "discard_all")
-"""By level."""
+"""Names of the sleep states; the index is the sleep level."""
 
 T = TypeVar("T")
 
 
 def _read_offload(read: Callable[[KvOffloadStats], T]) -> Callable[[EngineStats], T | None]:
-    """A figure of the second tier of the KV cache; None without one."""
+    """Build a function that reads a value of the second tier of the KV cache; None if the engine has no such tier."""
     return lambda stats: None if stats.kv_offload is None else read(stats.kv_offload)
 
 
@@ -177,7 +177,10 @@ _HISTOGRAMS: tuple[tuple[str, str, Callable[[EngineStats], Histogram | None]], .
 
 
 class EngineCollector(Collector):
-    """Collects the engines' counters at scrape time. now: clock, Unix seconds."""
+    """Collects the engines' counters at scrape time.
+
+    now: Unix time in seconds.
+    """
 
     def __init__(
         self,
@@ -204,7 +207,7 @@ class EngineCollector(Collector):
             )
         for name, text, read_histogram in _HISTOGRAMS:
             observed = [(labels, histogram) for labels, stats in cores if (histogram := read_histogram(stats))]
-            # Without any model the families are listed all the same, so that a dashboard can be built before.
+            # Families without samples are listed while no model is loaded, so that dashboards can be built already.
             if observed or not cores:
                 yield _build_histogram(f"vllm:{name}", text, observed)
         successes = CounterMetricFamily(
@@ -228,7 +231,7 @@ class EngineCollector(Collector):
 def _build_samples(
     family: GaugeMetricFamily | CounterMetricFamily, cores: CoreStats, read: Callable[[EngineStats], float | None]
 ) -> Iterator[Metric]:
-    """Yield no family at all if no engine reports the value."""
+    """Yield the family with the value of each core; nothing if no engine reports the value."""
     for labels, stats in cores:
         value = read(stats)
         if value is not None:
@@ -244,9 +247,9 @@ def _build_parts(
     *,
     is_always_listed: bool = False,
 ) -> Iterator[Metric]:
-    """As `_build_samples`, with the parts of the value by the last label.
+    """Yield the family with each core's value split by the last label.
 
-    is_always_listed: yield the family without samples too.
+    is_always_listed: yield the family even if it has no samples.
     """
     for labels, stats in cores:
         for part, value in (read(stats) or {}).items():
@@ -260,7 +263,7 @@ def _build_histogram(
 ) -> Metric:
     """Build a histogram family.
 
-    observed: label values and their histogram.
+    observed: label values with their histogram.
     names: label names.
     """
     family = HistogramMetricFamily(name, text, labels=names)
@@ -275,7 +278,7 @@ def _build_histogram(
 
 
 def _build_infos(cores: CoreStats, now: float) -> Iterator[Metric]:
-    """The families whose labels say something, and not their values. Their labels are vLLM's, without `model_name`."""
+    """Yield the info families: their labels hold the information. As in vLLM, they have no label `model_name`."""
     cache_labels = ("block_size", "num_gpu_blocks", "enable_prefix_caching", "engine")
     caches = GaugeMetricFamily("vllm:cache_config_info", "The KV cache's settings.", labels=cache_labels)
     lora_labels = ("max_lora", "waiting_lora_adapters", "running_lora_adapters")
@@ -290,7 +293,7 @@ def _build_infos(cores: CoreStats, now: float) -> Iterator[Metric]:
 
 
 class HttpCollector(Collector):
-    """The HTTP metrics that vLLM gets from prometheus-fastapi-instrumentator."""
+    """Collects the HTTP metrics, with the names that vLLM has from prometheus-fastapi-instrumentator."""
 
     def __init__(self, http_metrics: HttpMetrics) -> None:
         self._http_metrics = http_metrics
@@ -318,7 +321,7 @@ class HttpCollector(Collector):
 
 
 class KeyCollector(Collector):
-    """Usage and rejections by API key."""
+    """Collects usage and rejections by API key."""
 
     def __init__(self, key_metrics: KeyMetrics) -> None:
         self._key_metrics = key_metrics
@@ -353,7 +356,7 @@ class KeyCollector(Collector):
 
 
 class BuildCollector(Collector):
-    """The version, as the labels of a metric whose value is 1."""
+    """Collects the version, as labels of a metric whose value is 1."""
 
     def collect(self) -> Iterator[Metric]:
         family = GaugeMetricFamily(
@@ -376,7 +379,10 @@ def build_routes(
     key_metrics: KeyMetrics,
     exchange: MetricsExchange | None = None,
 ) -> Sequence[Route]:
-    """exchange: adds the metrics of the other workers of a server that has several."""
+    """Build the route `/metrics`.
+
+    exchange: adds the metrics of the server's other worker processes; None if there are none.
+    """
     handler = build_metrics_handler(meters, http_metrics, key_metrics, exchange)
     return (Route("/metrics", Access.PUBLIC, OPENAI, {"GET": handler}),)
 
@@ -388,7 +394,7 @@ def build_metrics_handler(
     exchange: MetricsExchange | None = None,
 ) -> Handler:
     """Build the handler of `/metrics`; the Accept header chooses the format."""
-    # `auto_describe` would run each collector once when it is registered.
+    # `auto_describe` would run each collector when it is registered.
     registry = CollectorRegistry(auto_describe=False)
     registry.register(EngineCollector(meters))
     registry.register(HttpCollector(http_metrics))
@@ -403,14 +409,14 @@ def build_metrics_handler(
         encode, content_type = choose_encoder(http.headers.get("accept", ""))
         options: dict[str, object] = {}
         if "escaping" in getattr(encode, "keywords", ()):
-            # All names are valid as they are. The escaping that Prometheus 2 gets by default would turn the colon of
-            # `vllm:` into an underscore (prometheus_client 0.26), and no query or alert would find these metrics.
+            # All names are valid without escaping. The escaping that Prometheus 2 gets by default would turn the colon
+            # of `vllm:` into an underscore (prometheus_client 0.26), and no query or alert would find these metrics.
             options["escaping"] = ALLOWUTF8
-        complete = registry
+        merged_registry = registry
         if exchange is not None:
-            # Without its supervisor a worker shuts down; until then it shows its own metrics.
+            # Without its supervisor a worker shuts down; until then it reports only its own metrics.
             with suppress(ConnectionError):
-                complete = build_registry(await exchange.merge())
-        return JsonResponse(encode(complete, **options), content_type=(b"content-type", content_type.encode()))
+                merged_registry = build_registry(await exchange.merge())
+        return JsonResponse(encode(merged_registry, **options), content_type=(b"content-type", content_type.encode()))
 
     return handle

@@ -1,6 +1,6 @@
-"""Routes that list, load, unload and download models, with llama.cpp's paths and bodies (its router mode).
+"""Routes that list, load, unload and download models, with the paths and bodies of llama.cpp's router mode.
 
-Downloads that a client starts with POST /models run in the background and belong to no request.
+Downloads that a client starts with POST /models run in the background, independent of the request.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ _SUCCESS = JsonResponse(b'{"success":true}')
 def build_routes(puller: ModelPuller | None, downloads: ModelDownloads | None) -> Sequence[Route]:
     """Build the routes.
 
-    puller: downloads models; None where that is not possible.
-    downloads: those in the background; None as `puller`.
+    puller: downloads models; None if this server does not download models.
+    downloads: background downloads; None if `puller` is None.
     """
     admin = Access.ADMIN
     on_models = {
@@ -56,8 +56,8 @@ class ModelStatus(Struct, frozen=True, omit_defaults=True):
     """The state of a model.
 
     value: `unloaded`, `downloading`, `loading`, `loaded` or `draining`.
-    failed: the last load failed.
-    progress: of a download: each file's, by its digest; of a served model that of all files, by its name.
+    failed: whether the last load failed.
+    progress: the progress of a download: of each file, by its digest; for a served model of all files, by its name.
     """
 
     value: str
@@ -73,7 +73,7 @@ class ModelStateMeta(Struct, frozen=True, omit_defaults=True):
 
 
 class ModelStateObject(Struct, frozen=True, omit_defaults=True):
-    """A model in llama.cpp's list, without paths of this machine, since users see it."""
+    """A model in llama.cpp's list. It contains no paths of this machine, because all users can see it."""
 
     id: str
     object: str
@@ -89,7 +89,7 @@ class ModelStateList(Struct, frozen=True):
 
 
 async def list_states(downloads: ModelDownloads | None, http: HttpRequest) -> JsonResponse | Responder:
-    """List the served models, and for administrators what is being downloaded with POST /models."""
+    """List the served models, and for administrators also the downloads of POST /models."""
     states: list[ModelStateObject] = []
     for slot in http.service.models.slots:
         meta = None
@@ -108,7 +108,7 @@ async def list_states(downloads: ModelDownloads | None, http: HttpRequest) -> Js
 
 
 async def watch_states(downloads: ModelDownloads | None, http: HttpRequest) -> JsonResponse | Responder:
-    """Stream every model's state, and then each change of one, until the client leaves or the server shuts down.
+    """Stream the state of every model and then each change, until the client disconnects or the server shuts down.
 
     Administrators also see the downloads of POST /models.
     """
@@ -122,7 +122,7 @@ async def _report_states(models: Models, downloads: ModelDownloads | None, http:
             async for _ in changes:
                 for slot in models.slots:
                     status = _render_status(slot)
-                    # The watch also yields on every interval, for the progress of downloads.
+                    # The watch also yields on every interval, so the status may be unchanged.
                     if last.get(slot.name) != status:
                         last[slot.name] = status
                         yield status
@@ -140,7 +140,7 @@ def _describe_status(slot: ModelSlot) -> ModelStatus:
 class ModelRequest(Struct, frozen=True):
     """The body of the routes that change a model.
 
-    stream: send the progress as server-sent events, and end when it is done.
+    stream: send the progress as server-sent events until the operation is done.
     """
 
     model: str
@@ -148,7 +148,7 @@ class ModelRequest(Struct, frozen=True):
 
 
 async def load(http: HttpRequest) -> JsonResponse | Responder:
-    """Load a model in the background. The response does not wait for it, except as a stream."""
+    """Load a model in the background. Only a streamed response waits for the end."""
     request = await decode_body(http, ModelRequest)
     slot = http.service.models.find_slot(request.model)
     task = None
@@ -162,7 +162,7 @@ async def _report_load(slot: ModelSlot, task: asyncio.Task[None] | None) -> Asyn
         yield _render_status(slot)
         await asyncio.wait([task], timeout=PROGRESS_INTERVAL)
     if task is not None:
-        # Its error is the last event of the stream.
+        # If the load failed, this raises, and the error becomes the last event of the stream.
         await asyncio.shield(task)
     yield _render_status(slot)
 
@@ -191,7 +191,8 @@ async def start_download(downloads: ModelDownloads | None, http: HttpRequest) ->
     /models/sse reports the progress, and /models/unload cancels the download.
 
     Raises:
-        PermissionDenied, NotFound: the caller may not, or this server does not download models.
+        PermissionDenied: the caller is not an administrator.
+        NotFound: this server does not download models.
         RequestError: there is no such model.
     """
     request = await decode_body(http, ModelRequest)
@@ -212,7 +213,7 @@ async def refuse_deletion(_: HttpRequest) -> JsonResponse | Responder:
 
 
 async def pull(puller: ModelPuller | None, http: HttpRequest) -> JsonResponse | Responder:
-    """Download a model of the hub into the cache."""
+    """Download a model from the hub into the cache."""
     request = await decode_body(http, ModelRequest)
     if puller is None:
         raise NotFound("This server does not download models.", code="unsupported_endpoint")
@@ -227,7 +228,7 @@ async def pull(puller: ModelPuller | None, http: HttpRequest) -> JsonResponse | 
 
 
 class ModelEvent(Struct, frozen=True):
-    """An event in the form of llama.cpp's `/models/sse`."""
+    """An event of `/models/sse`, as in llama.cpp."""
 
     model: str
     event: str
@@ -253,7 +254,10 @@ def _render_status(slot: ModelSlot) -> bytes:
 
 
 class DownloadedBytes(Struct, frozen=True):
-    """The data of a download's progress. progress: the bytes of each file, by its digest."""
+    """The data of a download's progress.
+
+    progress: the bytes of each file, by its digest.
+    """
 
     progress: dict[str, FileProgress]
 
@@ -285,11 +289,11 @@ def _stream(http: HttpRequest, events: AsyncGenerator[bytes]) -> Responder:
     return ReplayResponder(events, _EventFraming(http), start, http.service.stream_monitor)
 
 
-# Downloads in the background.
+# Background downloads.
 
 
 class FileProgress(Struct, frozen=True):
-    """Bytes of a file, with llama.cpp's names."""
+    """Downloaded and total bytes of a file; the field names are llama.cpp's."""
 
     done: int
     total: int
@@ -299,8 +303,8 @@ class DownloadReport(Struct, frozen=True):
     """A change of a download.
 
     event: `download_progress`, `download_finished` or `download_failed`.
-    files: the bytes of each file, by its digest; of progress alone.
-    error: why it failed.
+    files: the bytes of each file, by its digest; empty except for `download_progress`.
+    error: the reason of `download_failed`; None otherwise.
     """
 
     model: str
@@ -310,7 +314,10 @@ class DownloadReport(Struct, frozen=True):
 
 
 class ModelDownloads:
-    """The downloads that run now. A `lifespan.LifespanResource`: they end with the server, and can be resumed."""
+    """The running background downloads.
+
+    A `lifespan.LifespanResource`: downloads are cancelled when the server stops, and can be resumed later.
+    """
 
     def __init__(self, puller: ModelPuller) -> None:
         self._puller = puller
@@ -324,14 +331,14 @@ class ModelDownloads:
         return self._files
 
     async def open(self) -> None:
-        """Nothing: downloads are started one by one."""
+        """Do nothing: each download is started by a request."""
 
     async def close(self) -> None:
         for model in tuple(self._downloads):
             await self.cancel(model)
 
     async def start(self, model: str) -> None:
-        """Start a download, unless it runs; return once the hub has listed the files.
+        """Start a download unless it is running; return once the hub has listed the files.
 
         Raises:
             DragomanError: there is no such model, or it cannot be downloaded.
@@ -346,7 +353,7 @@ class ModelDownloads:
             first = await anext(reports, None)
             first = await anext(reports, first)
         except BaseException:
-            # Also where the client has left.
+            # BaseException, because a client's disconnect cancels this call.
             del self._files[model]
             await reports.aclose()
             raise
@@ -370,7 +377,7 @@ class ModelDownloads:
             return
         if not isinstance(error, DragomanError):
             log.error("%s cannot be downloaded", model, exc_info=error)
-            # The cause is in the log only: it may contain paths and addresses of the server.
+            # Only the log shows the cause, which may contain paths and addresses of the server.
             error = EngineError("The download failed.")
         log.warning("%s is not downloaded: %s", model, error)
         self._publish(DownloadReport(model, "download_failed", error=error))
@@ -383,14 +390,14 @@ class ModelDownloads:
 
     def _publish(self, report: DownloadReport) -> None:
         for reports in self._subscribers:
-            # Of the progress that has not been read yet only the newest counts.
+            # The newest progress replaces progress that has not been read yet.
             if report.event == "download_progress":
-                reports[:] = [known for known in reports if (known.model, known.event) != (report.model, report.event)]
+                reports[:] = [other for other in reports if (other.model, other.event) != (report.model, report.event)]
             reports.append(report)
 
     @contextmanager
     def subscribe(self) -> Generator[list[DownloadReport]]:
-        """A list to which reports are added, until the block ends; its reader removes them."""
+        """Yield a list to which reports are added until the block ends; the reader removes them."""
         reports: list[DownloadReport] = []
         self._subscribers.append(reports)
         try:
@@ -399,12 +406,12 @@ class ModelDownloads:
             self._subscribers.remove(reports)
 
     async def cancel(self, model: str) -> bool:
-        """Cancel a download, and wait for its end. Returns whether there was one."""
+        """Cancel a download and wait for its end; return whether it was running."""
         if model not in self._downloads:
             return False
         task, reports = self._downloads[model]
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
-        # A task that is cancelled before its first step closes nothing.
+        # The task does not close the generator if it is cancelled before its first step.
         await reports.aclose()
         return True

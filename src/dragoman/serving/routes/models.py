@@ -1,4 +1,4 @@
-"""The models: list and retrieve."""
+"""The models API of OpenAI and Anthropic: list and retrieve."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ..streaming import Responder
 
 def build_routes() -> Sequence[Route]:
     return (
-        # `/api/v1` is a wrong base URL of OpenAI's clients, below that of Ollama's.
+        # OpenAI's clients are sometimes configured with the wrong base URL `/api/v1`, which is below Ollama's `/api`.
         Route("/v1/models", Access.USER, BY_CLIENT, {"GET": list_models}, root="/api/v1"),
         Route("/v1/models/{model:path}", Access.USER, BY_CLIENT, {"GET": show_model}),
     )
@@ -25,7 +25,7 @@ async def list_models(http: HttpRequest) -> JsonResponse | Responder:
     names = [(slot, name) for slot in slots for name in (slot.name, *slot.aliases) if not is_name_pattern(name)]
     slot_adapters = ((slot, slot.model.adapters) for slot in slots if slot.model is not None)
     names += [(slot, adapter.name) for slot, adapters in slot_adapters for adapter in adapters or ()]
-    # Adapters are models of their own to clients, as in vLLM.
+    # As in vLLM, each adapter is listed as a model.
     cards = [_build_card(slot, name) for slot, name in names]
     return JsonResponse(render_model_list(cards, http.service.options.profile))
 
@@ -38,7 +38,7 @@ async def show_model(http: HttpRequest) -> JsonResponse | Responder:
 
 
 def _build_card(slot: ModelSlot, name: str) -> ModelCard:
-    """Capabilities are known only once the model has been loaded."""
+    """Build the card of a model; fields that are unknown until the model has been loaded are None."""
     model, summary = slot.model, slot.summary
     root = slot.name
     if model is not None:

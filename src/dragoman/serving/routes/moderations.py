@@ -1,4 +1,4 @@
-"""Moderation and classification, which no engine here supports: an error is better than an invented result."""
+"""Moderation and classification. No engine supports them, so these routes return an error with an explanation."""
 
 from __future__ import annotations
 

@@ -65,10 +65,10 @@ CallReader = Callable[..., OllamaCall]
 T = TypeVar("T")
 
 OLLAMA_VERSION = "0.12.11"
-"""The Ollama whose API this is: the first with all fields that are honoured. Some clients require a minimum."""
+"""The version of Ollama whose API this is: the first with all supported fields. Some clients require a minimum."""
 NDJSON = (b"content-type", b"application/x-ndjson")
 NEVER = 292 * 365.25 * 86_400
-"""Seconds after which a model that is never unloaded expires, according to Ollama: its largest duration."""
+"""Seconds until a model that is never unloaded expires: the largest duration in Go, which Ollama reports."""
 
 _CAPABILITIES = (
     ("generation", "completion"),
@@ -78,7 +78,7 @@ _CAPABILITIES = (
     ("embeddings", "embedding"),
     ("reasoning", "thinking"),
 )
-"""Ollama's names of our capabilities."""
+"""Capabilities with Ollama's names for them."""
 _REFUSED = {
     "/api/delete": ("DELETE", "models are files of the operator, and are deleted there"),
     "/api/copy": ("POST", "an alias is set with --served-model-name"),
@@ -89,7 +89,10 @@ _REFUSED = {
 
 
 def build_routes(puller: ModelPuller | None) -> Sequence[Route]:
-    """puller: downloads models for /api/pull; None refuses to."""
+    """Build the routes.
+
+    puller: downloads models for /api/pull; None rejects such requests.
+    """
     user = Access.USER
     handlers: Mapping[str, Handler] = {
         "/api/chat": partial(_generate, read=read_ollama_chat, is_chat=True),
@@ -112,9 +115,10 @@ def build_routes(puller: ModelPuller | None) -> Sequence[Route]:
 
 
 class AnswerTimer:
-    """The durations of an answer: those of the engine from the pipeline's own meter, and the load of the model.
+    """Measures the durations of an answer: the load of the model, prefill and decode.
 
-    monotonic: seconds. arrived_at: of the request.
+    monotonic: clock, seconds.
+    arrived_at: arrival of the request, seconds on the same clock.
     """
 
     def __init__(self, monotonic: Callable[[], float], arrived_at: float) -> None:
@@ -122,15 +126,15 @@ class AnswerTimer:
         self._metrics: RequestMetrics | None = None
 
     async def load_model(self, models: Models, name: str) -> ServedModel:
-        """As `Models.load_and_find`."""
-        began_at = self._monotonic()
+        """Call `Models.load_and_find` and measure its duration."""
+        started_at = self._monotonic()
         model = await models.load_and_find(name)
-        self._load_seconds = self._monotonic() - began_at
+        self._load_seconds = self._monotonic() - started_at
         return model
 
     def measure_run(self, run: AdmittedRun) -> EventBatches:
-        """The batches of the run, measured."""
-        # The counters of the metrics route are kept by the pipeline; an engine may keep its own instead.
+        """Return the batches of the run; the durations are measured while they pass."""
+        # Separate counters: this one answer must not be counted twice in /metrics.
         self._metrics = RequestMetrics(EngineStats(), self._monotonic)
         if run.direct is not None:
             run.direct.add_observer(self._metrics.observe_batch)
@@ -155,13 +159,13 @@ async def _generate(http: HttpRequest, *, read: CallReader, is_chat: bool) -> Js
     timer = AnswerTimer(service.clock.monotonic, http.started_at)
     ollama_call = await read_ollama_call(http, partial(read, clock=AnswerClock(service.clock.now, timer.measure)))
     slot, name = find_model_slot(service.models, ollama_call.model)
-    # Ollama's way to unload a model, which must not be loaded for that.
+    # Ollama's clients unload a model with an empty prompt and `keep_alive: 0`.
     if not ollama_call.has_prompt and ollama_call.keep_alive == 0:
         await unload(http, slot)
         return _render_status(http, ollama_call, "unload", is_chat=is_chat)
     model = await timer.load_model(service.models, name)
     call = _adapt_call(http, ollama_call, slot, model, name)
-    # Ollama's way to load a model ahead of the first prompt.
+    # Ollama's clients preload a model with an empty prompt.
     if not ollama_call.has_prompt:
         apply_keep_alive(http, slot, ollama_call.keep_alive)
         return _render_status(http, replace(ollama_call, call=call), "load", is_chat=is_chat)
@@ -232,7 +236,7 @@ async def create_embedding(http: HttpRequest) -> JsonResponse | Responder:
 async def _embed(
     http: HttpRequest, read: Callable[[bytes, ReaderOptions], OllamaEmbedCall], timer: AnswerTimer
 ) -> tuple[OllamaEmbedCall, tuple[str, ...], Embeddings | None]:
-    """Return the call, the warnings, and the result: None where there is no input, so that the model is only loaded."""
+    """Return the call, the warnings, and the embeddings: None without input, which only loads the model."""
     call = await read_ollama_call(http, read)
     slot, name = find_model_slot(http.service.models, call.model)
     call_with_warnings = replace(call, warnings=(*call.warnings, *explain_keep_alive(http, slot, call.keep_alive)))
@@ -240,14 +244,13 @@ async def _embed(
     model = await timer.load_model(http.service.models, name)
     with model.keep_loaded():
         apply_keep_alive(http, slot, call.keep_alive)
-        # Ollama's clients load a model by a request without input.
         if not call.texts.inputs:
             return call, warnings, None
         work = embed(model, call.texts, call.dimensions, call.normalize)
         return call, warnings, await cancel_on_disconnect(http.on_disconnect, work)
 
 
-# The models, and the rules for names and `keep_alive` that all routes share.
+# Routes of models, and the rules for model names and `keep_alive` that all routes share.
 
 
 async def refuse(operation: str, reason: str, _: HttpRequest) -> JsonResponse | Responder:
@@ -255,15 +258,15 @@ async def refuse(operation: str, reason: str, _: HttpRequest) -> JsonResponse | 
 
 
 def find_model_slot(models: Models, name: str) -> tuple[ModelSlot, str]:
-    """Find a model by name, alias or adapter, with or without `:latest`. Returns it with the name that was found.
+    """Find a model by name, alias or adapter, with or without `:latest`; return its slot and the matching name.
 
     Raises:
-        ModelNotFound: there is none, in Ollama's words.
+        ModelNotFound: there is no such model; the message is like Ollama's.
     """
-    known_names = {known for slot in models.slots for known in (slot.name, *slot.aliases)}
-    found_name = name if name in known_names else name.removesuffix(LATEST)
+    served_names = {served_name for slot in models.slots for served_name in (slot.name, *slot.aliases)}
+    matching_name = name if name in served_names else name.removesuffix(LATEST)
     try:
-        return models.find_slot(found_name), found_name
+        return models.find_slot(matching_name), matching_name
     except ModelNotFound:
         served = ", ".join(slot.name for slot in models.slots)
         raise ModelNotFound(f"model {abbreviate(name)} not found, served here: {served}", param="model") from None
@@ -295,7 +298,7 @@ def explain_keep_alive(http: HttpRequest, slot: ModelSlot, keep_alive: float | N
 
 
 def apply_keep_alive(http: HttpRequest, slot: ModelSlot, keep_alive: float | None) -> None:
-    """Apply `keep_alive` where `explain_keep_alive` has no warning. Call it while the model is in use."""
+    """Apply `keep_alive` if it is allowed, see `explain_keep_alive`. Call it while the model is in use."""
     if keep_alive is not None and not slot.is_pinned and _may_control(http):
         slot.keep_for(None if keep_alive == math.inf else keep_alive)
 
@@ -305,7 +308,7 @@ def _may_control(http: HttpRequest) -> bool:
 
 
 async def read_ollama_call(http: HttpRequest, read: Callable[[bytes, ReaderOptions], T]) -> T:
-    """Read a body, which LiteLLM sends without a content type. Raises RequestError."""
+    """Read a body. No content type is required, because LiteLLM sends none. Raises RequestError."""
     return await parse_body(http, await http.read_json(allow_untyped=True), read)
 
 
@@ -338,7 +341,7 @@ async def show_version(_: HttpRequest) -> JsonResponse | Responder:
 
 
 async def pull(http: HttpRequest, *, puller: ModelPuller | None) -> JsonResponse | Responder:
-    """Download a model and report the progress. For a model that is served there is nothing to download."""
+    """Download a model and report the progress. A model that is already served counts as downloaded."""
     call = await read_ollama_call(http, read_model_reference)
     warnings = collect_warnings(call, strict=http.service.options.strict)
     reports = _find_reports(http, puller, call.model)
@@ -353,7 +356,12 @@ async def pull(http: HttpRequest, *, puller: ModelPuller | None) -> JsonResponse
 
 
 def _find_reports(http: HttpRequest, puller: ModelPuller | None, name: str) -> AsyncGenerator[PullProgress]:
-    """Raises NotFound where the model is not served and cannot be downloaded, PermissionDenied."""
+    """Return the progress reports of a download, or of a model that is already served.
+
+    Raises:
+        NotFound: the model is not served, and this server does not download models.
+        PermissionDenied: the caller may not download models.
+    """
     try:
         return _report_served(_build_card(*find_model_slot(http.service.models, name)))
     except ModelNotFound:
@@ -398,7 +406,7 @@ def _build_card(slot: ModelSlot, name: str) -> OllamaModelCard:
         embedding_length=embedding_length,
         architecture=details.family or "",
         parameters=details.parameters,
-        # Of weights that are not quantized, Ollama names the type.
+        # For weights that are not quantized, Ollama shows their data type.
         quantization=details.quantization or (details.dtype or "").upper(),
         format=details.format or "",
         template=template,

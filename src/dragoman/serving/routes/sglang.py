@@ -55,7 +55,7 @@ async def refuse_transfer(http: HttpRequest) -> JsonResponse | Responder:
 
 
 class SglangModelInfo(Struct, frozen=True):
-    """Model names in place of paths, so that the machine's directories are not revealed."""
+    """The model as in SGLang. Paths are replaced by model names, to hide the machine's directories."""
 
     model_path: str
     served_model_name: str
@@ -75,7 +75,7 @@ async def show_model_info(http: HttpRequest) -> JsonResponse | Responder:
 
 
 class RankLoad(Struct, frozen=True):
-    """SGLang's counts of one data-parallel rank; this server has one."""
+    """The load of a data-parallel rank, as in SGLang; this server has one rank."""
 
     num_running_reqs: int
     num_waiting_reqs: int
@@ -124,7 +124,10 @@ async def show_weight_version(http: HttpRequest) -> JsonResponse | Responder:
 
 
 class DiskUpdate(Struct, frozen=True):
-    """The body of an update. flush_cache: false is ignored, since cached blocks of other weights are invalid."""
+    """The body of an update.
+
+    flush_cache: false is ignored, because cached blocks of the old weights are invalid.
+    """
 
     model_path: str
     load_format: str | None = None
@@ -162,14 +165,16 @@ class SglangPause(Struct, frozen=True):
 
 
 async def pause(http: HttpRequest) -> JsonResponse | Responder:
-    """Pause: new requests wait in every mode. abort: running requests end; retract: they are recomputed; in_place: they
-    continue.
+    """Pause generation. New requests wait in every mode.
+
+    With the mode `abort` running requests end, with `retract` they are recomputed later, with `in_place` they continue
+    later.
     """
     mode = (await decode_body(http, SglangPause)).mode
     if mode not in ("abort", "retract", "in_place"):
         raise RequestError("`mode` is `abort`, `retract` or `in_place`.", param="mode")
     for control in find_controls(http):
-        # SGLang recomputes retracted requests from their prompts, which is what a cleared cache causes.
+        # SGLang recomputes retracted requests from their prompts; clearing the cache has this effect.
         await control.pause("keep", clear_cache=mode == "retract")
         if mode == "abort":
             await control.abort_all()
@@ -211,8 +216,9 @@ class MemoryTags(Struct, frozen=True):
 
 
 async def release(http: HttpRequest) -> JsonResponse | Responder:
-    """Release GPU memory; running requests continue afterwards. Without tags, weights stay if the engine cannot release
-    them.
+    """Release GPU memory; running requests continue after `resume`.
+
+    Without tags, weights stay in memory if the engine cannot release them.
     """
     tags = await _read_tags(http)
     warnings: list[str] = []
@@ -228,8 +234,8 @@ async def release(http: HttpRequest) -> JsonResponse | Responder:
 
 
 async def resume(http: HttpRequest) -> JsonResponse | Responder:
-    """Restore GPU memory. Weights alone are restored by the next update; until then the engine sleeps."""
-    # Memory for weights alone is of no use before they arrive.
+    """Restore GPU memory. With the tag `weights` alone the engine sleeps until the next update restores them."""
+    # Memory for the weights is useless before the update that brings them.
     if await _read_tags(http) != {"weights"}:
         for control in find_controls(http):
             await control.wake_up()

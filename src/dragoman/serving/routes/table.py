@@ -1,4 +1,4 @@
-"""The table of all routes. A new module of routes is added here and nowhere else."""
+"""The table of all routes. A new module of routes must be added here only."""
 
 from __future__ import annotations
 
@@ -47,16 +47,16 @@ from .responses.turn import ConversationLocks
 
 @dataclass(frozen=True, slots=True)
 class Features:
-    """The state of single features, each handed only to its own routes and workers.
+    """The state of features. Each field is passed only to the routes and workers of its feature.
 
-    background: None if storage is disabled.
-    new_batches, new_message_batches: set when one has been stored.
-    recent_prompts: None unless prompts can be explained.
+    background: background responses; None if storage is disabled.
+    new_batches, new_message_batches: set when a batch has been stored.
+    recent_prompts: None unless `explain` is enabled.
     port_controller: None unless the server is simulated.
-    puller: None where models cannot be downloaded.
-    downloads: those in the background; None as `puller`.
-    ui: whether the page is served.
-    metrics_exchange: None unless the server has several workers.
+    puller: downloads models; None if this server does not download models.
+    downloads: background downloads; None if `puller` is None.
+    ui: whether the page at /ui is served.
+    metrics_exchange: None unless the server has several worker processes.
     """
 
     background: BackgroundRuns | None = None
@@ -73,7 +73,7 @@ class Features:
 
 
 def build_routes(features: Features, meters: ModelMetrics, http_metrics: HttpMetrics) -> Mapping[str, Sequence[Route]]:
-    """All routes, by the module that declares them. A path belongs to one module."""
+    """Build all routes, by the module that declares them. Each path belongs to one module."""
     groups: dict[str, Sequence[Route]] = {
         "chat": chat.build_routes(),
         "completions": completions.build_routes(),

@@ -1,4 +1,4 @@
-"""Tokenize and detokenize, in vLLM's format."""
+"""Routes that tokenize, detokenize and describe the tokenizer, as in vLLM."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from ..generate import build_terms, collect_warnings, find_queried_model
 from ..streaming import Responder
 
 MAX_DETOKENIZED = 131_072
-"""Maximum ids in one call, unless the model's context is longer."""
+"""Maximum number of ids in one call, unless the model's context is longer."""
 
 
 def build_routes() -> Sequence[Route]:
@@ -50,7 +50,7 @@ async def tokenize(http: HttpRequest) -> JsonResponse | Responder:
         tokenizer = model.tokenizer
         if tokenizer is None:
             raise _build_no_tokenizer_error()
-        # A text that cannot fit the context is rejected before it is tokenized, which takes long.
+        # A text that cannot fit into the context is rejected before it is tokenized, because that would take long.
         check_countable(prompt, model.max_model_len, tokenizer.longest_token)
         encode = tokenizer.encode
         ids = await anyio.to_thread.run_sync(
@@ -60,8 +60,8 @@ async def tokenize(http: HttpRequest) -> JsonResponse | Responder:
         check_countable(prompt, model.max_model_len, model.backend.tokenizer.longest_token)
         conversation = await http.service.generation.media.resolve_conversation(build_owner_files(http), model, prompt)
         rendering = render_conversation(model.backend, conversation, build_terms(http, http.id))
-        rendered = (await cancel_on_disconnect(http.on_disconnect, rendering))[0].ids
-        ids = list(add_special_tokens(model.backend, rendered) if call.add_special_tokens else rendered)
+        prompt_ids = (await cancel_on_disconnect(http.on_disconnect, rendering))[0].ids
+        ids = list(add_special_tokens(model.backend, prompt_ids) if call.add_special_tokens else prompt_ids)
     else:
         raise Unsupported("This model's engine does not render conversations; send `prompt`.", param="messages")
     if call.return_token_strs and strings is None:
@@ -97,7 +97,7 @@ async def detokenize(http: HttpRequest) -> JsonResponse | Responder:
 
 
 def _find_remote_tokenizer(model: ServedModel) -> RemoteTokenizer | None:
-    """The tokenizer of an upstream, where the engine has none of its own."""
+    """Return the tokenizer of an upstream if the model has no local tokenizer."""
     backend = model.backend
     has_remote = isinstance(backend, EventBackend) and backend.tokenizer is None
     return backend.engine if has_remote and isinstance(backend.engine, RemoteTokenizer) else None
@@ -112,7 +112,7 @@ def _build_no_tokenizer_error() -> Unsupported:
 
 
 async def show_tokenizer_info(http: HttpRequest) -> JsonResponse | Responder:
-    """Return the default model's info, or that of the model in the query."""
+    """Show the tokenizer of the model in the query, or of the default model."""
     model = await find_queried_model(http)
     if model.tokenizer_info is None:
         raise NotFound("This model's engine does not provide its tokenizer.", code="unsupported_endpoint")

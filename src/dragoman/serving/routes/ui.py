@@ -1,4 +1,4 @@
-"""The web page at /ui: files of this package, kept in memory. All that the page shows comes from other routes."""
+"""The web page at /ui, whose files are kept in memory. All data on the page comes from other routes."""
 
 from __future__ import annotations
 
@@ -23,8 +23,9 @@ CONTENT_SECURITY_POLICY = (
     b"default-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
     b"require-trusted-types-for 'script'; trusted-types 'none'"
 )
-"""Scripts, styles, images and connections are this server's alone. Trusted Types (https://www.w3.org/TR/trusted-types/)
-make every assignment of markup, such as innerHTML, an error: the page shows text only.
+"""Scripts, styles, images and connections are limited to this server. Trusted Types
+(https://www.w3.org/TR/trusted-types/) make every assignment of markup, such as innerHTML, an error: the page inserts
+text only.
 """
 SECURITY_HEADERS = (
     (b"content-security-policy", CONTENT_SECURITY_POLICY),
@@ -37,7 +38,7 @@ SECURITY_HEADERS = (
 
 
 PageFile = tuple[bytes, bytes]
-"""The content of a file, and its type."""
+"""The content of a file, and its content type."""
 
 
 def load_page_files() -> Mapping[str, PageFile]:
@@ -51,9 +52,9 @@ def load_page_files() -> Mapping[str, PageFile]:
 
 
 def build_routes(*, is_enabled: bool) -> Sequence[Route]:
-    """Public: the page has no secrets, and browsers send no key when they open an address.
+    """Build the routes. They are public: the page has no secrets, and browsers send no key when they open an address.
 
-    Where it is disabled its paths are like unknown ones, which reveal nothing without a key.
+    If the page is disabled, the routes behave like unknown paths, which require a key and reveal nothing without one.
     """
     page_files: Mapping[str, PageFile] = load_page_files() if is_enabled else {}
     access, show_file = Access.PUBLIC if is_enabled else Access.USER, partial(send_file, page_files)
@@ -64,7 +65,7 @@ def build_routes(*, is_enabled: bool) -> Sequence[Route]:
 
 
 async def send_file(page_files: Mapping[str, PageFile], http: HttpRequest) -> CompleteResponse:
-    """Send a file, unless the browser has it. Browsers always ask: a new version of the server is a new page."""
+    """Send a file, or 304 if the browser has it. Browsers revalidate, so a new server version shows its new page."""
     file = page_files.get(http.path_params.get("file", INDEX))
     if file is None:
         message = "There is no such file." if page_files else "The page is disabled on this server (--ui)."
@@ -73,6 +74,6 @@ async def send_file(page_files: Mapping[str, PageFile], http: HttpRequest) -> Co
 
 
 async def redirect_to_page(http: HttpRequest) -> CompleteResponse:
-    """Redirect from `/`. The location is relative: a mounting application or a proxy may add a prefix."""
+    """Redirect to the page. The location is relative, because a mounting application or a proxy may add a prefix."""
     headers = http.build_headers((b"content-type", b"text/plain; charset=utf-8"))
     return CompleteResponse(307, [*headers, (b"location", b"ui"), (b"vary", b"accept")], b"", 0)

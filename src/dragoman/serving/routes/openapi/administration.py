@@ -1,4 +1,4 @@
-"""The descriptions of all routes that do not run a model: health, metrics, administration, stored objects, models."""
+"""OpenAPI operations of the routes that do not run a model: health, metrics, administration, stored objects, models."""
 
 from __future__ import annotations
 
@@ -87,7 +87,10 @@ from .schemas import (
 
 
 class NotReady(Struct, frozen=True):
-    """Why the server is not ready. model: the one that is not."""
+    """The reason why the server is not ready.
+
+    model: the name of the model that is not ready.
+    """
 
     reason: str
     model: str | UnsetType = UNSET
@@ -118,7 +121,10 @@ class Success(Struct, frozen=True):
 
 
 class RequestSummary(RequestLogLine, kw_only=True):
-    """A line of the request log. warnings: which parts of the request had no effect."""
+    """A line of the request log with warnings.
+
+    warnings: the parts of the request that had no effect.
+    """
 
     warnings: list[str]
 
@@ -138,13 +144,13 @@ _WEIGHTS = "Weights"
 _EMPTY = ApiAnswer(media=None, description="Empty.")
 _HEALTH = Operation(
     "Server",
-    "Say whether the server is ready",
+    "Check whether the server is ready",
     (
         ApiAnswer(media=None, description="Every engine is ready. The body is empty."),
-        ApiAnswer((NotReady,), status=503, description="An engine is not ready, or the server shuts down."),
+        ApiAnswer((NotReady,), status=503, description="An engine is not ready, or the server is shutting down."),
     ),
 )
-_MODE = Query("mode", Literal["abort", "wait", "keep"], "What becomes of running requests; by default they end.")
+_MODE = Query("mode", Literal["abort", "wait", "keep"], "The handling of running requests; the default is `abort`.")
 _FLUSH = Operation(
     "SGLang and TGI",
     "Clear the prefix cache",
@@ -163,13 +169,13 @@ _USAGE = (
         Query(name, Annotated[int, Meta(ge=0)], text)
         for name, text in (("start_time", "Unix seconds; required."), ("end_time", "Unix seconds."))
     ),
-    Query("limit", Annotated[int, Meta(ge=1, le=168)], "The most buckets of a page."),
+    Query("limit", Annotated[int, Meta(ge=1, le=168)], "Maximum number of buckets per page."),
     Query("bucket_width", Literal["1h", "1d"], "The length of a bucket."),
-    Query("group_by", Literal["api_key_id", "model", "batch"], "A sum for each of its values.", is_list=True),
+    Query("group_by", Literal["api_key_id", "model", "batch"], "Group by this field; repeatable.", is_list=True),
     Query("api_key_ids", str, "Only these keys.", is_list=True),
     Query("models", str, "Only these models.", is_list=True),
     Query("batch", Literal["true", "false"], "Only batch requests, or none of them."),
-    Query("page", str, "`next_page` of the page before."),
+    Query("page", str, "`next_page` of the previous page."),
 )
 _LOADING = (answer(Success), answer(ModelEvent, OpenAIErrorBody, media=EVENTS))
 
@@ -209,7 +215,7 @@ ADMINISTRATION: Catalogue = {
     },
     **{("GET", path): _HEALTH for path in ("/health", "/healthz", "/readyz", "/ping", "/health_generate")},
     ("POST", "/ping"): _HEALTH,
-    ("GET", "/livez"): Operation("Server", "Say whether the process responds", (_EMPTY,)),
+    ("GET", "/livez"): Operation("Server", "Check whether the process responds", (_EMPTY,)),
     ("GET", "/version"): Operation("Server", "Show the version", (answer(VersionObject),)),
     ("GET", "/metrics"): Operation("Server", "Read the metrics, in Prometheus' format", (ApiAnswer(media=TEXT),)),
     ("GET", "/load"): Operation("Server", "Count waiting and running requests", (answer(ServerLoad),)),
@@ -220,7 +226,7 @@ ADMINISTRATION: Catalogue = {
         (answer(ServerInfo),),
         query=(
             MODEL,
-            Query("config_format", Literal["text", "json"], "Whether vLLM's part is a text or an object."),
+            Query("config_format", Literal["text", "json"], "Whether vLLM's part is a string or an object."),
         ),
     ),
     ("POST", "/reset_prefix_cache"): Operation(_ADMIN, "Clear the prefix cache", (answer(CacheReset),)),
@@ -235,11 +241,13 @@ ADMINISTRATION: Catalogue = {
         "Wake the engines",
         (answer(WakeResult),),
         query=(
-            Query("tags", Literal["weights", "kv_cache", "scheduling"], "What to wake; by default all.", is_list=True),
+            Query(
+                "tags", Literal["weights", "kv_cache", "scheduling"], "The parts to wake; default: all.", is_list=True
+            ),
             MODEL,
         ),
     ),
-    ("GET", "/is_sleeping"): Operation(_ADMIN, "Say whether an engine sleeps", (answer(SleepState),), query=(MODEL,)),
+    ("GET", "/is_sleeping"): Operation(_ADMIN, "Show whether an engine sleeps", (answer(SleepState),), query=(MODEL,)),
     ("POST", "/pause"): Operation(
         _ADMIN,
         "Pause generation",
@@ -247,7 +255,7 @@ ADMINISTRATION: Catalogue = {
         query=(_MODE, Query("clear_cache", Literal["true", "false"], "Whether caches are cleared."), MODEL),
     ),
     ("POST", "/resume"): Operation(_ADMIN, "Resume generation", (answer(StateName),), query=(MODEL,)),
-    ("GET", "/is_paused"): Operation(_ADMIN, "Say whether an engine is paused", (answer(PauseState),), query=(MODEL,)),
+    ("GET", "/is_paused"): Operation(_ADMIN, "Show whether an engine is paused", (answer(PauseState),), query=(MODEL,)),
     ("POST", "/abort_requests"): Operation(
         _ADMIN, "Abort all requests", (answer(AbortResult),), (AbortBody,), is_body_optional=True, query=(MODEL,)
     ),
@@ -267,7 +275,7 @@ ADMINISTRATION: Catalogue = {
     ("POST", "/models/pull"): Operation("Models", "Download a model", _LOADING, (ModelRequest,)),
     ("POST", "/dragoman/reply"): Operation(
         "Simulation",
-        "Set the reply to the next request",
+        "Enqueue a scripted reply",
         (ApiAnswer(media=None, status=204, description="The reply is in the queue."),),
         query=(MODEL,),
         description="The body is a reply, as in docs/scripted.md.",
@@ -298,7 +306,7 @@ ADMINISTRATION: Catalogue = {
         (answer(WeightUpdated, TransferMessage),),
         (WeightUpdate,),
         accepts_binary=True,
-        query=(MODEL, Query("weight_version", str, "The version of weights that are the body.")),
+        query=(MODEL, Query("weight_version", str, "The version of the weights in the body.")),
         description=f"As `{BINARY}` the body is a safetensors file.",
     ),
     ("POST", "/finish_weight_update"): Operation(
@@ -362,12 +370,12 @@ ADMINISTRATION: Catalogue = {
 }
 
 
-# Objects that the server stores, and the model lists.
+# Stored objects, and the model lists.
 
 _PAGE = (answer(ObjectPage),)
 _CHAT = "Chat Completions"
 _ITEM = dict[str, object]
-"""An item of a conversation or of an input: the fields depend on its type, and hosted tools' items are kept as sent."""
+"""An item of a conversation or of an input. Its fields depend on its type; items of hosted tools are kept as sent."""
 
 STORED: Catalogue = {
     ("GET", "/v1/chat/completions"): Operation(
@@ -453,10 +461,10 @@ STORED: Catalogue = {
         "List files",
         (answer(ObjectPage, FilePage),),
         query=(
-            Query("limit", Annotated[int, Meta(ge=1)], "The most objects of a page."),
+            Query("limit", Annotated[int, Meta(ge=1)], "Maximum number of objects per page."),
             *PAGE[1:],
             Query("purpose", str, "Only files of this purpose."),
-            Query("page", str, "Anthropic's cursor: `next_page` of the page before."),
+            Query("page", str, "Anthropic's cursor: `next_page` of the previous page."),
         ),
         description="With the header `anthropic-version`, in Anthropic's format.",
     ),
@@ -469,9 +477,9 @@ STORED: Catalogue = {
                 {
                     "file": (bytes, "The content."),
                     "purpose": (str, "`batch` or another of OpenAI's purposes; not in Anthropic's API."),
-                    "expires_after[anchor]": (Literal["created_at"], "From when the file's time counts."),
-                    "expires_after[seconds]": (int, "How long the file is kept."),
-                    "expires_in_seconds": (int, "How long the file is kept, in Anthropic's API."),
+                    "expires_after[anchor]": (Literal["created_at"], "The start of the file's lifetime."),
+                    "expires_after[seconds]": (int, "Lifetime of the file, in seconds."),
+                    "expires_in_seconds": (int, "Lifetime of the file, in seconds, in Anthropic's API."),
                 }
             ),
         ),

@@ -1,6 +1,6 @@
-"""The OpenAPI document of the routes, and `/openapi.json` and `/docs`, which serve it.
+"""The OpenAPI document of the routes, and the routes that serve it: `/openapi.json` and the page at `/docs`.
 
-The document has what routes declare, and what the catalogue says of their methods.
+The document combines the declarations of the routes with the catalog of operations.
 """
 
 from __future__ import annotations
@@ -58,6 +58,7 @@ from .schemas import (
 CATALOGUE: Catalogue = {**GENERATION, **STORED, **OLLAMA, **ADMINISTRATION}
 
 _BINARY_STRING: Json = {"type": "string", "format": "binary"}
+# A placeholder in a path, such as `{id}`, or `{model:path}` with a Starlette converter.
 _PLACEHOLDER = re.compile(r"\{(\w+)(?::\w+)?\}")
 _ERRORS: Mapping[str, tuple[object, ...]] = {
     endpoint.OPENAI.name: (OpenAIErrorBody,),
@@ -67,15 +68,15 @@ _ERRORS: Mapping[str, tuple[object, ...]] = {
     endpoint.TGI.name: (TgiError,),
     endpoint.BY_CLIENT.name: (OpenAIErrorBody, AnthropicErrorBody),
 }
-"""The body of an error, by the name of its envelope."""
+"""The types of an error's body, by the name of its envelope."""
 _INTRODUCTION = """\
 Every route of this server that your key may use, with its requests, responses and events.
 
 - `GET` includes `HEAD`.
-- A body of a type that is not JSON is a 415, a method that a route does not have a 405 with `Allow`.
+- A body with a content type other than JSON is rejected with 415, an unsupported method with 405 and `Allow`.
 - The schema of `text/event-stream` and of `application/x-ndjson` is that of one event or line. A stream of OpenAI's \
-kind ends with the data `[DONE]`. A comment line is a sign of life.
-- Unknown fields of a request are reported in the header `x-dragoman-warnings`, and refused by a strict server. With \
+kind ends with the data `[DONE]`. A comment line is a keepalive.
+- Unknown fields of a request are reported in the header `x-dragoman-warnings`, and rejected by a strict server. With \
 `x-dragoman-warnings: body` the object of a response also lists its warnings, in `dragoman_warnings`.
 """
 _HEADERS: Mapping[str, tuple[object, str]] = {
@@ -83,10 +84,10 @@ _HEADERS: Mapping[str, tuple[object, str]] = {
     "request-id": (str, "The same, for Anthropic's SDK."),
     "openai-processing-ms": (int, "Milliseconds until the response started."),
     "openai-version": (str, "The version of OpenAI's API."),
-    "x-dragoman-warnings": (str, "Which parts of the request have no effect, separated by semicolons."),
+    "x-dragoman-warnings": (str, "The parts of the request that have no effect, separated by semicolons."),
 }
 _ERROR_HEADERS: Mapping[str, tuple[object, str]] = {
-    "retry-after": (int, "Seconds after which to try again."),
+    "retry-after": (int, "Seconds after which to retry."),
     "x-should-retry": (str, "`false` with the 429 of a budget: clients should not retry by themselves."),
     "www-authenticate": (str, "With a 401."),
     "allow": (str, "The route's methods, with a 405."),
@@ -94,7 +95,7 @@ _ERROR_HEADERS: Mapping[str, tuple[object, str]] = {
 _CACHE_HEADERS: Mapping[str, tuple[object, str]] = {
     "etag": (str, "The version of the response, for `If-None-Match`."),
 }
-_LOCATION_HEADERS: Mapping[str, tuple[object, str]] = {"location": (str, "Where the page is.")}
+_LOCATION_HEADERS: Mapping[str, tuple[object, str]] = {"location": (str, "The address of the page.")}
 _LIMITED = (("requests", "Requests a minute"), ("tokens", "Tokens a minute"))
 _OPENAI_LIMIT_HEADERS: Mapping[str, tuple[object, str]] = {
     f"x-ratelimit-{field}-{name}": (type, f"{text} of the key{about}, where it has this limit.")
@@ -122,6 +123,7 @@ _ALL_HEADERS = {
     **_OPENAI_LIMIT_HEADERS,
     **_ANTHROPIC_LIMIT_HEADERS,
 }
+# The errors stand for their statuses, which depend on the envelope; their messages are not used.
 _BODY_ERRORS = (RequestError("m"), BodyTooLarge("m"), UnsupportedMediaType("m"))
 _GENERATION_ERRORS = (
     RequestError("m"),
@@ -150,8 +152,8 @@ _PARAMETERS: Mapping[str, tuple[object, str]] = {
 def describe_api(routes: Iterable[Route], *, requires_key: bool, is_admin: bool) -> bytes:
     """Build the document.
 
-    requires_key: keys are configured.
-    is_admin: include the routes for administrators.
+    requires_key: whether API keys are configured.
+    is_admin: whether to include the routes for administrators.
     """
     described = [
         (route, method, CATALOGUE[method, to_path_template(route.path)])
@@ -167,7 +169,7 @@ def describe_api(routes: Iterable[Route], *, requires_key: bool, is_admin: bool)
         paths.setdefault(to_path_template(route.path), {})[method.lower()] = builder.describe(route, method, operation)
     if "/v1/responses" in paths:
         create = {"type": "object", "properties": {"type": {"const": "response.create"}}, "required": ["type"]}
-        # OpenAPI has no WebSockets: an extension with the schemas of both directions.
+        # OpenAPI 3.1 has no WebSockets, so an extension holds the schemas of both directions.
         paths["/v1/responses"]["x-websocket"] = {
             "description": "The same path as a WebSocket: one request a frame, and one event a frame "
             "(docs/websocket.md).",
@@ -207,7 +209,7 @@ def describe_api(routes: Iterable[Route], *, requires_key: bool, is_admin: bool)
 
 
 def to_path_template(path: str) -> str:
-    """A route's path as OpenAPI writes it, without the converters of its placeholders."""
+    """Return a route's path as OpenAPI writes it, without the converters of its placeholders."""
     return _PLACEHOLDER.sub(r"{\1}", path)
 
 
@@ -226,7 +228,7 @@ def _build_schemas(operations: Iterable[Operation]) -> Schemas:
 
 
 class _DocumentBuilder:
-    """Describes the methods of routes. It collects the envelopes of their errors."""
+    """Builds the OpenAPI operations of routes, and collects the envelopes of their errors for `describe_errors`."""
 
     def __init__(self, schemas: Schemas, requires_key: bool) -> None:
         self._schemas, self._requires_key = schemas, requires_key
@@ -248,7 +250,7 @@ class _DocumentBuilder:
         if operation.is_cached:
             names.append("if-none-match")
         parameters += [{"$ref": f"#/components/parameters/{name}"} for name in names]
-        # A slash at the end distinguishes a path from the one without it.
+        # Operation ids must be unique: paths with and without a slash at the end would get the same one.
         suffix = "_slash" if route.path.endswith("/") and route.path != "/" else ""
         described: Json = {
             "operationId": re.sub(r"\W+", "_", f"{method.lower()}{to_path_template(route.path)}").strip("_") + suffix,
@@ -306,7 +308,7 @@ class _DocumentBuilder:
             if answer.media is not None:
                 response.setdefault("content", {})[answer.media] = self._describe_content(answer)
         if operation.is_cached:
-            responses["304"] = {"description": "The client has it already.", "headers": headers}
+            responses["304"] = {"description": "The client has the current version.", "headers": headers}
         name = re.sub(r"\W+", "", "".join(envelope.name.title() for envelope in envelopes)) + "Error"
         self._errors[name] = envelopes
         reference = {"$ref": f"#/components/responses/{name}"}
@@ -319,8 +321,8 @@ class _DocumentBuilder:
             expected += _GENERATION_ERRORS
         if _PLACEHOLDER.search(route.path):
             expected.append(NotFound("m"))
-        statuses = sorted({each.map_status(error) for each in dialects for error in expected})
-        # Any route may answer with others, such as 421 for another host name.
+        statuses = sorted({envelope.map_status(error) for envelope in dialects for error in expected})
+        # Any route may respond with other errors, such as 421 for another host name.
         errors = {str(status): reference for status in statuses} | {"4XX": reference, "5XX": reference}
         return {**responses, **{status: error for status, error in errors.items() if status not in responses}}
 
@@ -332,13 +334,13 @@ class _DocumentBuilder:
         schema = build_any_of([self._schemas.refer(type) for type in answer.types])
         if answer.media != EVENTS:
             return {"schema": schema}
-        # As OpenAPI 3.2 describes server-sent events: the data of one is a text with JSON.
+        # As OpenAPI 3.2 describes server-sent events: `data` is a string that contains JSON.
         data = {"type": "string", "contentMediaType": JSON, "contentSchema": schema}
         properties = {"event": {"type": "string"}, "data": data}
         return {"schema": {"type": "object", "properties": properties, "required": ["data"]}}
 
     def describe_errors(self) -> Json:
-        """The responses with errors, of the methods that have been described."""
+        """Build the error responses to which the operations built so far refer."""
         described: Json = {}
         for name, envelopes in sorted(self._errors.items()):
             types = dict.fromkeys(type for envelope in envelopes for type in _ERRORS[envelope.name])
@@ -352,13 +354,13 @@ class _DocumentBuilder:
 
 
 def _add_client_envelopes(envelopes: Iterable[ErrorEnvelope]) -> list[ErrorEnvelope]:
-    """These envelopes, and those that depend on the client's headers."""
-    return [each for one in envelopes for each in (one, one.anthropic) if each is not None]
+    """Return these envelopes and their alternatives for requests with Anthropic's headers."""
+    return [resolved for envelope in envelopes for resolved in (envelope, envelope.anthropic) if resolved is not None]
 
 
 def _name_limit_headers(envelopes: Iterable[ErrorEnvelope]) -> list[str]:
-    """The headers with the limits of a key, as these dialects name them."""
-    renderers = {each.render_rate_limits for each in envelopes}
+    """Return the names of the rate limit headers that these dialects send."""
+    renderers = {envelope.render_rate_limits for envelope in envelopes}
     return [
         *(_OPENAI_LIMIT_HEADERS if render_openai_rate_limits in renderers else ()),
         *(_ANTHROPIC_LIMIT_HEADERS if render_anthropic_rate_limits in renderers else ()),
@@ -369,35 +371,38 @@ def _refer_to_headers(names: Iterable[str]) -> Json:
     return {name: {"$ref": f"#/components/headers/{name}"} for name in names}
 
 
-# The routes: the document, and a page that shows it.
+# The routes that serve the document and a page that shows it.
 
 PAGE_POLICY = "default-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
-"""The page's Content-Security-Policy: no inline script or style, and nothing of another host."""
+"""The page's Content-Security-Policy: no inline scripts or styles, and nothing from other hosts."""
 VIEWER = Path(__file__).with_name("viewer")
 ICON = Path(__file__).parents[3] / "ui" / "icon.svg"
 _FILES = (
     ("/docs", VIEWER / "index.html", b"text/html; charset=utf-8"),
     ("/docs/viewer.js", VIEWER / "viewer.js", b"text/javascript; charset=utf-8"),
     ("/docs/viewer.css", VIEWER / "viewer.css", b"text/css; charset=utf-8"),
-    # Without an icon browsers ask for /favicon.ico, and log that there is none.
+    # Without an icon browsers request /favicon.ico and log a 404.
     ("/docs/icon.svg", ICON, b"image/svg+xml"),
 )
 
 
 def build_routes(routes: Iterable[Route]) -> Sequence[Route]:
-    """routes: all others, which the description includes."""
-    own = [
+    """Build the routes that serve the document and its page.
+
+    routes: all other routes; the document describes them too.
+    """
+    document_routes = [
         Route(path, Access.PUBLIC, OPENAI, {"GET": partial(show_file, file.read_bytes(), content_type)})
         for path, file, content_type in _FILES
     ]
     description = ApiDescription()
-    own.append(Route("/openapi.json", Access.USER, OPENAI, {"GET": description.show}))
-    description.routes = (*routes, *own)
-    return own
+    document_routes.append(Route("/openapi.json", Access.USER, OPENAI, {"GET": description.show}))
+    description.routes = (*routes, *document_routes)
+    return document_routes
 
 
 class ApiDescription:
-    """The documents, each built once and kept: with the routes for administrators, and without them."""
+    """Serves the document in two versions, with and without the routes for administrators. Each is built once."""
 
     def __init__(self) -> None:
         self.routes: tuple[Route, ...] = ()
@@ -411,7 +416,7 @@ class ApiDescription:
         is_admin = http.caller.is_admin or not requires_key
         async with self._lock:
             if is_admin not in self._documents:
-                # In a thread: it takes as long as hundreds of requests.
+                # In a thread, because building takes as long as hundreds of requests.
                 self._documents[is_admin] = await anyio.to_thread.run_sync(
                     lambda: describe_api(self.routes, requires_key=requires_key, is_admin=is_admin)
                 )
@@ -421,13 +426,13 @@ class ApiDescription:
 def build_cached_response(
     http: HttpRequest, body: bytes, content_type: bytes, headers: Sequence[tuple[bytes, bytes]] = ()
 ) -> CompleteResponse:
-    """Return the body with its ETag, or 304 without it for a client that has it (RFC 9110, 13.1.2)."""
+    """Build a response with an ETag, or a 304 if the client has the current version (RFC 9110, 13.1.2)."""
     tag = f'"{hashlib.sha256(body).hexdigest()[:32]}"'
     known_tags = [value.strip().removeprefix("W/") for value in http.headers.get("if-none-match", "").split(",")]
     all_headers = [
         *http.build_headers((b"content-type", content_type)),
         (b"etag", tag.encode()),
-        # With revalidation, since an update of the server changes it.
+        # `no-cache` requires revalidation: an update of the server changes the body.
         (b"cache-control", b"no-cache"),
         (b"x-content-type-options", b"nosniff"),
         *headers,

@@ -1,4 +1,4 @@
-"""The descriptions of the routes that run a model: generation, embeddings, scores, tokens, and all of Ollama's."""
+"""OpenAPI operations of the routes that run a model: generation, embeddings, scores, tokens; and of Ollama's routes."""
 
 from __future__ import annotations
 

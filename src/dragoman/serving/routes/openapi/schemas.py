@@ -1,7 +1,7 @@
-"""The JSON Schemas of the API's description, from the structs that readers decode and writers encode.
+"""The JSON Schemas of the OpenAPI document, built from the structs that readers decode and writers encode.
 
-The structs are the source, and the rows of the parameter tables add what readers accept or refuse besides. Nothing here
-lists a field by hand. (msgspec's own generator does not know `Raw` defaults, which the structs of requests have.)
+The parameter tables add the fields that readers accept without an effect or reject, so no field is listed by hand.
+msgspec's own schema generator cannot be used: it does not support `Raw` defaults, which request structs have.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from msgspec import NODEFAULT, Meta, Struct, inspect
 from ....dialects.parameter_table import ParameterTable, SupportStatus
 from ...endpoint import ErrorEnvelope
 
-# Descriptions of a method of a route, besides what the route itself declares.
+# The types of the catalog of operations, which describes what routes do not declare.
 
 JSON, EVENTS, LINES, STORED_LINES, TEXT, BINARY, FORM = (
     "application/json",
@@ -33,13 +33,13 @@ JSON, EVENTS, LINES, STORED_LINES, TEXT, BINARY, FORM = (
 
 @dataclass(frozen=True, slots=True)
 class Body:
-    """A request's JSON object.
+    """The JSON object of a request.
 
-    name: of its schema.
-    structs: what readers decode it to; the object has the fields of all of them.
-    table: the rows of its fields, which are more than the structs': some are accepted without an effect, or refused.
-    inner: the bodies of fields that readers decode separately.
-    example: the least body that a client would send.
+    name: the name of its schema.
+    structs: the structs that readers decode it to; the object has the fields of all of them.
+    table: the rows of its fields, including fields that no struct has: accepted without an effect, or rejected.
+    inner: the bodies of fields that readers decode separately, by field.
+    example: a minimal body.
     """
 
     name: str
@@ -51,9 +51,9 @@ class Body:
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """A request's form with one file.
+    """A multipart form with one file.
 
-    fields: by name, the type and what it is for. A name with brackets is one field, as SDKs encode an object.
+    fields: type and description by name. Brackets in a name are how SDKs encode a field of an object.
     """
 
     fields: Mapping[str, tuple[object, str]]
@@ -61,9 +61,10 @@ class Form:
 
 @dataclass(frozen=True, slots=True)
 class ApiAnswer:
-    """A response, or an event of one.
+    """A response, or an event or line of a streamed response.
 
-    types: the type of the JSON value; one of them if there are several. Empty for what is not JSON.
+    types: the possible types of the JSON value; empty if it is not JSON.
+    media: the content type; None for an empty body.
     """
 
     types: tuple[object, ...] = ()
@@ -74,7 +75,10 @@ class ApiAnswer:
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """A query parameter. is_list: it may occur several times."""
+    """A query parameter.
+
+    is_list: whether it may occur several times.
+    """
 
     name: str
     type: object
@@ -87,11 +91,12 @@ class Query:
 class Operation:
     """One method of a route.
 
-    bodies: of the request; one of them if there are several.
+    answers: the possible responses, except errors.
+    bodies: the possible bodies of the request.
     accepts_binary: the body may also be a file.
-    generates: it runs a model, so that the headers which concern generation apply.
-    is_cached: the response has an ETag, and clients that have it get a 304.
-    envelopes: where they are not what the route declares, because the body decides.
+    generates: the method generates text, so the headers for generation apply.
+    is_cached: the response has an ETag, and clients that have this version get a 304.
+    envelopes: the error envelopes if the body decides between several; empty means the route's envelope.
     """
 
     tag: str
@@ -111,20 +116,23 @@ Catalogue = Mapping[tuple[str, str], Operation]
 """Operations by method and path."""
 
 PAGE = (
-    Query("limit", Annotated[int, Meta(ge=1, le=100)], "The most objects of a page."),
-    Query("order", Literal["asc", "desc"], "By time of creation."),
-    Query("after", str, "The id of the last object of the page before."),
+    Query("limit", Annotated[int, Meta(ge=1, le=100)], "Maximum number of objects per page."),
+    Query("order", Literal["asc", "desc"], "The order by creation time."),
+    Query("after", str, "The id of the last object of the previous page."),
 )
 CURSOR = (
-    Query("limit", Annotated[int, Meta(ge=1, le=1000)], "The most objects of a page."),
-    Query("after_id", str, "The id of the last object of the page before."),
-    Query("before_id", str, "The id of the first object of the page after."),
+    Query("limit", Annotated[int, Meta(ge=1, le=1000)], "Maximum number of objects per page."),
+    Query("after_id", str, "The id of the last object of the previous page."),
+    Query("before_id", str, "The id of the first object of the next page."),
 )
-MODEL = Query("model", str, "Which model, where several are served.")
+MODEL = Query("model", str, "The model, if several are served.")
 
 
 class ObjectPage(Struct, frozen=True):
-    """A page of a list. first_id, last_id: empty where the page is."""
+    """A page of a list.
+
+    first_id, last_id: empty if the page is empty.
+    """
 
     object: Literal["list"]
     data: list[dict[str, Any]]
@@ -145,7 +153,10 @@ def answer(*types: object, media: str = JSON) -> ApiAnswer:
 
 Json = dict[str, Any]
 
+# Schemas.
+
 REF = "#/components/schemas/"
+# A line of a docstring that describes one or more fields: `name: text`, or `name, other: text`.
 _FIELD_TEXT = re.compile(r"((?:[a-z_]\w*, )*[a-z_]\w*): (.*)")
 _BOUNDS = {
     "ge": "minimum",
@@ -162,9 +173,12 @@ _SUPPORT = {
 
 
 class Schemas:
-    """The schemas of a description. components: by name, each referred to from somewhere.
+    """The schemas of an OpenAPI document.
 
-    bodies, requests, answers: the types in requests, and in responses.
+    components: the schemas by name; each is referred to from somewhere.
+    bodies: the JSON objects of requests.
+    requests: other types in requests.
+    answers: the types in responses.
     """
 
     def __init__(self, bodies: Iterable[Body], requests: Sequence[object], answers: Sequence[object]) -> None:
@@ -173,13 +187,13 @@ class Schemas:
         types = list({repr(type): type for type in (*parts, *requests, *answers)}.values())
         infos = inspect.multi_type_info(types)
         self._by_type = {repr(type): _build(info) for type, info in zip(types, infos, strict=True)}
-        sent = _find_structs(inspect.multi_type_info([*parts, *requests]))
+        sent_structs = _find_structs(inspect.multi_type_info([*parts, *requests]))
         self.components: dict[str, Json] = {
-            name: _build_struct(struct, is_sent=name in sent) for name, struct in _find_structs(infos).items()
+            name: _build_struct(struct, is_sent=name in sent_structs) for name, struct in _find_structs(infos).items()
         }
         for name, body in all_bodies.items():
             self.components[name] = self._merge(body)
-        # Without the components that nothing refers to: parts of bodies.
+        # Remove the components that nothing refers to: structs that were merged into a body.
         roots = [*(REF + name for name in all_bodies), *map(str, map(self.refer, [*requests, *answers]))]
         used: set[str] = set()
         pending = [name for root in roots for name in _find_references(root)]
@@ -191,11 +205,11 @@ class Schemas:
         self.components = {name: self.components[name] for name in sorted(used)}
 
     def refer(self, type: object) -> Json:
-        """The schema of a type, which refers to a component if it is a struct."""
+        """Return the schema of a type; for a struct it is a reference to its component."""
         return self._by_type[repr(type)]
 
     def _merge(self, body: Body) -> Json:
-        """The schema of a body: the fields of its structs, then those that are only in the table."""
+        """Build the schema of a body: the fields of its structs, then those that are only in the table."""
         parts = [self.components[struct.__name__] for struct in body.structs]
         properties = {name: dict(schema) for part in parts for name, schema in part["properties"].items()}
         for row in () if body.table is None else body.table.rows:
@@ -204,7 +218,7 @@ class Schemas:
                 described = {"description": f"{row.note}."} if row.note and "description" not in schema else {}
                 properties[row.name] = {**schema, **described}
                 continue
-            # Of a parameter without an effect the table says everything.
+            # A parameter without an effect is described by the table alone.
             described = {"description": f"{_SUPPORT[row.status]}: {row.note}.", "x-dragoman-support": row.status.value}
             if row.status is SupportStatus.REFUSED:
                 described = {**build_any_of([{"type": "null"}, *map(_build_constant, row.harmless)]), **described}
@@ -235,23 +249,23 @@ def _find_references(text: str) -> list[str]:
 
 
 def _find_structs(infos: Iterable[inspect.Type]) -> Mapping[str, inspect.StructType]:
-    """All structs in the types, by name.
+    """Return all structs in the types, by name.
 
     Raises:
-        ValueError: two structs have the same name, which a description cannot tell apart.
+        ValueError: two structs have the same name, which must be unique in a document.
     """
-    found: dict[str, inspect.StructType] = {}
+    structs: dict[str, inspect.StructType] = {}
     pending = list(infos)
     while pending:
         match pending.pop():
             case inspect.StructType(cls=struct) as info:
-                known = found.get(struct.__name__)
-                if known is None:
-                    found[struct.__name__] = info
+                namesake = structs.get(struct.__name__)
+                if namesake is None:
+                    structs[struct.__name__] = info
                     pending += [field.type for field in info.fields]
-                # Names are the keys of `components`: two structs of one name would overwrite each other.
-                elif known.cls is not struct:
-                    raise ValueError(f"{struct} and {known.cls} have one name")
+                # Names are the keys of `components`: two structs with the same name would overwrite each other.
+                elif namesake.cls is not struct:
+                    raise ValueError(f"{struct} and {namesake.cls} have the same name")
             case inspect.Metadata(type=inner):
                 pending.append(inner)
             case inspect.CollectionType(item_type=item):
@@ -262,7 +276,7 @@ def _find_structs(infos: Iterable[inspect.Type]) -> Mapping[str, inspect.StructT
                 pending += several
             case _:
                 """A type without structs."""
-    return found
+    return structs
 
 
 def _build(info: inspect.Type) -> Json:  # noqa: C901, PLR0911, PLR0912 - a table
@@ -279,7 +293,7 @@ def _build(info: inspect.Type) -> Json:  # noqa: C901, PLR0911, PLR0912 - a tabl
             bounds = {name: bound for key, name in _BOUNDS.items() if (bound := getattr(info, key)) is not None}
             return {"type": "integer" if isinstance(info, inspect.IntType) else "number", **bounds}
         case inspect.StrType():
-            # ECMA's regular expressions, which JSON Schema uses, have no \Z.
+            # JSON Schema uses ECMAScript's regular expressions, which have no \Z.
             pattern = None if info.pattern is None else info.pattern.replace(r"\Z", "$")
             limits = {"minLength": info.min_length, "maxLength": info.max_length, "pattern": pattern}
             return {"type": "string", **{name: limit for name, limit in limits.items() if limit is not None}}
@@ -313,14 +327,15 @@ def _build(info: inspect.Type) -> Json:  # noqa: C901, PLR0911, PLR0912 - a tabl
 
 
 def _build_struct(info: inspect.StructType, *, is_sent: bool) -> Json:
-    """is_sent: by clients, so that fields with a default may be absent; the server always writes them.
+    """Build the schema of a struct.
 
-    `UNSET` marks what the server leaves out, and so does `omit_defaults`.
+    is_sent: clients send it, so fields with a default are optional. The server always writes them, except with
+        `omit_defaults` or a value of `UNSET`.
     """
     properties: dict[str, Json] = {} if info.tag_field is None else {info.tag_field: {"const": info.tag}}
     required = list(properties)
     writes_defaults = not is_sent and not info.cls.__struct_config__.omit_defaults
-    # A field that may be UNSET is left out by the encoder, so it is never required.
+    # The encoder leaves out fields that are UNSET, so they are never required.
     unset = {field.encode_name for field in msgspec.structs.fields(info.cls) if "UnsetType" in repr(field.type)}
     for field in info.fields:
         properties[field.encode_name] = _build(field.type)
@@ -339,7 +354,7 @@ def _build_struct(info: inspect.StructType, *, is_sent: bool) -> Json:
 
 
 def _describe(struct: type[Struct], properties: dict[str, Json]) -> Json:
-    """Return the description of a struct, and move what its docstring says of single fields, as `name: text`, there."""
+    """Return the description of a struct. Move lines `name: text` of its docstring to the schemas of these fields."""
     text: list[str] = []
     field_texts: dict[str, list[str]] = {}
     current: list[str] | None = None
@@ -360,7 +375,7 @@ def _describe(struct: type[Struct], properties: dict[str, Json]) -> Json:
 
 
 def _build_constant(value: object) -> Json:
-    """The schema of one value. Generators of clients expect a scalar in `const`."""
+    """Build the schema of one value. Objects and lists get no `const`: client generators expect a scalar in it."""
     match value:
         case dict():
             fields = {str(name): _build_constant(inner) for name, inner in cast("dict[str, object]", value).items()}

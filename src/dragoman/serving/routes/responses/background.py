@@ -1,7 +1,7 @@
-"""Background responses: their runs, supervision, streaming to followers, cancellation and finalization.
+"""Background responses: their runs, supervision, streaming to clients, cancellation and finalization.
 
-Every event is stored before a client receives it, so that any process can resume the stream, and no delivered event is
-lost when a process dies.
+Every event is stored before a client receives it. So any process can resume the stream, and no delivered event is lost
+when a process dies.
 """
 
 from __future__ import annotations
@@ -35,11 +35,15 @@ TICK_INTERVAL = 1.0
 LAPSE_TICKS = 2
 """Ticks between two searches for runs of processes that have died."""
 POLL_INTERVAL, LOCAL_POLL_INTERVAL = 0.25, 5.0
-"""Seconds between two reads of a follower: for runs of other processes, and, since local runs notify, of this one."""
+"""Seconds between two reads of a streaming client's events: for runs of other processes, and for runs of this process,
+which notify the reader anyway."""
 
 
 class BackgroundRuns:
-    """All background runs of this process. limit: maximum number of concurrent runs."""
+    """All background runs of this process.
+
+    limit: maximum number of concurrent runs.
+    """
 
     def __init__(self, store: Store, limit: int) -> None:
         self._store, self._limit = store, limit
@@ -54,8 +58,8 @@ class BackgroundRuns:
         self._watcher = asyncio.create_task(self._watch_runs())
 
     async def close(self) -> None:
-        """Stop all runs and mark them as failed. If the store is unavailable, another process does that later."""
-        # First the watcher: it would finalize the runs that end now as failures of their own.
+        """Stop all runs and mark them as failed. If the store is unavailable, another process marks them later."""
+        # The watcher first, because it would finalize the stopped runs with another error.
         if self._watcher is not None:
             self._watcher.cancel()
             await asyncio.gather(self._watcher, return_exceptions=True)
@@ -66,26 +70,26 @@ class BackgroundRuns:
                 await self.finalize(key, EngineError("The server was stopped before the response was finished."))
 
     def check_limit(self) -> None:
-        """Raises RateLimited: the limit is reached."""
+        """Raise RateLimited if the limit is reached."""
         if len(self._runs) >= self._limit:
             raise RateLimited(f"There are already {self._limit} background responses; retry later.")
 
     async def start(self, put: Put, events: Sequence[StoredEvent], run: Coroutine[object, object, None]) -> None:
         """Store a response and start its run.
 
-        put: the response's record.
-        events: its first events.
-        run: generates the response; started after both are stored.
+        put: stores the response's record.
+        events: the first events.
+        run: generates the response; started after the record and the events are stored.
 
         Raises:
             RateLimited: the limit is reached.
         """
         try:
             self.check_limit()
-            # One commit: a response that exists can be streamed from its first event.
+            # In one commit, so that every stored response can be streamed from its first event.
             await self._store.commit(put, build_event_append(put.key, events))
         except BaseException:
-            # A coroutine that is never started warns when it is collected, and would keep the admitted call until then.
+            # A coroutine that is never started would keep the admitted call until it is collected, and then warn.
             run.close()
             raise
         task = asyncio.create_task(run)
@@ -93,7 +97,7 @@ class BackgroundRuns:
         task.add_done_callback(lambda done: self._on_run_done(put.key, done))
 
     def _on_run_done(self, key: Key, task: asyncio.Task[None]) -> None:
-        """Schedule a failed run's finalization for the next tick. A cancelled run was finalized by its canceller."""
+        """Schedule the finalization of a failed or cancelled run for the next tick; no effect if it is finalized."""
         self._runs.pop(key, None)
         if task.cancelled():
             error = None
@@ -101,14 +105,15 @@ class BackgroundRuns:
             return
         else:
             log.error("background response %s failed", key.id, exc_info=error)
-        # Not finalized here: a task's callback cannot await the store.
-        self._unfinalized[key] = EngineError("The server failed while it made this response; its log says why.")
+        # Not finalized here, because a task's callback cannot await the store.
+        self._unfinalized[key] = EngineError("The server failed while it generated this response; see its log.")
 
     async def cancel(self, record: Record) -> Record | None:
-        """Cancel a run; return its updated record, or None if it was deleted meanwhile. No effect on an ended
-        response.
+        """Cancel a run; return its updated record, or None if it was deleted meanwhile.
+
+        No effect on a response that has ended.
         """
-        # First in the store, so that a run in another process stops too, see `tick`.
+        # In the store first, so that a run in another process stops too, see `tick`.
         await self.finalize(record.key, None)
         await self._stop(record.key)
         return await self._store.get(record.key)
@@ -127,7 +132,7 @@ class BackgroundRuns:
         position: int | None = None
         try:
             while True:
-                # Before the read, so that an event stored in between is not missed.
+                # Registered before the read, so that no event is missed.
                 new_events = self._new_events.setdefault(key, asyncio.Event())
                 batch = await self._store.load_entries(key, EVENTS_SERIES, after=position, limit=100)
                 for entry in batch:
@@ -140,7 +145,7 @@ class BackgroundRuns:
                 if not batch:
                     await self._wait_for_events(key, new_events)
         finally:
-            # Discards the event, which nothing else does for a run of another process. Other followers make a new one.
+            # Removes the asyncio.Event; for runs of other processes nothing else does. Other followers create new ones.
             self.notify(key)
 
     async def _wait_for_events(self, key: Key, new_events: asyncio.Event) -> None:
@@ -157,7 +162,7 @@ class BackgroundRuns:
             new_events.set()
 
     def mark_unfinalized(self, key: Key) -> None:
-        """Retry the finalization at the next tick, since it could not be stored."""
+        """Retry a finalization that could not be stored at the next tick."""
         self._unfinalized[key] = EngineError("The response could not be stored.")
 
     async def finalize_abandoned(self) -> None:
@@ -169,7 +174,7 @@ class BackgroundRuns:
 
     async def tick(self) -> None:
         """Stop runs that other processes have cancelled or deleted, and retry failed finalizations."""
-        # Copies: runs end during the loop.
+        # Copies, because runs can end during the loop.
         for key in list(self._runs):
             record = await self._store.get(key)
             if record is None or record.state not in RUNNING_STATUSES:
@@ -191,7 +196,7 @@ class BackgroundRuns:
                 log.warning("background responses cannot be monitored: %s", error)
 
     async def finalize(self, key: Key, error: DragomanError | None) -> None:
-        """See `finalize_run`."""
+        """Finalize the run as `finalize_run` does, and wake its followers."""
         record = await self._store.get(key)
         if record is not None:
             await finalize_run(self._store, record, error)
@@ -205,9 +210,9 @@ class BackgroundRuns:
 
 
 async def finalize_run(store: Store, record: Record, error: DragomanError | None) -> None:
-    """Finalize a run: as failed with `error`, or as cancelled if None. No effect on an ended response.
+    """Finalize a run: as failed with `error`, or as cancelled if `error` is None. No effect on an ended response.
 
-    Its events may grow concurrently: event numbers are unique, so one of two conflicting appends is rejected.
+    The run may add events concurrently: event numbers are unique, so one of two conflicting appends is rejected.
     """
     key = record.key
     while record.state in RUNNING_STATUSES:
@@ -215,7 +220,7 @@ async def finalize_run(store: Store, record: Record, error: DragomanError | None
         stored = read_stored_response(record.body)
         final = finalize(stored, [event for entry in entries for event in read_events(entry.body)], error)
         body = stored.with_object(final.response).encode()
-        # Conditional on the version: the run may store its own end at this moment.
+        # Conditional on the version, because the run may store its own end concurrently.
         replace = Replace(key, final.status, body, states=RUNNING_STATUSES, version=record.version)
         with suppress(CommitConflict):
             await store.commit(replace, Append(key, EVENTS_SERIES, (_build_events_item(final.events),)))
@@ -223,17 +228,17 @@ async def finalize_run(store: Store, record: Record, error: DragomanError | None
         current = await store.get(key)
         if current is None:
             return
-        # The run or another process has changed it: decide again.
+        # The run or another process has changed the record: check its new state.
         record = current
 
 
 def build_event_append(key: Key, events: Sequence[StoredEvent]) -> Append:
-    """Append events; conflicts if the response has ended or an event of the same number exists."""
+    """Build an append of events. It conflicts if the response has ended or an event with the same number exists."""
     return Append(key, EVENTS_SERIES, (_build_events_item(events),), states=RUNNING_STATUSES)
 
 
 def _build_events_item(events: Sequence[StoredEvent]) -> Item:
-    """An entry with these events; its id is the number of the first one, since ids are unique in a series."""
+    """Build an entry with these events. Its id, unique in the series, is the number of the first event."""
     return Item(encode_events(events), str(events[0].number))
 
 
@@ -256,9 +261,7 @@ async def start_run(background: BackgroundRuns, turn: ResponseTurn) -> bytes:
 
 
 class _BackgroundRun:
-    """A running background response. Events that arrive during a write to the store are stored together by the next
-    one.
-    """
+    """A running background response. Events that arrive during a write to the store are stored by the next write."""
 
     def __init__(self, background: BackgroundRuns, key: Key, turn: ResponseTurn, response_store: ResponseStore) -> None:
         self._background, self._key, self._turn, self._response_store = background, key, turn, response_store
@@ -270,7 +273,7 @@ class _BackgroundRun:
         try:
             await self._generate()
         except CommitConflict:
-            """Another request has cancelled or deleted the response, and its end is already stored."""
+            """Another request has cancelled or deleted the response, and has already stored that."""
         except DragomanError as error:
             await self._fail(error)
         except BaseException as error:
@@ -285,7 +288,7 @@ class _BackgroundRun:
 
     async def _generate(self) -> None:
         writer, builder = self._turn.writer, ReplyBuilder()
-        # Closing the batches cancels the generation, also where an event cannot be stored.
+        # Closing the batches cancels the generation, also if an event cannot be stored.
         async with aclosing(self._turn.admitted.run.batches) as batches:
             async for batch in batches:
                 for event in batch:
@@ -300,10 +303,10 @@ class _BackgroundRun:
                     return
                 self._append_events([last])
                 if self._store_task is not None and self._store_task.done():
-                    # Raises what the last write raised: a run whose events cannot be stored must not go on generating.
+                    # Raises the error of the last write: a run whose events cannot be stored must stop generating.
                     self._store_task.result()
                     self._store_task = None
-                # One write at a time: events that arrive meanwhile wait for the next.
+                # One write at a time: events that arrive meanwhile wait for the next write.
                 if self._store_task is None:
                     self._store_task = asyncio.create_task(self._store())
 
@@ -340,7 +343,7 @@ class _BackgroundRun:
 
     async def _finish(self, response_object: bytes, last: Finished) -> None:
         """Store the response, its last events and its conversation items in one commit."""
-        # A write that still runs has earlier events, and those of a response are stored in order.
+        # A pending write has earlier events, and events must be stored in order.
         await self._wait_for_store()
         stored = self._turn.build_stored(response_object)
         state = stored.summarize().status

@@ -1,6 +1,6 @@
 """The routes that read a Responses body: creation, compaction, and counting of input tokens.
 
-A response is streamed, not streamed, or generated in the background.
+Responses can be streamed, complete, or generated in the background.
 """
 
 from __future__ import annotations
@@ -63,12 +63,12 @@ async def create(
         raise Unsupported(
             "'background' is not supported here: this server has no store (--store none).", param="background"
         )
-    # Before the turn is opened, which renders the prompt; `start` checks again.
+    # Checked before the prompt is rendered, to reject cheaply; `start` checks again.
     background.check_limit()
     turn = await open_turn(http, responses_call, conversation_locks)
     response_object = await start_run(background, turn)
     if responses_call.call.stream:
-        # The stream of a background response is read from the store from the beginning, so a resumed one is the same.
+        # Also the first stream is read from the store, so that a resumed stream is identical.
         key = Key(http.caller.owner, RESPONSE_KIND, turn.header.id)
         return build_replay(http, background, key, -1, turn.admitted.warnings)
     return JsonResponse(response_object, warnings=turn.admitted.warnings)
@@ -77,7 +77,7 @@ async def create(
 def build_replay(
     http: HttpRequest, background: BackgroundRuns, key: Key, starting_after: int, warnings: tuple[str, ...] = ()
 ) -> Responder:
-    """Respond with a stored response's events numbered above `starting_after`, and new ones."""
+    """Build a responder with a stored response's events numbered above `starting_after`, and with new ones."""
     framing = _ReplayFraming(starting_after)
     response_start = http.build_response_start(build_stream_headers(http, warnings))
     return ReplayResponder(
@@ -89,7 +89,7 @@ def build_replay(
 
 
 class _ReplayFraming:
-    """Framing of a replayed stream. Keepalives are comments, since new events would break the numbering."""
+    """Framing of a replayed stream. Keepalives are comments, because additional events would break the numbering."""
 
     def __init__(self, starting_after: int) -> None:
         self._last_number = starting_after

@@ -1,6 +1,6 @@
-"""The history of a response: previous turns, a conversation's items, and item references.
+"""Loading of a response's history: previous turns, a conversation's items, and item references.
 
-Only reads. All errors are RequestErrors before the response starts.
+All errors are RequestErrors, raised before the response starts.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ ITEMS_SERIES = "items"
 class ResponseHistory(Struct, frozen=True):
     """The history that a response continues.
 
-    items: complete JSON objects, in order.
-    id: of the last response; None if there is none.
-    is_stored: whether that response is in the store.
+    items: the items as complete JSON objects, in order.
+    id: the id of the last response; None if there is none.
+    is_stored: whether the last response is in the store.
     last_position: position of the conversation's last item; None without a conversation or items.
     sampled_turns: sampled token ids by turn, where known.
     """
@@ -40,7 +40,10 @@ class ResponseHistory(Struct, frozen=True):
 async def load_history(
     store: Store | None, owner: str, responses_call: ResponsesCall, local_history: ResponseHistory | None
 ) -> ResponseHistory:
-    """Load what `responses_call` continues. local_history: the connection's last turn, which takes precedence."""
+    """Load the history that `responses_call` continues.
+
+    local_history: the last turn on this WebSocket, which takes precedence over the store.
+    """
     previous = responses_call.previous_response_id
     if previous is not None:
         # A WebSocket can continue its last response even if that is not stored.
@@ -55,9 +58,9 @@ async def load_history(
         key = Key(owner, CONVERSATION_KIND, responses_call.conversation)
         if await store.get(key) is None:
             raise build_no_such_conversation_error(responses_call.conversation, "conversation")
-        loaded = await load_entries(store, key, ITEMS_SERIES)
+        entries = await load_entries(store, key, ITEMS_SERIES)
         return ResponseHistory(
-            tuple(entry.body for entry in loaded), last_position=loaded[-1].position if loaded else None
+            tuple(entry.body for entry in entries), last_position=entries[-1].position if entries else None
         )
     return ResponseHistory()
 
@@ -65,7 +68,7 @@ async def load_history(
 async def resolve_references(
     store: Store | None, owner: str, input: tuple[InputItem, ...], history: ResponseHistory
 ) -> tuple[InputItem, ...]:
-    """Return the input with references replaced. A reference to an item of the history adds nothing."""
+    """Return the input with references replaced by their items. A reference to an item of the history is removed."""
     if not any(item.type == "item_reference" for item in input):
         return input
     known_ids = {read_item_id(item) for item in history.items}
@@ -86,7 +89,7 @@ async def load_entries(store: Store, key: Key, series: str, *, last_position: in
     while True:
         batch = await store.load_entries(key, series, after=loaded[-1].position if loaded else None, limit=500)
         loaded += (entry for entry in batch if last_position is None or entry.position <= last_position)
-        # A page that is not full is the last one, which saves a read that would return nothing.
+        # An incomplete page is the last one, so another read would return nothing.
         if len(batch) < 500 or (last_position is not None and batch[-1].position >= last_position):
             return loaded
 
@@ -116,7 +119,7 @@ async def _load_chain(store: Store, owner: str, previous: str) -> ResponseHistor
         raise _build_no_previous_error(
             f"Previous response with id {abbreviate(previous)} continues {abbreviate(missing_id)}, which is not found."
         )
-    # Only the last: an earlier one was continued before, when its own state allowed it.
+    # Only the last response: each earlier one has been continued before, so its state allowed it.
     if (state := chain.records[-1].state) not in CONTINUABLE_STATUSES:
         raise RequestError(
             f"Previous response with id {abbreviate(previous)} is {state}; only completed and incomplete responses can "
@@ -146,14 +149,14 @@ async def _load_preceding_items(store: Store, owner: str, first: StoredResponse,
             f"Previous response with id {abbreviate(previous)} belongs to conversation "
             f"{abbreviate(first.conversation)}, which is not found."
         )
-    # The conversation was empty when this chain began.
+    # The conversation was empty when this chain of responses began.
     if first.upto is None:
         return ()
     return tuple(entry.body for entry in await load_entries(store, key, ITEMS_SERIES, last_position=first.upto))
 
 
 async def _load_referenced_item(store: Store, owner: str, id: str, param: str) -> InputItem:
-    """An item's id contains the id of its response."""
+    """Load an item of a stored response. The id of an item contains the id of its response."""
     response_id = find_response_id(id)
     record = None if response_id is None else await store.get(Key(owner, RESPONSE_KIND, response_id))
     if record is not None and record.state in CONTINUABLE_STATUSES:

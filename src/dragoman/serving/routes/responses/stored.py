@@ -1,4 +1,4 @@
-"""Operations on stored responses: retrieve, stream, list input items, cancel, delete."""
+"""Routes of stored responses: retrieve, stream, list input items, cancel, delete."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ async def show(background: BackgroundRuns | None, http: HttpRequest) -> JsonResp
         return build_replay(http, background, record.key, -1 if starting_after is None else starting_after, warnings)
     if starting_after is not None:
         raise invalid_value("starting_after", "it needs 'stream' to be true")
-    # The bytes that the stream ended with, so that a client cannot tell a stored response from the original.
+    # The same bytes as in the last event of the stream, so that the stored response equals the original.
     return JsonResponse(bytes(read_stored_response(record.body).object), warnings=warnings)
 
 
@@ -104,6 +104,6 @@ def _read_flag(http: HttpRequest, name: str) -> bool:
 
 
 def _check_include(http: HttpRequest) -> tuple[str, ...]:
-    """The stored object is returned as is: `include` cannot add data afterwards."""
+    """Return warnings for unsupported values of `include`. Supported values have no effect on a stored object."""
     names = [value for _, value in http.query.select(lambda name: name.partition("[")[0] == "include")]
     return tuple(f"include: {abbreviate(name)} is not supported" for name in names if name not in INCLUDABLE)

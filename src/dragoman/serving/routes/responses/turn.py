@@ -38,7 +38,7 @@ from .history import (
 
 
 class ConversationLock:
-    """Locks a conversation until it is released or garbage-collected."""
+    """The lock of a conversation, held until it is released or garbage-collected."""
 
     def __init__(self, locks: ConversationLocks, owner: str, id: str) -> None:
         self._locks, self._key = locks, (owner, id)
@@ -48,14 +48,17 @@ class ConversationLock:
 
 
 class ConversationLocks:
-    """The conversation locks of this process: one response at a time per conversation, since the next one continues
-    from its output. A weak reference releases the lock of a turn that never ran."""
+    """The conversation locks of this process.
+
+    A conversation generates one response at a time, because the next response continues its output. References are
+    weak, so the lock of a turn that never ran is released when the turn is garbage-collected.
+    """
 
     def __init__(self) -> None:
         self._by_key: WeakValueDictionary[tuple[str, str], ConversationLock] = WeakValueDictionary()
 
     def acquire(self, owner: str, id: str | None) -> ConversationLock | None:
-        """Lock a conversation; None if there is none.
+        """Lock a conversation; return None if `id` is None.
 
         Raises:
             RequestError: another response is being generated in it.
@@ -78,9 +81,11 @@ class ConversationLocks:
 class ResponseTurn:
     """A response turn. `batches` can be iterated once; closing it cancels the generation.
 
-    If the response is to be stored, that happens before its last event, and after a failure that follows the first
-    event.
+    If the response is stored, that happens before its last event, or after a failure that follows the first event.
 
+    history: the history that the turn continues.
+    response_store: None if the response is not stored.
+    conversation_lock: released at the end of the turn.
     keeps_history: whether `next_history` will be read.
     """
 
@@ -108,7 +113,7 @@ class ResponseTurn:
     @property
     def batches(self) -> EventBatches:
         if self.response_store is None and self._conversation_lock is None and not self._keeps_history:
-            # Nothing is to be done before the end, so that the response is neither folded nor rendered for it.
+            # Nothing needs the complete response, so it need not be collected.
             return self.admitted.run.batches
         return self._iterate_batches()
 
@@ -118,7 +123,7 @@ class ResponseTurn:
 
     @property
     def next_history(self) -> ResponseHistory | None:
-        """The history for the next turn; None before this one has completed."""
+        """The history for the next turn; None until this turn has completed."""
         if self._completed is None:
             return None
         output = self._completed.summarize().list_output()
@@ -132,9 +137,12 @@ class ResponseTurn:
         )
 
     def build_stored(self, response_object: bytes) -> StoredResponse:
-        """response_object: the complete JSON object."""
+        """Build the record body of the response.
+
+        response_object: the complete JSON object.
+        """
         history = self.history
-        # History that is in no store has to be stored with this turn, or it could not be continued from here.
+        # History that is not in the store must be stored with this turn, or the turn could not be continued.
         preceding = history.items if history.id is not None and not history.is_stored else ()
         return StoredResponse(
             object=Raw(response_object),
@@ -166,7 +174,7 @@ class ResponseTurn:
         stored = self.build_stored(self.writer.render_full(reply))
         if self.response_store is not None:
             await self.response_store.save(self, stored)
-        # Only after it has been stored: a next turn continues what exists.
+        # Set after the response has been stored, so that the next turn never continues an unstored one.
         self._completed = stored
 
     def record_sampled_ids(self, reply: Reply) -> None:
@@ -175,13 +183,13 @@ class ResponseTurn:
         self._sampled_ids = () if prompt_ids is None else (*prompt_ids, *(token.id for token in tokens))
 
     async def _store_failure(self, error: DragomanError) -> None:
-        """A failure before the first event is an HTTP error without a response object, so it is not stored."""
+        """Store a failed response. A failure before the first event is an HTTP error, without a response to store."""
         if self.response_store is None or not self.writer.has_started:
             return
         try:
             await self.response_store.save(self, self.build_stored(self.writer.render_failure(error)))
         except DragomanError:
-            # The client gets the error of the response; that it is not stored only concerns the operator.
+            # The client gets the error of the response itself; this one is only logged, for the operator.
             log.warning("a failed response could not be stored")
 
 
@@ -211,7 +219,7 @@ class ResponseStore:
         await self.commit(put, *self.build_conversation_changes(stored, state))
 
     def build_conversation_changes(self, stored: StoredResponse, state: str) -> tuple[Change, ...]:
-        """The response's additions to its conversation; none if it failed."""
+        """Build the changes that add the response's items to its conversation; none if it failed."""
         if stored.conversation is None or state == "failed":
             return ()
         items = tuple(Item(row, read_item_id(row)) for row in stored.list_items())
@@ -239,9 +247,9 @@ async def open_turn(
     local_history: ResponseHistory | None = None,
     keeps_history: bool = False,
 ) -> ResponseTurn:
-    """Load the history and admit the call; return the turn ready to iterate.
+    """Load the history and admit the call; return the turn, ready to iterate.
 
-    local_history: the connection's last turn.
+    local_history: the last turn on this WebSocket.
     keeps_history: as in `ResponseTurn`.
 
     Raises:
@@ -256,13 +264,13 @@ async def open_turn(
         responses_call = responses_call.with_echo(msgspec.structs.replace(responses_call.echo, store=False))
         warnings += ("store: the response is not stored",) if responses_call.store else ()
     elif responses_call.id.requested is not None:
-        # Before the header is built: clients do not choose the id of a stored response, so that it cannot be guessed.
+        # Clients must not choose the id of a stored response, because it could be guessed.
         responses_call = msgspec.structs.replace(responses_call, id=ResponseId(responses_call.id.prefix, None))
         warnings += ("request_id is ignored: the server assigns the id of a stored response",)
     call = msgspec.structs.replace(responses_call.call, warnings=warnings)
     responses_call = msgspec.structs.replace(responses_call, call=call)
     header = responses_call.id.apply_to(build_header(context, responses_call.call))
-    # Before the history is read: what is read must still be the end when the answer is appended.
+    # Locked before the history is read, so that no other response is appended before this one.
     conversation_lock = conversation_locks.acquire(owner, responses_call.conversation)
     try:
         responses_call, history = await prepend_history(context, responses_call, local_history=local_history)
@@ -274,7 +282,7 @@ async def open_turn(
             conversation_lock,
             keeps_history=keeps_history,
         )
-    # Also when the client disconnects: the conversation would stay locked.
+    # Also after a disconnect, which cancels the task: otherwise the conversation would stay locked.
     except BaseException:
         if conversation_lock is not None:
             conversation_lock.release()
@@ -284,25 +292,25 @@ async def open_turn(
 async def prepend_history(
     context: RequestContext, responses_call: ResponsesCall, *, local_history: ResponseHistory | None = None
 ) -> tuple[ResponsesCall, ResponseHistory]:
-    """Return the call with its history, and the history."""
+    """Return the call with its history prepended, and the history."""
     store, owner = context.service.store, context.caller.owner
     history = await load_history(store, owner, responses_call, local_history)
     input = await resolve_references(store, owner, responses_call.input, history)
 
     def prepend() -> ResponsesCall:
-        earlier = read_stored_items(history.items)
-        # Clients send items back with their ids; a conversation has each id once.
-        ids = {item.id for item in earlier}
-        own = tuple(msgspec.structs.replace(item, id=None) if item.id in ids else item for item in input)
-        return responses_call.with_history(earlier, own, history.sampled_turns)
+        history_items = read_stored_items(history.items)
+        # Clients may send items of the history again; ids in a conversation are unique, so these get new ones.
+        ids = {item.id for item in history_items}
+        new_items = tuple(msgspec.structs.replace(item, id=None) if item.id in ids else item for item in input)
+        return responses_call.with_history(history_items, new_items, history.sampled_turns)
 
     if history.items or input is not responses_call.input:
-        # Parsing a long history takes as long as parsing a body of that size.
+        # In a thread if it is long, because parsing it would block the event loop like parsing a large body.
         is_large = sum(map(len, history.items)) > LARGE_BODY
         responses_call = await anyio.to_thread.run_sync(prepend) if is_large else prepend()
     return responses_call, history
 
 
 def render_own_items(responses_call: ResponsesCall, response_id: str) -> tuple[bytes, ...]:
-    """The call's own items as they are stored. Ids that the client did not send derive from the response's id."""
+    """Render the call's own input items for the store. Ids that the client did not send derive from the response's."""
     return tuple(row for _, row in assign_ids(responses_call.input, response_id))

@@ -1,7 +1,7 @@
 """The WebSocket mode of /v1/responses: one response after another on a connection.
 
-The connection remembers its last response, even an unstored one, so that the next can continue it; a failed
-continuation clears it. Admission, turns and events are the same as over HTTP.
+The connection remembers its last response, even if it is not stored, so that the next one can continue it. A failed
+continuation forgets it. Admission, turns and events are the same as over HTTP.
 """
 
 from __future__ import annotations
@@ -32,17 +32,18 @@ MAX_QUEUED_FRAMES = 8
 """Maximum number of queued frames; their total size is limited to that of one body."""
 LIFETIME_ERROR_CODE = "websocket_connection_limit_reached"
 FINISH_MESSAGE = "dragoman.finish"
-"""A message type with which a stopping server ends a connection: at once, or after the current response."""
+"""The type of a message with which a stopping server ends a connection, after the current response if there is one."""
 PENDING = "dragoman.pending"
-"""A scope extension: registers a function that the server calls with the received bytes of an incomplete message
-whenever they change. It returns whether the memory budget allows them; otherwise the server closes the connection.
+"""A scope extension that registers a callback. The server calls it with the size of an incomplete message, in bytes,
+whenever that changes. The callback returns whether the memory budget allows it; if not, the server closes the
+connection.
 """
 RESTART_CLOSE_CODE = 1012
-"""RFC 6455: 1012 is "service restart"; clients reconnect."""
+"""Close code "service restart" (IANA registry of RFC 6455); clients reconnect."""
 
 
 class ResponsesWebSocket:
-    """The WebSocket endpoint: authentication and the limit of connections."""
+    """The WebSocket endpoint: checks, authentication, and the limit on connections."""
 
     path, access, envelope = "/v1/responses", Access.USER, RESPONSES
 
@@ -52,7 +53,7 @@ class ResponsesWebSocket:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         http = build_http_request(scope, receive, never, self._service, self.envelope)
-        # The first message of an ASGI WebSocket is `websocket.connect`, which must be received before the answer.
+        # ASGI: `websocket.connect` must be received before the handshake is accepted or rejected.
         await receive()
         try:
             self._policy.check_headers(http.headers)
@@ -65,7 +66,7 @@ class ResponsesWebSocket:
         except DragomanError as error:
             await reject_handshake(scope, send, *http.render_error(error))
             return
-        # There is no await between this and the check of the limit, so that concurrent handshakes cannot exceed it.
+        # No await since the check of the limit, so concurrent handshakes cannot exceed it.
         self._open_count += 1
         try:
             await send({"type": "websocket.accept", "headers": [(b"x-request-id", http.id.encode())]})
@@ -81,7 +82,7 @@ class ResponsesWebSocket:
 async def reject_handshake(scope: Scope, send: Send, status: int, headers: RawHeaders, body: bytes) -> None:
     """Reject a handshake with an HTTP response, if the server supports that extension."""
     if "websocket.http.response" not in (scope.get("extensions") or {}):
-        # Before the accept an ASGI server turns this into a response with status 403.
+        # Before the handshake is accepted, ASGI servers turn a close into a 403.
         await send({"type": "websocket.close", "code": 1008})
         return
     length = (b"content-length", str(len(body)).encode())
@@ -90,7 +91,10 @@ async def reject_handshake(scope: Scope, send: Send, status: int, headers: RawHe
 
 
 class WebSocketSession:
-    """One client's connection. http: the handshake request."""
+    """One client's connection.
+
+    http: the handshake request.
+    """
 
     def __init__(self, http: HttpRequest, conversation_locks: ConversationLocks, receive: Receive, send: Send) -> None:
         self._http, self._conversation_locks, self._receive, self._send = http, conversation_locks, receive, send
@@ -103,12 +107,12 @@ class WebSocketSession:
         self._history: ResponseHistory | None = None
 
     async def __call__(self) -> None:
-        """Handle frames until the client disconnects or exceeds a limit, the connection's lifetime ends, or the server
+        """Handle frames until the client disconnects, a limit or the connection's lifetime is exceeded, or the server
         stops.
         """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._http.service.options.socket_lifetime
-        # Reads on during a response, to notice a disconnect.
+        # Receives during responses too, to notice a disconnect.
         receiver = loop.create_task(self._receive_frames())
         try:
             while not self._is_finishing and (data := await self._next_frame(deadline)) is not None:
@@ -125,7 +129,7 @@ class WebSocketSession:
         if self._is_disconnected:
             return False
         try:
-            # One share for all bytes of a connection: the queued messages and the incomplete one.
+            # The share covers all bytes of the connection: the queued messages and the incomplete one.
             self._http.body_memory.reserve(self._queued_bytes + size)
         except Overloaded:
             return False
@@ -136,20 +140,20 @@ class WebSocketSession:
         try:
             while (message := await self._receive())["type"] != "websocket.disconnect":
                 if message["type"] == FINISH_MESSAGE:
-                    # A stopping server lets the current response end, if there is one.
+                    # The current response may finish.
                     self._is_finishing = True
-                    # Wakes the loop of frames, which may wait for the client.
+                    # Wakes the loop in `__call__`, which may be waiting for the client.
                     self._incoming.put_nowait(None)
                     continue
-                # Both kinds of frames carry JSON.
+                # Text and binary frames are both accepted as JSON.
                 data = message.get("bytes") or (message.get("text") or "").encode()
                 self._queued_bytes += len(data)
-                # A single frame may exceed the limit: it gets an error that says so, and the connection stays open.
+                # A single frame may exceed the limit: `_handle_frame` rejects it, and the connection stays open.
                 max_bytes = self._http.service.options.max_body_bytes
                 if self._incoming.qsize() >= MAX_QUEUED_FRAMES or (
                     self._queued_bytes > max_bytes and not self._incoming.empty()
                 ):
-                    await self._send_message({"type": "websocket.close", "code": 1008, "reason": "too much at once"})
+                    await self._send_message({"type": "websocket.close", "code": 1008, "reason": "too many frames"})
                     return
                 self._http.body_memory.reserve(self._queued_bytes + self._pending)
                 self._incoming.put_nowait(data)
@@ -172,7 +176,7 @@ class WebSocketSession:
                 code=LIFETIME_ERROR_CODE,
             )
             with suppress(TimeoutError):
-                # A client that reads nothing must not keep the connection open beyond its lifetime.
+                # A client that does not read must not keep the connection open beyond its lifetime.
                 async with asyncio.timeout(self._http.service.options.timeouts.stall):
                     await self._send_error(error)
                     await self._send_message({"type": "websocket.close", "code": 1000})
@@ -184,7 +188,7 @@ class WebSocketSession:
         previous: str | None = None
         turn: ResponseTurn | None = None
         status = 200
-        # What the key permits may have changed since the last frame.
+        # The models that the key permits may have changed since the last frame.
         service = restrict_service(self._service, self._http.caller)
         self._http = replace(self._http, service=service)
         try:
@@ -221,7 +225,7 @@ class WebSocketSession:
         next_history = None if turn is None else turn.next_history
         if next_history is not None:
             self._history = next_history
-        # OpenAI's server forgets the response that failed to be continued, and clients then send everything again.
+        # As OpenAI's server: after a failed continuation the response is forgotten, and clients send everything again.
         elif self._history is not None and self._history.id == previous:
             self._history = None
         if self._http.service.options.access_log:
@@ -232,7 +236,7 @@ class WebSocketSession:
     async def _open_turn(self, client_frame: ClientFrame) -> ResponseTurn:
         previous = client_frame.call.previous_response_id
         is_known = self._history is not None and self._history.id == previous
-        # Not `Unsupported`, as over HTTP: clients react to this code by sending the whole conversation.
+        # Not `Unsupported` as over HTTP, because clients react to this code by sending the whole conversation.
         if previous is not None and not is_known and self._http.service.store is None:
             raise RequestError(
                 f"Previous response with id '{previous[:100]}' not found.",
@@ -253,7 +257,7 @@ class WebSocketSession:
         return turn
 
     def _on_disconnect(self, callback: Callable[[], object] | None, /) -> None:
-        """As `http.disconnect.OnDisconnect`."""
+        """Register a callback for the client's disconnect. Implements `OnDisconnect`."""
         self._disconnect_callback = callback
         if self._is_disconnected and callback is not None:
             asyncio.get_running_loop().call_soon(self._notify_disconnect)
@@ -287,14 +291,14 @@ class WebSocketSession:
 
 
 class _FrameSender:
-    """Translates a responder's ASGI messages to frames. The call's warnings are sent with the first event."""
+    """Translates a responder's ASGI messages to WebSocket frames. The first event carries the call's warnings."""
 
     def __init__(self, send_frame: Callable[[bytes], Awaitable[None]], admitted: AdmittedCall) -> None:
         self._send_frame, self._admitted, self._warnings = send_frame, admitted, admitted.warnings
         self._status, self._headers = 200, RawHeaders()
 
     def add_warnings(self, later: tuple[str, ...], _has_headers: bool, /) -> tuple[RawHeaders, bytes]:
-        """As `WarningAdder`: nothing has been sent before the engine's start."""
+        """Add warnings of the engine's start to the first event. Implements `WarningAdder`."""
         self._warnings = self._admitted.join_warnings(later)
         return [], b""
 
