@@ -1,4 +1,4 @@
-"""The list of all settings as fields, for the command line, the docs and the parsers; and which engine supports which."""
+"""All settings as fields, for the command line, the docs and the parsers; and which engines support them."""
 
 from __future__ import annotations
 

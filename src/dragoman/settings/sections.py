@@ -168,7 +168,7 @@ class Option(Struct, frozen=True):
     off_flag: the flag that turns it off if `--no-...` would read badly, without dashes.
     metavar: placeholder for the value in the help.
     vllm_name: vLLM's name, if it differs.
-    engines: names of the engines that support it; empty for all. With any other engine a warning says that it is ignored.
+    engines: names of the engines that support it; empty for all. Any other engine ignores it with a warning.
     is_secret: the text is parsed as a `Secret`.
     """
 

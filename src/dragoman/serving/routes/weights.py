@@ -41,7 +41,7 @@ def build_routes() -> Sequence[Route]:
 
 
 class WeightUploads:
-    """The weight updates in progress, by model: their parts arrive in several requests, and are applied when complete."""
+    """The weight updates in progress, by model. Parts arrive in several requests, and are applied when complete."""
 
     def __init__(self) -> None:
         self._open: dict[str, list[Weights]] = {}
