@@ -126,7 +126,7 @@ class BlockCounts:
 
     def allocate(self, count: int) -> None:
         self.num_free -= count
-        # Blocks without contents first, then cached ones in the order in which they were freed, as in vLLM's free queue.
+        # Blocks without contents first, then cached ones in the order of their release, as in vLLM's free queue.
         if count <= self._num_empty:
             self._num_empty -= count
             return
@@ -174,7 +174,12 @@ _MOST_STEPS_AT_ONCE = 1024
 
 
 class RequestTimes(Struct):
-    """Times in seconds, numbers of preemptions and replicas of the requests, as columns in the order of the workload."""
+    """Results of the requests, as columns in the order of the workload.
+
+    scheduled, first_token, last_token: seconds.
+    preemptions: number of preemptions.
+    replicas: index of the replica.
+    """
 
     scheduled: array[float]
     first_token: array[float]
