@@ -145,7 +145,7 @@ class BlockCounts:
 
         is_owned: the sequence may `acquire` the cached blocks again.
 
-        Returns the entry of the cached blocks if they are owned; otherwise possibly None.
+        Returns the new entry of cached blocks; None if there are none, or they were merged into an entry.
         """
         self.num_free += count
         self._num_empty += count - cached

@@ -1,4 +1,4 @@
-"""Prediction of a profile from datasheets and a model's config.json, by a roofline model of a step, without measurement.
+"""Prediction of a profile from datasheets and a model's config.json, by a roofline model of a step.
 
 A step reads the weights that it uses and the KV cache of its context, and multiplies its tokens with the active
 parameters. The times of both are added, not overlapped: the measured step times of two GPUs (`profiles/`) fit a sum,
@@ -49,8 +49,8 @@ _TILE = 64
 MEMORY_UTILIZATION = 0.9
 """Default of vLLM's --gpu-memory-utilization."""
 ACTIVATION_BYTES = 1.7e9
-"""Bytes of activations and captured graphs, which vLLM profiles at startup. It follows from the 2588 blocks that the
-measured RTX 4090 server had left."""
+"""Bytes of activations and captured graphs, which vLLM profiles at startup. The measured RTX 4090 server had 2588
+blocks left."""
 
 _DTYPE_BY_METHOD: Mapping[str, Dtype] = {"fp8": "fp8", "fbgemm_fp8": "fp8", "mxfp4": "fp4"}
 """Number formats of the quantization methods of config.json that have only one."""
@@ -511,7 +511,7 @@ def _predict_experts(gpu: Gpu, shape: ModelShape, parallelism: Parallelism, oper
 
 
 def _build_curve(seconds: Callable[[int], float]) -> tuple[TokenCost, ...]:
-    """Build a piecewise linear curve from a function of the number of tokens. Pieces of nearly equal slope are merged."""
+    """Build a piecewise linear curve from a function of the number of tokens. Nearly equal slopes are merged."""
     knots = (0, *_KNOTS)
     curve: list[TokenCost] = []
     for begin, end in pairwise(knots):
@@ -522,7 +522,7 @@ def _build_curve(seconds: Callable[[int], float]) -> tuple[TokenCost, ...]:
 
 
 def _find_operations(gpu: Gpu, dtype: Dtype) -> float:
-    """Return the operations per second. Four-bit weights are multiplied as bf16 on devices without four-bit products."""
+    """Return the operations per second. Without four-bit products a device multiplies four-bit weights as bf16."""
     if dtype in gpu.flops:
         return gpu.flops[dtype]
     if dtype in ("int4", "fp4"):

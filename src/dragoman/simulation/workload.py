@@ -56,7 +56,7 @@ _MOST_TOKENS = 1 << 31
 
 
 class RequestTable(Sequence[WorkloadRequest]):
-    """A workload in columns, for requests that have only a time and lengths: 32 bytes each. Requests are built on access.
+    """A workload in columns, for requests that have only a time and lengths: 32 bytes each, built on access.
 
     prefix, numbers: the id of a request is the prefix followed by its number.
     arrivals: seconds.

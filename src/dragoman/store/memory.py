@@ -108,7 +108,7 @@ class MemoryStore:
         hops = [stored.record]
         while hops[-1].parent is not None:
             parent = self._find_live(replace(key, id=hops[-1].parent))
-            # A parent is always older than its child. A newer record with its id was created after the parent's deletion.
+            # A parent is always older. A newer record with its id was created after the parent was deleted.
             if parent is None or parent.record.position >= hops[-1].position:
                 break
             hops.append(parent.record)

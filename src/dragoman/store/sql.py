@@ -245,7 +245,7 @@ def update_touched(touches: Iterable[tuple[int, float]]) -> Steps[None]:
 
 
 def delete_surplus(limit: int, bounds: Bounds, now: float) -> Steps[int]:
-    """Remove expired records, then the least recently used ones while bounds are exceeded; return the number removed."""
+    """Remove expired records, then the least recently used while bounds are exceeded; return the number removed."""
     removed = len((yield _EXPIRED, (now, now - bounds.ttl, max(0, limit))))
     rows = yield _TOTAL_SIZE, ()
     count, size = rows[0]

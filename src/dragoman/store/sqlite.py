@@ -278,7 +278,7 @@ class _WriteJob:
 
 
 class GroupWriter:
-    """The thread that owns the writing connection, and groups queued writes. A disk error fails all writes of a group."""
+    """The thread that owns the writing connection and groups queued writes. A disk error fails the whole group."""
 
     def __init__(self, connection: sqlite3.Connection, loop: asyncio.AbstractEventLoop) -> None:
         self._connection, self._loop = connection, loop
@@ -306,7 +306,7 @@ class GroupWriter:
         is_closing = False
         while not is_closing:
             group = [self._queue.get()]
-            # One fsync serves the whole group. On a slow disk groups get larger by themselves, so no delay needs tuning.
+            # One fsync serves the whole group. On a slow disk groups get larger by themselves, without a tuned delay.
             while len(group) < _MAX_GROUP and not self._queue.empty():
                 group.append(self._queue.get())
             jobs = [job for job in group if job is not None]
