@@ -3,8 +3,8 @@
 Every reader returns the requests, and notes for the user about what the file does not contain.
 
 - Azure LLM inference traces (github.com/Azure/AzurePublicDataset): CSV of TIMESTAMP, ContextTokens, GeneratedTokens.
-- BurstGPT (github.com/HPMLL/BurstGPT): CSV of Timestamp (seconds), Request tokens, Response tokens, which are 0 for failed
-  requests.
+- BurstGPT (github.com/HPMLL/BurstGPT): CSV of Timestamp (seconds), Request tokens and Response tokens (0 for a
+  failed request).
 - ShareGPT: JSON list of conversations with texts, but without times and token counts.
 - Logs of benchmark tools: see `logs`.
 

@@ -6,8 +6,8 @@ order.
 
 - Places (concurrency slots) belong to a holder, which stands for a process. They are freed when the holder's lease
   expires. A process renews its lease while it holds places; if it is killed, they are not lost.
-- Each batch has a number and is applied at most once: if a broken connection leaves its fate unknown, it is named to the
-  store again.
+- Each batch has a number and is applied at most once: if a broken connection leaves its fate unknown, the next batch
+  names it to the store.
 - While the store fails, each process applies the limits alone, starting from the last known shared counters. When the
   store responds again, the process sends what it has taken.
 """
@@ -42,7 +42,7 @@ LOG_INTERVAL = 60.0
 MAX_BATCH = 64
 """Maximum takes in a batch, and maximum other operations: a store locks all of their keys."""
 HOLDER_RETENTION = 3_600_000_000
-"""Microseconds after the end of its lease for which a store remembers a holder, so that its late batches are rejected."""
+"""Microseconds after its lease for which a store remembers a holder, so that its late batches are rejected."""
 
 
 class LimitsStoreUnavailable(EngineError):
@@ -71,8 +71,8 @@ class Batch(Struct, frozen=True, kw_only=True):
     seq: number of the batch: 1, 2, ... for each holder.
     lease: duration of the lease, in microseconds; 0 gives up all places.
     operations: operations, in order.
-    previous: holder and number of this process's last batch, if its fate is unknown. If it was not applied yet, it never
-        will be.
+    previous: holder and number of this process's last batch, if its fate is unknown. If it was not applied before, it
+        never will be.
     redo: operations to apply if `previous` was not applied.
     places: places of the process by key, if the holder is new.
     """
@@ -436,8 +436,8 @@ class SharedCounters:
                     self._note_taken(take.key, take.demands)
                     forced.append(LimitOperation(take.key, take.demands, is_forced=True))
                 self._resolve(take, unmet)
-            # It is unknown whether the batch was applied. The recovery names it, so that the store applies `redo` only if
-            # it was not.
+            # It is unknown whether the batch was applied. The recovery names it, so that the store applies `redo` only
+            # if it was not.
             self._recover((batch.holder, batch.seq), forced)
         waiting, self._takes = self._takes, []
         for take in waiting:

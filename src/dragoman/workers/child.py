@@ -87,7 +87,7 @@ def write_frame(stream: IO[bytes], body: bytes) -> None:
 
 
 def memory_in_use() -> int:
-    """Return resident memory in bytes, after returning freed memory to the system; 0 if the platform does not report it."""
+    """Return freed memory to the system, and report resident memory in bytes; 0 if the platform does not state it."""
     try:
         import ctypes  # noqa: PLC0415 - for Linux only
 
