@@ -53,7 +53,7 @@ class ResponseOutcome(Struct, frozen=True):
 def wrap_unexpected_error(error: Exception) -> EngineError:
     """Log an unexpected error with its traceback, and return a generic one for the client."""
     log.error("answering failed", exc_info=error)
-    return EngineError("The server failed while answering; see its log.", code="internal_error")
+    return EngineError("The server failed to generate a response; see its log.", code="internal_error")
 
 
 def add_warnings(body: bytes, warnings: bytes) -> bytes:

@@ -152,7 +152,7 @@ class Tenancy:
         if demand.is_hold:
             raise RateLimited(
                 f"Rate limit reached for the key `{name}`: {demand.limit} concurrent requests. Please try again when "
-                "one has ended.",
+                "one of them has ended.",
                 limit=REQUESTS,
                 # It is unknown when a request will end; one second is short, yet bounds the rate of retries.
                 retry_after=1.0,

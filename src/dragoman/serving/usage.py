@@ -137,7 +137,7 @@ class UsageLedger:
             await self._task
         await self.flush()
         if self._pending:
-            log.error("usage of the last seconds could not be stored")
+            log.error("the latest usage could not be stored, and is lost")
 
     def record(self, key: UsageKey, counts: UsageCounts) -> None:
         hour = int(self._now()) // HOUR * HOUR

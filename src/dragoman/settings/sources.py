@@ -134,7 +134,7 @@ def _merge(sources: Sequence[_Source]) -> Settings:
 def _read_file(path: Path) -> _Source:
     suffix = path.suffix.lower()
     if suffix not in (".toml", ".yaml", ".yml"):
-        raise SettingsError(f"{path}: a configuration file must end in .toml, .yaml, .yml")
+        raise SettingsError(f"{path}: a configuration file must end in .toml, .yaml or .yml")
     try:
         text = path.read_text(encoding="utf-8")
         pairs = list(tomllib.loads(text).items()) if suffix == ".toml" else _parse_yaml(text)

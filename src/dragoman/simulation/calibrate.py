@@ -102,7 +102,7 @@ def calibrate(
     training = [timing for timing in measured if timing.id in fitted_ids]
     if not 0 < len(training) < len(measured):
         raise CalibrationError(
-            f"{len(training)} of {len(measured)} requests cannot all be fitted: some must be held out"
+            f"cannot fit {len(training)} of {len(measured)} requests: at least one must be fitted, and one held out"
         )
     expected = prior or estimate_prior(hardware, model)
     result = fit(workload, training, engine, expected, ranks=hardware.ranks)

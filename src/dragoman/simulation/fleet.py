@@ -153,7 +153,7 @@ class AutoscalerConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     def __post_init__(self) -> None:
         if not 1 <= self.min_replicas <= self.max_replicas:
-            raise ValueError("the least number of replicas is at least 1 and at most the largest one")
+            raise ValueError("min_replicas must be at least 1, and max_replicas at least min_replicas")
         if not self.target > 0 or not self.interval > 0:
             raise ValueError("target and interval of the autoscaler must be more than 0")
         if self.startup_seconds < 0 or self.scale_down_window < 0:
@@ -174,7 +174,7 @@ def replay_autoscaled(
     cores: one for each of `config.max_replicas`; the first `config.min_replicas` serve from the start.
     """
     if len(cores) != config.max_replicas:
-        raise ValueError("autoscaling needs an engine for each of max_replicas")
+        raise ValueError("autoscaling needs max_replicas engines")
     scaled = _AutoscaledReplay(workload, cores, frontend_seconds, router, tick, config)
     return msgspec.structs.replace(scaled.run(None), replica_counts=tuple(scaled.counts))
 
@@ -303,7 +303,7 @@ class Fleet(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     def __post_init__(self) -> None:
         if self.replicas < 1 or (self.split is not None and self.split.prefill < 1):
-            raise ValueError("a fleet has at least 1 replica of each kind")
+            raise ValueError("a fleet needs at least 1 replica of each kind")
         if self.split is not None and self.profile.hardware.data_parallel > 1:
             raise ValueError("prefill and decode replicas have one data-parallel rank each")
         groups = (self.profile, *(group.profile for group in self.others))
@@ -464,7 +464,7 @@ def sweep(
     tick: called with the number of trials done.
     """
     if not 0 < target_share <= 1:
-        raise ValueError("the wanted share must be more than 0 and at most 1")
+        raise ValueError("target_share must be more than 0 and at most 1")
     trials: dict[int, Trial] = {}
 
     def meets_slo(replicas: int) -> bool:

@@ -356,7 +356,7 @@ def _detect_dtype(config: Mapping[str, Any], text: Mapping[str, Any]) -> Dtype:
         return "fp8" if "float" in text_form else "int4" if "pack" in text_form else "int8"
     if fields:
         raise _ConfigError(
-            f"the weights' format is unknown ('quant_method' {method!r} in 'quantization_config'); tell it with --dtype"
+            f"the weights' format is unknown ('quant_method' {method!r} in 'quantization_config'); set it with --dtype"
         )
     return "bf16"
 

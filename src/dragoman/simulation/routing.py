@@ -81,7 +81,7 @@ class ReplicaRouter:
 
     def __init__(self, policy: Routing = "round-robin", *, state_delay: float = 0.0, seed: int = 0) -> None:
         if not 0 <= state_delay < float("inf"):
-            raise ValueError("the delay of the router's state must not be negative")
+            raise ValueError("state_delay must be finite and not negative")
         self.policy = policy
         self.state_delay = state_delay
         self._random = KeyedRandom(seed)

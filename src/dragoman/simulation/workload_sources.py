@@ -79,7 +79,7 @@ def parse_lengths(text: str) -> RequestLengths:
         low, is_range, high = text.partition("-")
         return _check_lengths(UniformLength(int(low), int(high)) if is_range else FixedLength(int(text)), text)
     except ValueError:
-        raise ValueError(f"{text!r} is not a length: use 512, 100-900 or lognormal:MEDIAN,SIGMA,MOST") from None
+        raise ValueError(f"{text!r} is not a length: use 512, 100-900 or lognormal:MEDIAN,SIGMA,MAXIMUM") from None
 
 
 def _check_lengths(lengths: RequestLengths, text: str) -> RequestLengths:
@@ -133,7 +133,7 @@ def generate_bursts(
 ) -> RequestTable:
     """Generate `size` simultaneous requests every `interval` seconds."""
     if size < 1 or not interval > 0:
-        raise ValueError("size must be at least 1 and every more than 0 seconds")
+        raise ValueError("size must be at least 1, and interval more than 0 seconds")
     return RequestTable.build(
         "r",
         (

@@ -160,7 +160,7 @@ class PostgresStore(SqlStore):
                 except _TRANSIENT:
                     if not retries_left:
                         raise
-            raise AssertionError("the last try has raised")
+            raise AssertionError("the last attempt has raised")
 
     @asynccontextmanager
     async def _acquire_connection(self) -> AsyncGenerator[_Connection]:

@@ -1,8 +1,8 @@
 """Counters of limits: token buckets, concurrency and budgets. A request takes from all of its counters or from none.
 
 A bucket holds `limit` units and refills continuously, by `limit` units per period. So at most
-`limit * (1 + T / period)` units are taken in any time T, and a key that was idle for a period may use its whole limit at
-once. All numbers are integers (times in microseconds), so nothing is rounded: a rejected request would be accepted
+`limit * (1 + T / period)` units are taken in any time T, and a key that was idle for a period may use its whole limit
+at once. All numbers are integers (times in microseconds), so nothing is rounded: a rejected request would be accepted
 exactly `retry_after` later.
 
 `Counters` is the interface. `LocalCounters` counts in one process, `shared.SharedCounters` across several.

@@ -183,8 +183,8 @@ def edit_key_file(
             with os.fdopen(handle, "wb") as file:
                 file.write(data)
                 file.flush()
-                # A power failure may otherwise preserve the rename but not the content; an empty file would lock out all
-                # clients.
+                # A power failure may otherwise preserve the rename but not the content; an empty file would lock out
+                # all clients.
                 os.fsync(file.fileno())
             own = os.stat(temporary)
             # Keep the former owner and mode: the server often runs as another user than `dragoman keys`, and could not

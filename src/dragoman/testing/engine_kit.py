@@ -281,7 +281,7 @@ class EngineKit:
 
     async def test_a_schema_binds_the_answer(self, subject: EngineUnderTest) -> None:
         if subject.is_scripted:
-            pytest.skip("a script says what it says; it refuses a reply that its request's schema forbids")
+            pytest.skip("a script's replies are fixed; it rejects a reply that the request's schema forbids")
         subject.require(Feature.JSON_SCHEMA)
         for seed in range(4):
             request = subject.build_request(
@@ -304,14 +304,14 @@ class EngineKit:
         self, subject: EngineUnderTest, constraint: Regex | StringChoices, feature: Feature, fits: Callable[[str], bool]
     ) -> None:
         if subject.is_scripted:
-            pytest.skip("a script says what it says")
+            pytest.skip("a script's replies are fixed")
         subject.require(feature)
         request = subject.build_request(constraint=constraint, sampling=build_sampling(temperature=2.0, seed=1))
         assert fits((await subject.complete(request)).choices[0].join_text())
 
     async def test_a_required_call_follows_the_schema(self, subject: EngineUnderTest) -> None:
         if subject.is_scripted:
-            pytest.skip("a script says what it says")
+            pytest.skip("a script's replies are fixed")
         subject.require(Feature.TOOLS, Feature.JSON_SCHEMA)
         tool = FunctionTool("make_person", "Make a person", json.dumps(SCHEMA), strict=True)
         prompt = msgspec.structs.replace(

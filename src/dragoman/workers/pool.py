@@ -45,7 +45,7 @@ class LimitExceeded(Exception):
     """A call was killed because it exceeded its limit of time or memory."""
 
     def __init__(self, resource: Literal["time", "memory"]) -> None:
-        super().__init__(f"a worker took too much {resource}")
+        super().__init__(f"a worker exceeded its limit of {resource}")
         self.resource: Literal["time", "memory"] = resource
 
 
@@ -94,7 +94,7 @@ class WorkerPool:
         except asyncio.CancelledError:
             # `close` cancelled the shared task, not this one: callers would treat a CancelledError as a disconnect.
             if shared.is_closed:
-                raise Overloaded("The server is stopping; try again.") from None
+                raise Overloaded("The server is shutting down; retry later.") from None
             raise
         finally:
             shared.waiting -= 1

@@ -99,7 +99,7 @@ async def show_server_info(http: HttpRequest) -> JsonResponse | Responder:
     """
     config_format = http.query.get("config_format") or "text"
     if config_format not in ("text", "json"):
-        raise RequestError("`config_format` is `text` or `json`.", param="config_format")
+        raise RequestError("`config_format` must be `text` or `json`.", param="config_format")
     config = VllmConfig(_build_model_info(await find_queried_model(http)), VllmParallel())
     vllm_config = config if config_format == "json" else msgspec.json.encode(config).decode()
     options = http.service.options

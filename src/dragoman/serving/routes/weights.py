@@ -72,7 +72,7 @@ class WeightUploads:
             for file in upload.files
         )
         if size > max_bytes:
-            raise BodyTooLarge(f"The pieces together exceed the limit of {max_bytes} bytes.")
+            raise BodyTooLarge(f"The parts together exceed the limit of {max_bytes} bytes.")
         self._open[model].append(part)
 
     def finish(self, model: str) -> Weights:
@@ -87,13 +87,13 @@ class WeightUploads:
         # The update ends even on an error: the trainer then starts again from the beginning.
         match self._open.pop(model):
             case []:
-                raise RequestError("No weights were sent since the update started.", param="weights")
+                raise RequestError("No weights have been sent since the update started.", param="weights")
             case [WeightsOnDisk() as stored]:
                 return stored
             case parts:
                 files = [file for part in parts if isinstance(part, WeightsInMemory) for file in part.files]
                 if len(files) < len(parts):
-                    raise RequestError("Send weights in pieces or give a path, not both.", param="weights")
+                    raise RequestError("Send the weights in parts or as a path, not both.", param="weights")
                 return WeightsInMemory(tuple(files))
 
 

@@ -55,7 +55,7 @@ def build_log(
     """
     ordered = sorted(timings, key=lambda timing: timing.arrival_s)
     if not ordered:
-        raise LogError(f"{format}: it contains no successful request ({skipped} failed)")
+        raise LogError(f"{format}: the log contains no successful request ({skipped} failed)")
     for timing in ordered:
         if timing.input_tokens < 1 or timing.output_tokens < 1:
             raise LogError(f"{format}: request {timing.id!r} has no tokens in its prompt or its answer")

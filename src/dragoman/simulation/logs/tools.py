@@ -39,7 +39,7 @@ class _AiPerfMetric(Struct):
     @property
     def seconds(self) -> float:
         if self.unit not in _SECONDS_PER_UNIT:
-            raise LogError(f"{_AIPERF}: times in {self.unit!r} are not known")
+            raise LogError(f"{_AIPERF}: unknown unit of time {self.unit!r}")
         return self.value * _SECONDS_PER_UNIT[self.unit]
 
 
@@ -220,7 +220,7 @@ def read_guidellm(data: bytes) -> MeasuredLog:
         id = item.request_id or f"r{index}"
         timings.append(Timing(id, start, first, last, item.prompt_tokens, item.output_tokens))
     if items and not timings:
-        raise LogError(f"{_GUIDELLM}: no request has times of its tokens and counts; were the answers streamed?")
+        raise LogError(f"{_GUIDELLM}: no request has token times and counts; were the responses streamed?")
     skipped = len(items) - len(timings) + sum(len(group.incomplete) + len(group.errored) for group in requests)
     return build_log(_GUIDELLM, timings, skipped=skipped)
 
@@ -251,7 +251,7 @@ def is_vllm_bench(data: bytes) -> bool:
 def read_vllm_bench(data: bytes) -> MeasuredLog:
     """Read a result of vLLM's benchmark. Raises LogError."""
     if b'"input_lens"' not in data:
-        raise LogError(f"{_VLLM_BENCH}: it does not contain single requests; run it again with --save-detailed")
+        raise LogError(f"{_VLLM_BENCH}: the file has no individual requests; run it again with --save-detailed")
     try:
         result = msgspec.json.decode(data, type=_VllmBenchResult)
     except msgspec.MsgspecError as error:
@@ -338,7 +338,7 @@ def _build_recording_log(exchanges: list[tuple[int, _RecordingExchange]]) -> Mea
             counts = (usage.prompt_tokens, usage.completion_tokens)
             timings.append(Timing(f"line{number}", exchange.at, token_times[0], token_times[-1], *counts))
     if complete and not timings:
-        raise LogError(f"{_RECORDING}: no answer is streamed with its usage; ask for stream_options.include_usage")
+        raise LogError(f"{_RECORDING}: no response is streamed with usage; record with stream_options.include_usage")
     return build_log(_RECORDING, timings, skipped=len(exchanges) - len(timings))
 
 
