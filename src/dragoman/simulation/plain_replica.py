@@ -523,13 +523,13 @@ class PlainReplica:
             heappop(self._ending_steps)
         if not self._num_decoding or len(self._in_flight) < self._depth:
             return False
-        most = min(self._ending_steps[0] - self._num_scheduled, _MOST_STEPS_AT_ONCE)
+        max_steps = min(self._ending_steps[0] - self._num_scheduled, _MOST_STEPS_AT_ONCE)
         begin, end = self._in_flight[-1]
         # For a few steps arrays are slower.
-        if most < _FEWEST_STEPS_AT_ONCE or end + _FEWEST_STEPS_AT_ONCE * (end - begin) > limit:
+        if max_steps < _FEWEST_STEPS_AT_ONCE or end + _FEWEST_STEPS_AT_ONCE * (end - begin) > limit:
             return False
-        most = min(most, int((limit - end) / (end - begin)) + 2) if limit < float("inf") else most
-        steps = np.arange(self._num_scheduled + 1, self._num_scheduled + 1 + most)
+        max_steps = min(max_steps, int((limit - end) / (end - begin)) + 2) if limit < float("inf") else max_steps
+        steps = np.arange(self._num_scheduled + 1, self._num_scheduled + 1 + max_steps)
         allocated = np.cumsum(np.array(self._num_at_boundary)[steps % self._block_size])
         contexts = self._sum_offsets + self._num_decoding * steps
         seconds = self._compute_seconds.compute_decoding(self._num_decoding, contexts)
@@ -538,7 +538,9 @@ class PlainReplica:
         ends = np.concatenate((in_flight[:-1], np.cumsum(np.concatenate((in_flight[-1:], seconds)))))
         # Up to the next arrival, or until the blocks run out and a sequence has to be preempted.
         totals, pool, depth = self._totals, self._pool, self._depth
-        count = int(min(np.searchsorted(ends[:most], limit), np.searchsorted(allocated, pool.num_free, side="right")))
+        count = int(
+            min(np.searchsorted(ends[:max_steps], limit), np.searchsorted(allocated, pool.num_free, side="right"))
+        )
         if not count:
             return False
         # Complete `count` steps, and schedule as many.

@@ -146,12 +146,12 @@ class Plan(Struct, frozen=True):
             if fleet.units and fleet.report is not None
         )
         front: list[PlannedFleet] = []
-        least = float("inf")
+        best_value = float("inf")
         for (_, value), index in measured:
             # Sorted by cost, so a fleet is on the front if its metric is better than that of all cheaper ones.
-            if value < least:
+            if value < best_value:
                 front.append(self.fleets[index])
-                least = value
+                best_value = value
         return tuple(front)
 
 
@@ -283,16 +283,16 @@ def _search(
             reports[units] = candidate.build_fleet(units, routing).build_report(workload)
         return all(objective.is_met(reports[units]) for objective in objectives)
 
-    most = max_devices // candidate.devices_per_unit
+    max_units = max_devices // candidate.devices_per_unit
     try:
-        if most < 1:
+        if max_units < 1:
             return _fail(candidate, f"one replica needs {candidate.devices_per_unit} devices"), 0
         low, high = 0, 1
         while not is_enough(high):
-            if high == most:
+            if high == max_units:
                 missed = [str(objective) for objective in objectives if not objective.is_met(reports[high])]
                 return _fail(candidate, f"{high} are not enough for {', '.join(missed)}", reports[high]), len(reports)
-            low, high = high, min(2 * high, most)
+            low, high = high, min(2 * high, max_units)
         while high - low > 1:
             middle = (low + high) // 2
             low, high = (low, middle) if is_enough(middle) else (middle, high)

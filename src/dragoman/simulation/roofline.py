@@ -215,11 +215,11 @@ def read_model_shape(config: Mapping[str, Any], name: str, dtype: Dtype | None =
     Raises:
         ProfileError: the config does not describe a decoder.
     """
-    text: Any = config.get("text_config") or config
+    text_config: Any = config.get("text_config") or config
     try:
-        if not isinstance(text, Mapping):
+        if not isinstance(text_config, Mapping):
             raise _ConfigError("'text_config' must be an object")
-        fields = cast("Mapping[str, Any]", text)
+        fields = cast("Mapping[str, Any]", text_config)
         return _read_sizes(_Sizes(fields), name, dtype or _detect_dtype(config, fields))
     except _ConfigError as error:
         raise ProfileError(f"{name}: config.json does not describe a decoder: {error}") from None
@@ -258,20 +258,20 @@ class _Sizes:
         return number
 
 
-def _read_sizes(text: _Sizes, name: str, dtype: Dtype) -> ModelShape:
-    hidden, layers, heads = text["hidden_size"], text["num_hidden_layers"], text["num_attention_heads"]
-    vocab = text["vocab_size"]
-    kv_heads = text.get("num_key_value_heads") or heads
+def _read_sizes(sizes: _Sizes, name: str, dtype: Dtype) -> ModelShape:
+    hidden, layers, heads = sizes["hidden_size"], sizes["num_hidden_layers"], sizes["num_attention_heads"]
+    vocab = sizes["vocab_size"]
+    kv_heads = sizes.get("num_key_value_heads") or heads
     if kv_heads > heads or heads % kv_heads:
         raise _ConfigError(f"'num_attention_heads' ({heads}) must be a multiple of 'num_key_value_heads' ({kv_heads})")
-    head_dim = text.get("head_dim") or hidden // heads
+    head_dim = sizes.get("head_dim") or hidden // heads
     if not head_dim:
         raise _ConfigError(f"'hidden_size' ({hidden}) is less than 'num_attention_heads' ({heads})")
-    lora_rank = text.get("kv_lora_rank")
+    lora_rank = sizes.get("kv_lora_rank")
     if lora_rank:
         # Multi-head latent attention (DeepSeek-V2, arXiv:2405.04434): one compressed vector per token and layer.
-        rope, nope = text["qk_rope_head_dim"], text["qk_nope_head_dim"]
-        value_dim, query_rank = text["v_head_dim"], text.get("q_lora_rank") or 0
+        rope, nope = sizes["qk_rope_head_dim"], sizes["qk_nope_head_dim"]
+        value_dim, query_rank = sizes["v_head_dim"], sizes.get("q_lora_rank") or 0
         query = (
             hidden * query_rank + query_rank * heads * (nope + rope) if query_rank else hidden * heads * (nope + rope)
         )
@@ -285,20 +285,20 @@ def _read_sizes(text: _Sizes, name: str, dtype: Dtype) -> ModelShape:
         attention = hidden * head_dim * (2 * heads + 2 * kv_heads)
         kv_values = 2 * layers * kv_heads * head_dim
         pair_flops = 4.0 * layers * heads * head_dim
-    experts = text.get("num_experts", "num_local_experts", "n_routed_experts") or 0
-    expert_width = text.get("moe_intermediate_size") or text["intermediate_size"]
-    intermediate = text.get("intermediate_size") or 0
+    experts = sizes.get("num_experts", "num_local_experts", "n_routed_experts") or 0
+    expert_width = sizes.get("moe_intermediate_size") or sizes["intermediate_size"]
+    intermediate = sizes.get("intermediate_size") or 0
     moe_layers = used = 0
     if experts:
-        used = text.get("num_experts_per_tok", "top_k_experts") or 0
+        used = sizes.get("num_experts_per_tok", "top_k_experts") or 0
         if not 1 <= used <= experts:
             raise _ConfigError(f"'num_experts_per_tok' must be from 1 to the number of experts, {experts}")
         # DeepSeek's first layers are dense; Qwen and Llama models have experts in every n-th layer.
-        moe_layers = max(0, layers - (text.get("first_k_dense_replace") or 0)) // (
-            text.get("decoder_sparse_step", "moe_layer_freq", "interleave_moe_layer_step") or 1
+        moe_layers = max(0, layers - (sizes.get("first_k_dense_replace") or 0)) // (
+            sizes.get("decoder_sparse_step", "moe_layer_freq", "interleave_moe_layer_step") or 1
         )
     # Qwen's configs state the total width of the shared experts, DeepSeek's their number.
-    shared_width = text.get("shared_expert_intermediate_size") or expert_width * (text.get("n_shared_experts") or 0)
+    shared_width = sizes.get("shared_expert_intermediate_size") or expert_width * (sizes.get("n_shared_experts") or 0)
     dense_params = (
         layers * attention
         + (layers - moe_layers) * 3 * hidden * intermediate
@@ -310,12 +310,12 @@ def _read_sizes(text: _Sizes, name: str, dtype: Dtype) -> ModelShape:
         hidden=hidden,
         dense_params=float(dense_params),
         head_params=float(vocab * hidden),
-        embedding_params=0.0 if text.fields.get("tie_word_embeddings") else float(vocab * hidden),
+        embedding_params=0.0 if sizes.fields.get("tie_word_embeddings") else float(vocab * hidden),
         kv_values=float(kv_values),
         kv_is_shared=bool(lora_rank),
         kv_heads=1 if lora_rank else kv_heads,
         pair_flops=pair_flops,
-        full_attention=_read_full_attention(text, layers),
+        full_attention=_read_full_attention(sizes, layers),
         experts=experts,
         experts_per_token=used,
         expert_params=float(3 * hidden * expert_width) if experts else 0.0,
@@ -323,26 +323,26 @@ def _read_sizes(text: _Sizes, name: str, dtype: Dtype) -> ModelShape:
         # MXFP4 checkpoints quantize the experts alone.
         dtype="bf16" if dtype == "fp4" and experts else dtype,
         expert_dtype=dtype,
-        max_context=text.get("max_position_embeddings"),
+        max_context=sizes.get("max_position_embeddings"),
     )
 
 
-def _read_full_attention(text: _Sizes, layers: int) -> float:
+def _read_full_attention(sizes: _Sizes, layers: int) -> float:
     """Return the share of layers without a sliding window."""
-    types: Any = text.fields.get("layer_types")
+    types: Any = sizes.fields.get("layer_types")
     if types:
         if not isinstance(types, list):
             raise _ConfigError("'layer_types' must be a list")
         kinds = cast("list[Any]", types)
         return sum(kind == "full_attention" for kind in kinds) / len(kinds)
-    pattern = text.get("sliding_window_pattern")
-    if pattern and text.get("sliding_window"):
+    pattern = sizes.get("sliding_window_pattern")
+    if pattern and sizes.get("sliding_window"):
         return (layers // pattern) / layers
     return 1.0
 
 
-def _detect_dtype(config: Mapping[str, Any], text: Mapping[str, Any]) -> Dtype:
-    quantization: Any = config.get("quantization_config") or text.get("quantization_config") or {}
+def _detect_dtype(config: Mapping[str, Any], text_config: Mapping[str, Any]) -> Dtype:
+    quantization: Any = config.get("quantization_config") or text_config.get("quantization_config") or {}
     if not isinstance(quantization, Mapping):
         raise _ConfigError("'quantization_config' must be an object")
     fields = cast("Mapping[str, Any]", quantization)
@@ -352,8 +352,8 @@ def _detect_dtype(config: Mapping[str, Any], text: Mapping[str, Any]) -> Dtype:
     if method in ("awq", "gptq"):
         return "int4" if (_Sizes(fields).get("bits", "w_bit") or 4) == 4 else "int8"
     if method == "compressed-tensors":
-        text_form = str(fields.get("format") or "")
-        return "fp8" if "float" in text_form else "int4" if "pack" in text_form else "int8"
+        storage_format = str(fields.get("format") or "")
+        return "fp8" if "float" in storage_format else "int4" if "pack" in storage_format else "int8"
     if fields:
         raise _ConfigError(
             f"the weights' format is unknown ('quant_method' {method!r} in 'quantization_config'); set it with --dtype"

@@ -171,9 +171,9 @@ def edit_key_file(
     path = Path(os.path.realpath(path))
     with _lock(path):
         try:
-            tenants, former = dict(load_key_file(path)), path.stat()
+            tenants, old_stat = dict(load_key_file(path)), path.stat()
         except FileNotFoundError:
-            tenants, former = {}, None
+            tenants, old_stat = {}, None
         edit(tenants)
         data = _render(tenants, now())
         # Validate before writing: an invalid entry would lock out all clients at the next reload.
@@ -186,13 +186,13 @@ def edit_key_file(
                 # A power failure may otherwise preserve the rename but not the content; an empty file would lock out
                 # all clients.
                 os.fsync(file.fileno())
-            own = os.stat(temporary)
+            new_stat = os.stat(temporary)
             # Keep the former owner and mode: the server often runs as another user than `dragoman keys`, and could not
             # read a file of that user with mode 0600.
-            if former is not None and (own.st_uid, own.st_gid) != (former.st_uid, former.st_gid):
-                os.chown(temporary, former.st_uid, former.st_gid)
-            if former is not None:
-                os.chmod(temporary, former.st_mode & 0o777)
+            if old_stat is not None and (new_stat.st_uid, new_stat.st_gid) != (old_stat.st_uid, old_stat.st_gid):
+                os.chown(temporary, old_stat.st_uid, old_stat.st_gid)
+            if old_stat is not None:
+                os.chmod(temporary, old_stat.st_mode & 0o777)
             os.replace(temporary, path)
         except BaseException:
             with suppress(FileNotFoundError):

@@ -163,11 +163,11 @@ def apply_batch(
     find_state: returns the state of a key.
     holders: holders by id; changed in place.
     """
-    own = holders.get(batch.holder)
+    own_holder = holders.get(batch.holder)
     # It was applied before, and its response was lost: applying it again would take everything twice.
-    if own is not None and own.seq >= batch.seq:
+    if own_holder is not None and own_holder.seq >= batch.seq:
         return BatchResult(BatchStatus.REPEATED)
-    if batch.seq > 1 and (own is None or own.expires <= now):
+    if batch.seq > 1 and (own_holder is None or own_holder.expires <= now):
         return BatchResult(BatchStatus.EXPIRED)
     redo = batch.redo
     if batch.previous is not None:

@@ -249,14 +249,16 @@ class EngineKit:
 
     async def test_every_token_has_its_logprob_and_its_alternatives(self, subject: EngineUnderTest) -> None:
         subject.require(Feature.LOGPROBS)
-        most = min(2, subject.model.capabilities.max_logprobs)
-        request = subject.build_request(sampling=GREEDY, limits=GenerationLimits(max_tokens=10), logprobs=most)
+        max_alternatives = min(2, subject.model.capabilities.max_logprobs)
+        request = subject.build_request(
+            sampling=GREEDY, limits=GenerationLimits(max_tokens=10), logprobs=max_alternatives
+        )
         tokens = (await subject.complete(request)).choices[0].tokens
         assert tokens
         for token in tokens:
             assert token.logprob is not None
             assert token.logprob <= 0.0
-            assert len(token.top) <= most
+            assert len(token.top) <= max_alternatives
             assert all(other.logprob <= 0.0 for other in token.top)
 
     async def test_the_prompt_comes_back_with_its_logprobs(self, subject: EngineUnderTest) -> None:
@@ -274,10 +276,12 @@ class EngineKit:
         assert tokenizer is not None
         text = "Once upon a time"
         limits = GenerationLimits(max_tokens=8)
-        spelled = GenerateRequest(subject.model.name, text, sampling=GREEDY, limits=limits)
+        text_request = GenerateRequest(subject.model.name, text, sampling=GREEDY, limits=limits)
         # Includes the special tokens that an engine adds to a text.
-        counted = msgspec.structs.replace(spelled, prompt=tuple(tokenizer.encode(text, special=True)))
-        assert list_token_ids(await subject.complete(spelled)) == list_token_ids(await subject.complete(counted))
+        ids_request = msgspec.structs.replace(text_request, prompt=tuple(tokenizer.encode(text, special=True)))
+        assert list_token_ids(await subject.complete(text_request)) == list_token_ids(
+            await subject.complete(ids_request)
+        )
 
     async def test_a_schema_binds_the_answer(self, subject: EngineUnderTest) -> None:
         if subject.is_scripted:
