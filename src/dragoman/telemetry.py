@@ -1,9 +1,8 @@
-"""Telemetry: spans and histograms, sent to an OTLP/HTTP receiver from a thread, so that requests never wait for it.
+"""OpenTelemetry: spans and histograms, exported over OTLP/HTTP by a thread, so that requests never wait for it.
 
-The messages are in protobuf's wire format (https://github.com/open-telemetry/opentelemetry-proto, v1), and only those
-that are sent here: spans, and cumulative histograms. The field numbers are those of the .proto files. The histograms
-have the names of OpenTelemetry's semantic conventions for generative AI
-(https://opentelemetry.io/docs/specs/semconv/gen-ai/gen-ai-metrics/).
+The module encodes spans and cumulative histograms in protobuf's wire format, without a protobuf library. Field numbers
+are those of the .proto files (https://github.com/open-telemetry/opentelemetry-proto, v1), names of histograms those of
+the semantic conventions for generative AI (https://opentelemetry.io/docs/specs/semconv/gen-ai/gen-ai-metrics/).
 """
 
 from __future__ import annotations
@@ -33,36 +32,41 @@ Attributes = Mapping[str, AttributeValue]
 Series = tuple[tuple[str, AttributeValue], ...]
 
 QUEUE_SIZE = 8192
-"""Ended spans that wait; further ones are dropped and counted."""
+"""Maximum ended spans that wait to be sent; further ones are dropped and counted."""
 BATCH_SIZE = 512
+"""Maximum spans per request."""
 FLUSH_INTERVAL = 2.0
+"""Seconds after which an incomplete batch of spans is sent."""
 METRIC_INTERVAL = 60.0
+"""Seconds between exports of metrics."""
 TIMEOUT = 10.0
+"""Seconds for one request."""
 RETRIES = (0.5, 1.0, 2.0)
-"""Seconds before each retry of a response that asks for one."""
-# The codes that the OTLP specification declares retryable.
+"""Seconds before each retry."""
+# Status codes that the OTLP specification declares retryable.
 _RETRIED = frozenset({429, 502, 503, 504})
 CONTENT_TYPE = "application/x-protobuf"
 
-# The conventions' bucket boundaries.
+# Bucket boundaries of the semantic conventions.
 _SECONDS = (0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92)
 _TTFT = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0)
 _PER_TOKEN = (0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5)
 _TOKENS = tuple(float(4**power) for power in range(14))
 MAX_SERIES = 256
-"""Series of one metric; more are not recorded."""
+"""Maximum series of one metric; further ones are not recorded."""
 
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
-"""Wire types."""
+"""Protobuf's wire types."""
 _STATUS_ERROR = 2
 _CUMULATIVE = 2
+"""OTLP's STATUS_CODE_ERROR and AGGREGATION_TEMPORALITY_CUMULATIVE."""
 
 
 # Spans.
 
 
 class SpanKind(IntEnum):
-    """As in OTLP."""
+    """The kind of a span, with OTLP's numbers."""
 
     INTERNAL = 1
     SERVER = 2
@@ -70,11 +74,12 @@ class SpanKind(IntEnum):
 
 
 class Span:
-    """A span in progress. Ended spans are never changed.
+    """A span. It does not change after its end.
 
-    context: what its children refer to; without sampling it only passes the trace on.
+    context: the context that its children refer to; if the trace is not sampled, it is only passed on.
+    parent_id: span id of the parent; empty for a root span.
     start, end: Unix nanoseconds.
-    error: why it failed; None if it did not.
+    error: reason of the failure; None without one.
     """
 
     __slots__ = ("attributes", "context", "end", "error", "kind", "name", "parent_id", "start")
@@ -89,10 +94,10 @@ class Span:
 class Tracer:
     """Starts and ends spans.
 
-    export: takes ended spans; must not block.
-    now: Unix seconds.
-    random_hex: returns a number of random hexadecimal digits.
-    ratio: share of new traces that are recorded. Those of a client that sends `traceparent` follow its decision.
+    export: receives ended spans; must not block.
+    now: returns Unix seconds.
+    random_hex: returns the given number of random hexadecimal digits.
+    ratio: share of new traces that are recorded, 0 to 1. For a request with `traceparent` the client decides.
     """
 
     def __init__(
@@ -107,7 +112,7 @@ class Tracer:
     def start(self, name: str, kind: SpanKind, parent: SpanContext | None, attributes: Attributes) -> Span:
         if parent is None:
             trace_id = self._random_hex(32)
-            # By the trace's id, so that all servers of a trace would decide alike.
+            # Sampled by the trace id, so that all servers of a trace decide alike.
             is_sampled, state, parent_id = int(trace_id[16:], 16) < self._ratio * 2**64, "", ""
         else:
             trace_id, is_sampled, state, parent_id = (parent.trace_id, parent.is_sampled, parent.state, parent.span_id)
@@ -118,7 +123,10 @@ class Tracer:
         return span
 
     def end(self, span: Span, attributes: Attributes, error: str | None = None) -> None:
-        """error: a short reason, such as a status or an error code; never text that could quote a prompt."""
+        """End a span, and export it if it is sampled.
+
+        error: a short reason, such as a status or an error code; never text that could quote a prompt.
+        """
         if not span.context.is_sampled:
             return
         span.attributes |= attributes
@@ -126,7 +134,7 @@ class Tracer:
         self._export(span)
 
     def _read_clock(self) -> int:
-        # In microseconds: a float of Unix seconds has a resolution of about 0.2 of them.
+        # Rounded to microseconds: a float of Unix seconds has a resolution of about 0.2 microseconds.
         return round(self._now() * 1_000_000) * 1000
 
 
@@ -134,7 +142,10 @@ class Tracer:
 
 
 class HistogramPoint(Struct, frozen=True):
-    """One series of a histogram since `start`, Unix nanoseconds."""
+    """One series of a histogram.
+
+    start: start of the series, in Unix nanoseconds.
+    """
 
     attributes: Mapping[str, AttributeValue]
     histogram: Histogram
@@ -149,10 +160,12 @@ class HistogramMetric(Struct, frozen=True):
 
 
 class MetricSet:
-    """Histograms by name and attributes."""
+    """Histograms by name and attributes.
+
+    start: start of all series, in Unix nanoseconds.
+    """
 
     def __init__(self, start: int) -> None:
-        """start: Unix nanoseconds."""
         self._start = start
         self._definitions: dict[str, tuple[str, str, Sequence[float]]] = {}
         self._series: dict[str, dict[Series, Histogram]] = {}
@@ -171,8 +184,8 @@ class MetricSet:
         histogram.observe(value)
 
     def collect(self) -> list[HistogramMetric]:
-        """All metrics that have a value. May be called from another thread."""
-        # The series are copied: the event loop may add one while this thread iterates.
+        """Return all metrics that have a value. Thread-safe."""
+        # The series are copied: the event loop may add one during the iteration.
         return [
             HistogramMetric(
                 name,
@@ -189,7 +202,7 @@ class MetricSet:
 
 
 class GenAiMetrics:
-    """Durations and tokens of calls."""
+    """Histograms of the durations and tokens of calls."""
 
     def __init__(self, metrics: MetricSet) -> None:
         self._metrics = metrics
@@ -228,8 +241,8 @@ class OtlpSettings(Struct, frozen=True):
     """The receiver of telemetry, and the attributes of this server.
 
     endpoint: base URL, to which `/v1/traces` and `/v1/metrics` are appended.
-    headers: may contain credentials.
-    resource: attributes such as `service.name`.
+    headers: HTTP headers of each export; they may contain credentials.
+    resource: attributes of this server, such as `service.name`.
     """
 
     endpoint: str
@@ -238,9 +251,12 @@ class OtlpSettings(Struct, frozen=True):
 
 
 def read_otlp_environment(endpoint: str | None, environment: Mapping[str, str], version: str) -> OtlpSettings | None:
-    """Read the settings from OpenTelemetry's own variables; None where nothing names an endpoint.
+    """Read the settings from OpenTelemetry's environment variables; None if no endpoint is set.
 
-    endpoint: takes precedence over the variables. Raises ValueError.
+    endpoint: takes precedence over the variables; None if unset.
+
+    Raises:
+        ValueError: the endpoint is not an HTTP URL.
     """
     endpoint = endpoint or environment.get("OTEL_EXPORTER_OTLP_ENDPOINT")
     if not endpoint or environment.get("OTEL_SDK_DISABLED", "").lower() == "true":
@@ -254,7 +270,7 @@ def read_otlp_environment(endpoint: str | None, environment: Mapping[str, str], 
         "telemetry.sdk.language": "python",
         **_parse_pairs(environment.get("OTEL_RESOURCE_ATTRIBUTES", "")),
     }
-    # The specification lets this variable take precedence over a `service.name` in the attributes.
+    # By specification this variable takes precedence over a `service.name` in OTEL_RESOURCE_ATTRIBUTES.
     if environment.get("OTEL_SERVICE_NAME"):
         resource["service.name"] = environment["OTEL_SERVICE_NAME"]
     headers = _parse_pairs(environment.get("OTEL_EXPORTER_OTLP_HEADERS", ""))
@@ -262,13 +278,16 @@ def read_otlp_environment(endpoint: str | None, environment: Mapping[str, str], 
 
 
 def _parse_pairs(text: str) -> dict[str, str]:
-    """`name=value,name=value`, with percent-encoding."""
+    """Parse `name=value,name=value`, with percent-encoding."""
     pairs = (pair.partition("=") for pair in text.split(",") if "=" in pair)
     return {unquote(name.strip()): unquote(value.strip()) for name, _, value in pairs}
 
 
 class OtlpExporter:
-    """The queue of ended spans, and its thread. scope: name and version of this program."""
+    """The exporter: a queue of ended spans, and a thread that sends them and the metrics.
+
+    scope: name and version of this program.
+    """
 
     def __init__(self, settings: OtlpSettings, metrics: MetricSet, scope: tuple[str, str]) -> None:
         self._settings, self._metrics, self._scope = settings, metrics, scope
@@ -283,13 +302,13 @@ class OtlpExporter:
         try:
             self._spans.put_nowait(span)
         except queue.Full:
-            # Dropped instead of awaited: this runs in the event loop, and requests never wait for a receiver.
+            # This runs in the event loop, which must not wait for the receiver.
             self._dropped += 1
 
     def close(self) -> None:
-        """Send what is left, without retries, and end the thread."""
+        """Send the remaining spans and metrics without retries, and stop the thread. Blocks."""
         self._is_closing.set()
-        # Blocks until there is room: the thread takes spans until it sees the end.
+        # Blocks while the queue is full: the thread takes spans until it gets the None.
         self._spans.put(None)
         self._thread.join()
 
@@ -311,7 +330,7 @@ class OtlpExporter:
                     return
 
     def _take_batch(self) -> tuple[list[Span], bool]:
-        """Spans, as soon as there is a batch or the interval has passed, and whether the exporter is closed."""
+        """Wait for a full batch or the flush interval; return the spans, and whether the exporter is closed."""
         spans: list[Span] = []
         deadline = time.monotonic() + FLUSH_INTERVAL
         while len(spans) < BATCH_SIZE:
@@ -342,7 +361,7 @@ class OtlpExporter:
             if is_final or delay is None or self._is_closing.is_set():
                 break
             self._is_closing.wait(delay)
-        # Once, and again after it has worked: a receiver that is down must not fill the log.
+        # Logged only for the first of consecutive failures: a receiver that is down must not flood the log.
         if not self._has_failed:
             log.warning("%s cannot be sent to %s: %s; %d spans were dropped", signal, url, failure, self._dropped)
         self._has_failed = True
@@ -352,7 +371,10 @@ class OtlpExporter:
 
 
 def encode_traces(resource: Attributes, scope: tuple[str, str], spans: Iterable[Span]) -> bytes:
-    """Encode an ExportTraceServiceRequest. scope: name and version of what made the spans."""
+    """Encode an ExportTraceServiceRequest.
+
+    scope: name and version of the program that made the spans.
+    """
     scope_spans = [_encode_message(1, _encode_scope(scope))]
     for span in spans:
         context = span.context
@@ -369,7 +391,7 @@ def encode_traces(resource: Attributes, scope: tuple[str, str], spans: Iterable[
             b""
             if span.error is None
             else _encode_message(15, _encode_text(2, span.error) + _encode_number(3, _STATUS_ERROR)),
-            # The lower byte has the flags of the trace context.
+            # `flags`: the lower byte has the W3C trace flags.
             _encode_tag(16, _FIXED32) + struct.pack("<I", int(context.is_sampled)),
         )
         scope_spans.append(_encode_message(2, b"".join(fields)))
@@ -385,7 +407,7 @@ def encode_metrics(resource: Attributes, scope: tuple[str, str], metrics: Iterab
         points: list[bytes] = []
         for point in metric.points:
             histogram = point.histogram
-            # Copied once: the event loop may count on while this thread encodes, and the sums have to agree.
+            # Copied: the event loop may count during the encoding, and `count` must equal the sum of the buckets.
             counts = list(histogram.counts)
             fields = (
                 _encode_fixed64(2, point.start),
@@ -453,12 +475,12 @@ def _encode_message(field: int, data: bytes) -> bytes:
 
 
 def _encode_text(field: int, text: str) -> bytes:
-    """Absent if it is empty, which is the default."""
+    """Encode a string field. An empty string is the default, so it is omitted."""
     return _encode_message(field, _encode_utf8(text)) if text else b""
 
 
 def _encode_utf8(text: str) -> bytes:
-    # A client's header or name can have a lone surrogate, which UTF-8 cannot.
+    # A client's text can contain lone surrogates, which UTF-8 cannot encode.
     return text.encode("utf-8", "replace")
 
 

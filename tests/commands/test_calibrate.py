@@ -94,7 +94,7 @@ def test_a_missing_column_of_a_log_is_named(tmp_path: Path) -> None:
     assert "start_times are missing" in error
     path.write_bytes(examples.vllm_bench())
     assert "at least 20 requests are needed" in fault("calibrate", str(path), "--fit-requests", "3")
-    assert "some must be held out" in fault("calibrate", str(path), "--fit-requests", "4")
+    assert "at least one must be fitted, and one held out" in fault("calibrate", str(path), "--fit-requests", "4")
 
 
 def test_no_profile_can_extrapolate_to_nothing(log: str, tmp_path: Path) -> None:

@@ -185,7 +185,7 @@ def test_scaled_between_equal_bounds_is_a_fixed_fleet() -> None:
     ("changes", "complaint"),
     [
         ({"target": 0.0}, "more than 0"),
-        ({"min_replicas": 9}, "at most the largest"),
+        ({"min_replicas": 9}, "max_replicas at least min_replicas"),
         ({"startup_seconds": -1.0}, "negative"),
     ],
 )

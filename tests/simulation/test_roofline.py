@@ -223,7 +223,7 @@ def _mean(timings: list[Timing], metric: str) -> float:
         ({"max_position_embeddings": "long"}, "'max_position_embeddings' is"),
         ({"quantization_config": "awq"}, "'quantization_config' must be an object"),
         ({"quantization_config": {"quant_method": "gptq", "bits": "four"}}, "'bits' is"),
-        ({"quantization_config": {"quant_method": "novel"}}, "'novel' in 'quantization_config'); tell it with --dtype"),
+        ({"quantization_config": {"quant_method": "novel"}}, "'novel' in 'quantization_config'); set it with --dtype"),
         ({"text_config": [1]}, "'text_config' must be an object"),
     ],
 )

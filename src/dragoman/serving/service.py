@@ -1,4 +1,4 @@
-"""The options of the HTTP API, and what all handlers share; `create_app` builds both."""
+"""The state that all handlers share: options, services and the limiter of request starts. `create_app` builds it."""
 
 from __future__ import annotations
 
@@ -23,15 +23,16 @@ from .tenancy import Tenancy
 from .tracing import Telemetry
 
 STARTS_PER_TURN = 4
+"""Requests started per iteration of the event loop."""
 
 
 class ServingOptions(ServingSettings, frozen=True, kw_only=True):
-    """Options of the HTTP API: its settings as they are, and what is computed of other settings.
+    """Options of the HTTP API: its own settings, and values computed from other settings.
 
-    bind: the address listened on; None for a Unix socket.
+    bind: address to listen on; None for a Unix socket.
     max_sockets: concurrent WebSockets.
     socket_lifetime: seconds after which a WebSocket is closed.
-    ui: serve the page at `/ui`, and keep the facts of the last requests for it.
+    ui: serve the page at `/ui`, and keep a summary of the last requests for it.
     """
 
     profile: Profile = Profile.OPENAI
@@ -44,17 +45,17 @@ class ServingOptions(ServingSettings, frozen=True, kw_only=True):
 
     @property
     def observes_calls(self) -> bool:
-        """Whether calls are recorded for the access log, also without a request log and keys."""
+        """Whether the access log needs a record of each call, even without a request log or keys."""
         return self.access_log and self.log_format == "json"
 
 
 class StartLimiter:
-    """Limits request starts, first come, first served: a burst of requests must not delay tokens of running streams.
+    """Limits request starts in FIFO order: a burst of requests must not delay the tokens of running streams.
 
-    Rendering and admitting a request costs as much as about thirty tokens; rejecting one costs little, so what can
-    reject it (authentication, validation, a full queue) comes first.
+    Rendering and admitting a request costs as much as about thirty tokens. Rejecting one is cheap, so every check that
+    can reject it (authentication, validation, a full queue) runs first.
 
-    starts_per_turn: per iteration of the event loop.
+    starts_per_turn: starts per iteration of the event loop.
     """
 
     def __init__(self, starts_per_turn: int = STARTS_PER_TURN) -> None:
@@ -63,12 +64,12 @@ class StartLimiter:
         self._is_scheduled = False
 
     def acquire(self) -> asyncio.Future[None] | None:
-        """None if this iteration has capacity; otherwise what is to be awaited until one has."""
+        """Return None if this iteration has capacity, otherwise a future that is done when a later one has."""
         if not self._is_scheduled:
             self._is_scheduled = True
             loop = asyncio.get_running_loop()
             loop.call_soon(self._on_loop_turn, loop)
-        # Those that wait already go first.
+        # FIFO: earlier waiters go first.
         if self._available and not self._waiters:
             self._available -= 1
             return None
@@ -83,7 +84,7 @@ class StartLimiter:
             if not waiter.done():  # a cancelled waiter is done
                 waiter.set_result(None)
                 self._available -= 1
-        # An idle server schedules nothing: after a turn without a start it stops.
+        # Stop after an iteration without starts, so that an idle server does not spin.
         self._is_scheduled = bool(self._waiters) or self._available < self._starts_per_turn
         if self._is_scheduled:
             loop.call_soon(self._on_loop_turn, loop)
@@ -91,13 +92,13 @@ class StartLimiter:
 
 @dataclass(frozen=True, slots=True)
 class GenerationServices:
-    """The services that read a request's body and admit its call to the engine, for every dialect.
+    """The services that parse a request's body and admit its call to the engine, for every dialect.
 
-    meters: count the calls of each model.
+    meters: metrics of the calls of each model.
     request_log: None if requests are not logged.
-    recent_prompts: remembers prompts to explain; None unless that is enabled.
-    recent_requests: remembers the last requests without their content; None without the page that shows them.
-    start_limiter: paces what is expensive in admitting a call.
+    recent_prompts: the last prompts, for the `explain` endpoint; None unless `--explain` is set.
+    recent_requests: the last requests without their content, for the page at `/ui`; None without that page.
+    start_limiter: paces the expensive part of admitting a call.
     """
 
     reader_options: ReaderOptions
@@ -113,10 +114,10 @@ class GenerationServices:
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """The state that the handlers of all routes share; that of a feature is handed to its own routes alone.
+    """The state that the handlers of all routes share. A feature's own state is passed only to its own routes.
 
     body_budget: the memory for all request bodies in flight.
-    tenancy: the keys, with their limits and usage.
+    tenancy: the API keys, with their limits and usage.
     store: None if storage is disabled.
     telemetry: None if nothing is traced.
     """

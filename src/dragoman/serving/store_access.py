@@ -1,4 +1,4 @@
-"""Access to the store for all routes that need it, and paging. Independent of the kind of record."""
+"""Access to the store for routes: paging, and storing a reply before its stream ends."""
 
 from __future__ import annotations
 
@@ -20,7 +20,11 @@ _BATCH_SIZE = 100
 
 
 def require_store(context: RequestContext) -> Store:
-    """Raises Unsupported: storage is disabled."""
+    """Return the store.
+
+    Raises:
+        Unsupported: storage is disabled.
+    """
     if context.service.store is None:
         raise Unsupported("This request requires a store, and this server has none (--store none).")
     return context.service.store
@@ -61,7 +65,7 @@ async def list_newest_first(
                 "after_id" if listing.after else "before_id", f"there is no {abbreviate(id)} in this list"
             )
         position = cursor.position
-    # `before_id` asks for the page above: the nearest ones come first, and are turned round below.
+    # `before_id` requests the previous page: read the records nearest to the cursor first, and reverse them below.
     descending = listing.before is None
     records = await _find_records(store, owner, kind, position, listing.limit, descending, matches)
     rows = records[: listing.limit]
@@ -77,7 +81,7 @@ async def _find_records(
     descending: bool,
     matches: Callable[[Record], bool],
 ) -> list[Record]:
-    """Return more than `limit` records if there are more."""
+    """Return the matching records in order; more than `limit` of them if there are more."""
     records: list[Record] = []
     # Filters apply after the store has read a page, so several pages may be needed.
     while len(records) <= limit:
@@ -89,17 +93,18 @@ async def _find_records(
     return records
 
 
-# Storing of a reply before its stream ends. Independent of dialect and store.
+# Storing a reply before its stream ends.
 
 
 def persist_before_finish(run: AdmittedRun, persist: Callable[[Reply], Awaitable[None]]) -> EventBatches:
-    """Return the run's events, but the last one only after `persist` has stored the whole reply: a client that sees the
-    end can rely on it.
+    """Return the run's events, of which the last one comes only after `persist` has stored the whole reply.
+
+    A client that has seen the end of a stream can rely on the stored reply.
 
     An error of `persist` ends the stream as a failure, so that an unstored reply never appears complete.
     """
     builder = ReplyBuilder()
-    # Batches that a receiver gets directly do not pass through the generator below.
+    # Batches that are delivered to a receiver directly bypass the generator below.
     if run.direct is not None:
         run.direct.add_observer(builder.feed_all)
     return _persist_before_finish(run.batches, builder, persist)

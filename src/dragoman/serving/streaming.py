@@ -1,4 +1,4 @@
-"""The delivery of every generation to its client, streamed or not, in every dialect.
+"""Responders: they deliver a generation to its client, streamed or not, in every dialect.
 
     admitted -> [wait] -> Started: headers -> events -> terminal event
                   |           not streamed: nothing is sent before Finished
@@ -38,9 +38,9 @@ RawHeaders = list[tuple[bytes, bytes]]
 class ResponseOutcome(Struct, frozen=True):
     """The outcome of a response, for logs and metrics.
 
-    status: 499 if the client disconnected before the headers.
-    length: bytes of a body that was not streamed.
-    error: the error that ended the response.
+    status: HTTP status; 499 if the client disconnected before the headers.
+    length: size of a body that was not streamed, in bytes.
+    error: the error that ended the response; None if it is complete.
     cancelled: the client disconnected or stopped reading.
     """
 
@@ -51,14 +51,17 @@ class ResponseOutcome(Struct, frozen=True):
 
 
 def wrap_unexpected_error(error: Exception) -> EngineError:
-    """Log an unexpected error completely, and return a generic one for the client."""
+    """Log an unexpected error with its traceback, and return a generic one for the client."""
     log.error("answering failed", exc_info=error)
-    return EngineError("The server failed while answering; see its log.", code="internal_error")
+    return EngineError("The server failed to generate a response; see its log.", code="internal_error")
 
 
 def add_warnings(body: bytes, warnings: bytes) -> bytes:
-    """Add the field `dragoman_warnings` to a body that is a JSON object. warnings: a JSON array; empty for none."""
-    # In an empty object the field would follow a comma, which is not JSON.
+    """Add the field `dragoman_warnings` to a body that is a JSON object.
+
+    warnings: a JSON array; empty for none.
+    """
+    # The field is appended after a comma, which would be invalid JSON in an empty object.
     if not warnings or not body.startswith(b"{") or not body.endswith(b"}") or body == b"{}":
         return body
     return b'%s,"dragoman_warnings":%s}' % (body[:-1], warnings)
@@ -90,10 +93,11 @@ class RawFraming:
 
 
 class ResponseStart(Struct, frozen=True):
-    """The data that a response needs until its headers are sent, and no longer.
+    """The data that a response needs until its headers are sent; it is released then.
 
+    headers: headers of a successful response.
     max_wait: seconds that a stream's headers wait for the first event.
-    render_error: renders an error that precedes them as (status, headers, body).
+    render_error: renders an error before the headers as (status, headers, body).
     """
 
     headers: RawHeaders
@@ -102,7 +106,14 @@ class ResponseStart(Struct, frozen=True):
 
 
 class Responder(ABC):
-    """Sends one response in the request's task. source: the generator of its content, closed at the end."""
+    """Sends one response in the request's task.
+
+    source: generator of the content; closed at the end.
+    framing: end, keepalive and errors of a stream.
+    response_start: headers, and the rendering of errors before them.
+    monitor: its ticks send keepalives and detect clients that have stopped reading.
+    stream: send the headers before the content is complete.
+    """
 
     __slots__ = (
         "_direct",
@@ -156,10 +167,10 @@ class Responder(ABC):
         direct: writes pieces of a stream without a coroutine, where the server supports that.
         """
         self._send, self._task, self._direct = send, asyncio.current_task(), direct
-        # From here on a disconnect cancels this task; before, the handler itself had to.
+        # From here on a disconnect cancels this task; until now the handler had to watch for it.
         on_disconnect(self._abort)
         if self._is_stream and self._response_start is not None:
-            # The headers do not wait for the first token longer than this: proxies and clients would time out.
+            # Send headers and a keepalive if the first token is slow: proxies and clients would time out.
             self._timer = asyncio.get_running_loop().call_later(self._response_start.max_wait, self._send_keepalive)
         try:
             try:
@@ -214,7 +225,7 @@ class Responder(ABC):
             self._timer.cancel()
             self._timer = None
         self._monitor.add(self)
-        # Rendered events are sent next: a keepalive that is due now would overtake them.
+        # A keepalive that is due during this send must not overtake the events that are already rendered.
         self._is_writing = True
         await self._send({"type": "http.response.start", "status": 200, "headers": headers})
         self._is_writing = False
@@ -222,7 +233,7 @@ class Responder(ABC):
     async def _send_whole(self, status: int, headers: RawHeaders, body: bytes) -> None:
         self._response_start = None
         self._status, self._length = status, len(body)
-        # A keepalive whose task has been started must not precede the body.
+        # A keepalive task that has already started must not write before the body.
         self._is_writing = True
         length = (b"content-length", str(len(body)).encode())
         await self._send({"type": "http.response.start", "status": status, "headers": [*headers, length]})
@@ -242,7 +253,7 @@ class Responder(ABC):
             self._abort()
 
     def _send_keepalive(self) -> None:
-        # A keep-alive that is still blocked is enough.
+        # One pending keepalive is enough.
         if self._keepalive_task is None:
             self._keepalive_task = asyncio.get_running_loop().create_task(self._write_keepalive())
             self._keepalive_task.add_done_callback(self._on_keepalive_done)
@@ -256,7 +267,7 @@ class Responder(ABC):
     async def _write_keepalive(self) -> None:
         if self._response_start is not None:
             await self._send_headers()
-        # Events are being sent, and those keep the connection alive.
+        # A write in progress keeps the connection alive.
         elif self._is_writing:
             return
         await self._write(self._framing.keepalive)
@@ -265,10 +276,12 @@ class Responder(ABC):
 class GenerationResponder(Responder):
     """The response to a generation, streamed or not.
 
-    warnings: for the body, a JSON array; empty for none. A stream ends with them in a comment, which clients skip.
-    add_warnings: called with those that the engine reports with its start, and whether the headers have been sent.
-    Returns the headers and `warnings` anew; None where there is no place for them.
-    run: delivers batches directly, while this waits for the next of `batches`; None where nothing does.
+    batches: batches of events; each becomes one write of a stream.
+    writer: renders the events in the client's dialect.
+    warnings: a JSON array for the body; empty for none. A stream ends with them in a comment, which clients skip.
+    add_warnings: called with the warnings in the engine's `Started` event, and whether the headers have been sent.
+        Returns the new headers and `warnings`. None if the response cannot carry them.
+    run: delivers batches directly while this coroutine waits for the next of `batches`; None without direct delivery.
     """
 
     __slots__ = ("_add_warnings", "_batches", "_run", "_warnings", "_writer")
@@ -294,14 +307,14 @@ class GenerationResponder(Responder):
 
     @property
     def is_ready(self) -> bool:
-        """As `BatchReceiver.is_ready`: the response has begun, and the client reads fast enough.
+        """Whether batches can be delivered directly: the engine has started, and the client reads fast enough.
 
-        Headers that were sent because the engine is slow do not begin it: its warnings come with its start.
+        Headers that were sent early, before a slow engine has started, do not count: its warnings are still to come.
         """
         return self._direct is not None and self._add_warnings is None and self._direct.can_write
 
     def receive(self, batch: list[Event]) -> None:
-        """As `BatchReceiver.receive`: the hot path of a server of our own, in which no coroutine is resumed."""
+        """Write a batch without resuming a coroutine: the hot path on Dragoman's own HTTP server."""
         feed = self._writer.feed
         chunk = feed(batch[0]) if len(batch) == 1 else self._render_batch(batch)
         if chunk and self._direct is not None:
@@ -309,15 +322,15 @@ class GenerationResponder(Responder):
             self._direct.write(chunk)
 
     def _render_batch(self, batch: list[Event]) -> bytes:
-        """Nearly always a single event."""
         feed = self._writer.feed
+        # Nearly always a single event.
         return feed(batch[0]) if len(batch) == 1 else b"".join([feed(event) for event in batch])
 
     async def _stream(self) -> None:
-        """Each batch of events becomes one write."""
+        """Write each batch of events as one chunk."""
         send, run = self._send, self._run
         if run is not None and self._direct is not None:
-            # From now on the engine's step writes to the socket by itself, while this coroutine stays suspended.
+            # From now on the engine's step can write to the socket directly, while this coroutine stays suspended.
             run.attach(self)
         async for batch in self._batches:
             if self._add_warnings is not None:
@@ -326,7 +339,7 @@ class GenerationResponder(Responder):
             if self._response_start is not None:
                 await self._send_headers()
             if chunk:
-                # As `_write`, without the overhead of one more coroutine per token.
+                # Inlined `_write`: saves a coroutine per token.
                 self._ticks, self._is_writing = 0, True
                 await send({"type": "http.response.body", "body": chunk, "more_body": True})
                 self._is_writing = False
@@ -336,7 +349,7 @@ class GenerationResponder(Responder):
         await self._write(comment + self._writer.end, more_body=False)
 
     def _begin(self, batch: list[Event], add: WarningAdder) -> None:
-        """Add the engine's own warnings, which come with its start in the first batch, to those of the call."""
+        """Add the engine's warnings, which are in the `Started` event of the first batch, to those of the call."""
         self._add_warnings = None
         warnings: tuple[str, ...] = ()
         for event in batch:
@@ -362,7 +375,7 @@ class GenerationResponder(Responder):
 
 
 class _BatchCollector:
-    """A `BatchReceiver` that builds the reply of a response that is not streamed."""
+    """A `BatchReceiver` that collects the reply for a response that is not streamed."""
 
     __slots__ = ("receive",)
 
@@ -373,7 +386,10 @@ class _BatchCollector:
 
 
 class ReplayResponder(Responder):
-    """A stream of already rendered events. has_body: False for a response to HEAD."""
+    """Sends a stream of events that are already rendered.
+
+    has_body: False for a response to HEAD.
+    """
 
     __slots__ = ("_events", "has_body")
 

@@ -1,10 +1,10 @@
-"""Limits, budgets and usage of keys, the same for every dialect and way of transport.
+"""Rate limits, budgets and usage of API keys, for every dialect and transport.
 
-A call is admitted by `Tenancy.admit`, which takes a request and a place from its key's counters; its tokens follow once
-its prompt has been counted and when it has ended. A call that is rejected by a limit costs nothing.
+`Tenancy.admit` admits a call: it takes one request and one concurrency slot from the key's counters. Prompt tokens are
+taken when they have been counted, output tokens when the call has ended. A call that a limit rejects costs nothing.
 
-Counters that are shared with other processes take one round trip before the call, and one after it: where the tokens of
-the prompt are limited too, everything is taken when they are known.
+Counters that are shared with other processes cost one round trip before the call and one after it: if prompt tokens are
+limited too, everything is taken at once, when their number is known.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ REQUESTS, TOKENS, CONCURRENCY, DAY, MONTH = "requests", "tokens", "concurrency",
 COMPLETIONS, EMBEDDINGS = "completions", "embeddings"
 """Kinds of usage, as in OpenAI's usage routes."""
 SECOND = 1_000_000
-"""Microseconds."""
+"""Microseconds per second: counters measure time in microseconds."""
 MAX_SERIES = 1000
-"""Pairs of key and model with usage of their own in the metrics; further ones are counted together as `other`."""
+"""Maximum pairs of key and model in the metrics; further ones are counted together as `other`."""
 
 
 class KeyUsage(Struct):
-    """Counters of the metrics, since the start of the process."""
+    """Usage of one pair of key and model since the start of the process, for the metrics."""
 
     requests: int = 0
     prompt_tokens: int = 0
@@ -43,8 +43,9 @@ class KeyUsage(Struct):
 
 
 class KeyMetrics:
-    """Usage by key and model, and rejections by key and limit. Labels are bounded: names of keys come from the file of
-    keys, names of models from the server's settings.
+    """Usage by key and model, and rejections by key and limit.
+
+    The number of labels is bounded: key names come from the keys file, model names from the server's settings.
     """
 
     def __init__(self) -> None:
@@ -52,14 +53,14 @@ class KeyMetrics:
         self.rejected: Counter[tuple[str, str]] = Counter()
         self.running: Counter[str] = Counter()
         self.shared_counters: SharedCounters | None = None
-        """None where the limits are counted in this process alone."""
+        """None if limits are counted per process."""
 
     def find_usage(self, key: str, model: str) -> KeyUsage:
-        found = self.usage.get((key, model))
-        if found is None:
+        usage = self.usage.get((key, model))
+        if usage is None:
             labels = (key, model) if len(self.usage) < MAX_SERIES else ("other", "other")
-            found = self.usage.setdefault(labels, KeyUsage())
-        return found
+            usage = self.usage.setdefault(labels, KeyUsage())
+        return usage
 
     def count_rejection(self, key: str, limit: str) -> None:
         labels = (key, limit) if (key, limit) in self.rejected or len(self.rejected) < MAX_SERIES else ("other", limit)
@@ -67,7 +68,7 @@ class KeyMetrics:
 
 
 class Tenancy:
-    """The keys of a server, with their limits and usage."""
+    """The API keys of a server, with their limits and usage."""
 
     def __init__(
         self, keyring: Keyring, counters: Counters, ledger: UsageLedger, metrics: KeyMetrics, clock: Clock
@@ -78,16 +79,16 @@ class Tenancy:
             metrics.shared_counters = counters
 
     def find_share(self, owner: str) -> QueueShare:
-        """The owner's share of an engine. One queue for all where there is one key at most."""
+        """Return the owner's share of an engine. With at most one key, all requests share one queue."""
         if self.keyring.n_owners < 2:
             return ONE_QUEUE
         tenant = self.keyring.find_tenant(owner)
         return QueueShare(owner, 1.0 if tenant is None else tenant.weight)
 
     async def admit(self, caller: Caller, model: str, kind: str) -> CallAccount | None:
-        """Admit a call to a model; None where no key is configured, and nothing is counted.
+        """Admit a call to a model, and return its account; None if the server has no keys and so counts nothing.
 
-        kind: as in UsageKey.
+        kind: `completions` or `embeddings`.
 
         Raises:
             AuthenticationError: the key was revoked while its connection or job was open.
@@ -100,8 +101,8 @@ class Tenancy:
         account = CallAccount(self, tenant, UsageKey(owner, name, kind, model, caller.is_background))
         if tenant is not None:
             demands = self._build_demands(tenant)
-            # A shared counter is asked once, with the tokens of the prompt; or now, where the request will hardly pass.
-            # Embeddings learn their tokens at the end.
+            # Shared counters are asked once, when the prompt tokens are known; or now if the last known state would
+            # reject the call. For embeddings the tokens are known only at the end.
             waits_for_prompt = self.counters.is_shared and tenant.tokens_per_minute is not None and kind == COMPLETIONS
             if not waits_for_prompt or self.counters.check(tenant.id, demands) is not None:
                 await self._take(tenant, name, demands)
@@ -110,8 +111,11 @@ class Tenancy:
         return account
 
     async def charge_prompt(self, account: CallAccount, tenant: Tenant, tokens: int) -> None:
-        """Raises RateLimited: the key has fewer tokens left, and its bucket is not full either; or, if nothing has been
-        taken yet, as `admit`.
+        """Take the prompt's tokens, and what `admit` has not taken yet.
+
+        Raises:
+            RateLimited: the key has too few tokens left, and its bucket is not full; or, if `admit` has taken nothing,
+                any limit or budget of the key is reached.
         """
         name = account.key.name
         if not account.is_begun:
@@ -122,12 +126,18 @@ class Tenancy:
             try:
                 await self._take(tenant, name, [demand])
             except RateLimited:
-                # A call that a limit rejects costs nothing. Its place is given back when its account is left.
+                # A call that a limit rejects costs nothing. `CallAccount.__exit__` frees its concurrency slot.
                 self.add(tenant, {REQUESTS: -1})
                 raise
 
     async def _take(self, tenant: Tenant, name: str, demands: list[Demand]) -> None:
-        """Raises RateLimited: a limit or budget is reached. name: of the key."""
+        """Take the demands from the key's counters, all or none.
+
+        name: name of the key.
+
+        Raises:
+            RateLimited: a limit or budget is reached.
+        """
         unmet = await self.counters.take(tenant.id, demands) if demands else None
         if unmet is None:
             return
@@ -142,9 +152,9 @@ class Tenancy:
         if demand.is_hold:
             raise RateLimited(
                 f"Rate limit reached for the key `{name}`: {demand.limit} concurrent requests. Please try again when "
-                "one has ended.",
+                "one of them has ended.",
                 limit=REQUESTS,
-                # When a request ends is unknown; a second is short, and bounds the rate of retries.
+                # It is unknown when a request will end; one second is short, yet bounds the rate of retries.
                 retry_after=1.0,
             )
         seconds = unmet.retry_after / SECOND
@@ -157,13 +167,13 @@ class Tenancy:
         )
 
     def add(self, tenant: Tenant, amounts: Mapping[str, int]) -> None:
-        """Take amounts from counters, whatever is there; negative ones are given back."""
+        """Take amounts from counters without checking their limits. Negative amounts are given back."""
         for demand in self._build_demands(tenant):
             if amount := amounts.get(demand.counter, 0):
                 self.counters.add(tenant.id, msgspec.structs.replace(demand, amount=amount, floor=0))
 
     def read_limits(self, owner: str) -> tuple[RateLimitState, ...]:
-        """The state of a key's limits a minute; empty without limits."""
+        """Return the state of a key's per-minute limits; empty without limits."""
         if self.keyring.is_open:
             return ()
         tenant = self.keyring.peek_tenant(owner)
@@ -176,7 +186,10 @@ class Tenancy:
         )
 
     def _build_demands(self, tenant: Tenant, prompt_tokens: int = 0) -> list[Demand]:
-        """The demands of a request on its key's counters. While its prompt's tokens are unknown, one must be left."""
+        """Build the demands of a request on its key's counters.
+
+        While the prompt tokens are unknown, at least one token must be left.
+        """
         demands: list[Demand] = []
         if tenant.requests_per_minute is not None:
             demands.append(Demand(REQUESTS, tenant.requests_per_minute))
@@ -212,8 +225,9 @@ class Tenancy:
 
 
 class CallAccount:
-    """The account of one call with its key: a context that is left when the call has ended in any way, after `settle`
-    if the engine has worked on it.
+    """The account of one call with its key: a context manager that ends with the call, however that ends.
+
+    Call `settle` before the exit if the engine has processed the call.
     """
 
     def __init__(self, tenancy: Tenancy, tenant: Tenant | None, key: UsageKey) -> None:
@@ -221,7 +235,7 @@ class CallAccount:
         self._charged = 0
         self._counts: UsageCounts | None = None
         self.is_begun = False
-        """Whether its request and its place were taken."""
+        """Whether a request and a concurrency slot have been taken."""
 
     async def charge_prompt(self, tokens: int) -> None:
         """Take the prompt's tokens. Raises RateLimited, after which the call has cost nothing."""
@@ -230,7 +244,7 @@ class CallAccount:
             self._charged = tokens
 
     def settle(self, *, prompt_tokens: int, cached_tokens: int, output_tokens: int) -> None:
-        """Note what the engine has used. Called more than once, the last call counts."""
+        """Set the tokens that the engine has used. If called several times, the last call counts."""
         self._counts = UsageCounts(1, prompt_tokens, cached_tokens, output_tokens)
 
     def __enter__(self) -> None:
@@ -240,11 +254,11 @@ class CallAccount:
         tenancy, tenant, counts = self._tenancy, self._tenant, self._counts or UsageCounts()
         tenancy.metrics.running[self.key.name] -= 1
         if tenant is not None and self.is_begun:
-            # Of the tokens a minute: the prompt of a request that never reached the engine; or what was generated.
+            # The minute's tokens: negative if the prompt was charged but never reached the engine, else the output.
             tokens = counts.tokens - self._charged
             tenancy.add(tenant, {CONCURRENCY: -1, TOKENS: tokens, DAY: counts.tokens, MONTH: counts.tokens})
         elif tenant is not None and (kind is None or not issubclass(kind, RateLimited)):
-            # Its prompt was invalid: that costs a request.
+            # The prompt was invalid: that still costs a request.
             tenancy.add(tenant, {REQUESTS: 1})
         if self._counts is None:
             return

@@ -19,13 +19,16 @@ from .request_log import RequestLogLine
 
 PROVIDER = "dragoman"
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "CONNECT", "TRACE"})
-"""Those of RFC 9110 and RFC 5789; the conventions ask for `_OTHER` in place of others."""
+"""Methods of RFC 9110 and RFC 5789; the conventions require `_OTHER` for any other."""
 _MAX_TEXT = 256
-"""Characters of a client's text in an attribute."""
+"""Maximum characters of a client's text in an attribute."""
 
 
 class ServerSpan(Struct, frozen=True):
-    """Attributes of a request before it is routed."""
+    """The attributes of a request that its span starts with.
+
+    route: the route's path template; `*` if none matches.
+    """
 
     method: str
     route: str
@@ -36,7 +39,10 @@ class ServerSpan(Struct, frozen=True):
 
 
 class Telemetry:
-    """Starts and ends spans, and records metrics. exporter: None where a test takes the spans itself."""
+    """Starts and ends spans, and records metrics.
+
+    exporter: sends spans and metrics; None if a test collects the spans itself.
+    """
 
     def __init__(self, tracer: Tracer, metrics: GenAiMetrics, exporter: OtlpExporter | None = None) -> None:
         self._tracer, self._metrics, self.exporter = tracer, metrics, exporter
@@ -49,11 +55,10 @@ class Telemetry:
         method = request.method if request.method in _METHODS else None
         attributes: dict[str, AttributeValue] = {
             "http.request.method": method or "_OTHER",
-            # Names are those of OpenTelemetry's semantic conventions for HTTP and for generative AI.
             "url.path": request.path[:_MAX_TEXT],
             "url.scheme": request.scheme,
         }
-        # The address, and the port where the client has sent one.
+        # `Host` is `address` or `address:port`; an IPv6 address is in brackets.
         host = headers.get("host", "")[:_MAX_TEXT]
         name, _, port = host.rpartition(":")
         if name and port.isascii() and port.isdecimal() and len(port) <= 5:
@@ -73,7 +78,10 @@ class Telemetry:
         return self._tracer.start(name, SpanKind.SERVER, parent, attributes)
 
     def end_request(self, span: Span, status: int, error: str | None) -> None:
-        """error: its type; the client's own errors are none of the server's."""
+        """End a request's span. A status below 500 is not an error of the server.
+
+        error: type of the error; None if there is none.
+        """
         attributes: dict[str, AttributeValue] = {"http.response.status_code": status}
         reason = (error or str(status)) if status >= 500 else None
         if reason is not None:
@@ -83,7 +91,11 @@ class Telemetry:
     def start_call(
         self, parent: SpanContext | None, model: str, kind: str, request: GenerateRequest | None, response_id: str
     ) -> TracedCall:
-        """Start the span of a call. kind: of usage. request: None for embeddings and scores."""
+        """Start the span of a call.
+
+        kind: operation name if there is no `request`.
+        request: None for embeddings and scores.
+        """
         operation = kind
         if request is not None:
             operation = "chat" if isinstance(request.prompt, Conversation) else "text_completion"
@@ -93,7 +105,7 @@ class Telemetry:
             "gen_ai.request.model": model[:_MAX_TEXT],
         }
         if request is not None:
-            # The sampling parameters that the client has set.
+            # Only parameters that are set become attributes.
             sampling = request.sampling
             values: dict[str, AttributeValue | None] = {
                 "temperature": sampling.temperature,
@@ -110,7 +122,11 @@ class Telemetry:
         return TracedCall(self, span, operation, response_id)
 
     def end_call(self, span: Span, line: RequestLogLine, operation: str, response_id: str) -> None:
-        """line: of the request log. operation: as in the span's attributes."""
+        """End a call's span, and record its metrics.
+
+        line: the call's line of the request log.
+        operation: `gen_ai.operation.name` of the span.
+        """
         error = line.error
         attributes: dict[str, AttributeValue] = {"gen_ai.response.model": line.model}
         if response_id:
@@ -145,7 +161,7 @@ class Telemetry:
 
 
 class TracedCall(Struct, frozen=True):
-    """A call's span, and what is known of it from the start."""
+    """A running call's span, with the data that its end needs."""
 
     telemetry: Telemetry
     span: Span

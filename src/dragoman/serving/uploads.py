@@ -1,4 +1,4 @@
-"""Uploads of files from multipart forms, and the files that requests name in their path. Independent of the vendor."""
+"""Files of any vendor's API: uploads from multipart forms, and the file that a request's path names."""
 
 from __future__ import annotations
 
@@ -30,8 +30,11 @@ _EMPTY_FILENAME = b'; filename=""'
 class UploadDescription(NamedTuple):
     """The properties of an upload.
 
+    prefix: prefix of the file's id.
+    name: file name.
+    purpose: as in OpenAI's API.
     ttl_seconds: lifetime of the file; None is unlimited.
-    mime_type: only if the vendor's API reports it.
+    mime_type: media type, if the vendor's API reports it.
     """
 
     prefix: str
@@ -67,7 +70,7 @@ async def store_upload(http: HttpRequest, describe: Callable[[FormData], UploadD
             expires_at=None if description.ttl_seconds is None else created + description.ttl_seconds,
             mime_type=description.mime_type,
         )
-        # The run marks whose upload it is: after a crash another process deletes it, see `delete_abandoned_uploads`.
+        # The run id names the uploading process: after its crash `delete_abandoned_uploads` finds and deletes the file.
         put = build_put(http.caller.owner, file, UPLOADING, store.run)
         await store.commit(put)
         content, size = find_file_part(form).file, 0
@@ -76,7 +79,7 @@ async def store_upload(http: HttpRequest, describe: Callable[[FormData], UploadD
                 await store.commit(Append(put.key, CONTENT_SERIES, (Item(chunk),)))
                 size += len(chunk)
         except DragomanError:
-            # Half a file is of no use, and its chunks would stay.
+            # Do not leave the chunks of an incomplete file in the store.
             await store.commit(Delete(put.key))
             raise
     finally:
@@ -88,7 +91,7 @@ async def store_upload(http: HttpRequest, describe: Callable[[FormData], UploadD
 
 
 def build_put(owner: str, file: FileObject, state: str, run: str | None = None) -> Put:
-    """Build the record of a file that is hidden while in `state`."""
+    """Build the operation that stores a file's record. A file in the state `UPLOADING` is hidden."""
     body = msgspec.json.encode(file)
     return Put(
         Key(owner, FILE_KIND, file.id), file.created_at, body, state, run=run, expires=file.expires_at, pinned=True
@@ -130,13 +133,19 @@ class _FormParser(MultiPartParser):
 
 
 async def _receive_chunks(http: HttpRequest) -> AsyncGenerator[bytes]:
+    """Yield the body as it arrives.
+
+    Raises:
+        BodyTooLarge: the body exceeds `max_file_bytes`.
+        ClientGone: the client disconnected.
+    """
     limit, size = http.service.options.max_file_bytes, 0
     while True:
         message = await http.receive()
         if message["type"] == "http.disconnect":
             raise ClientGone
         size += len(message.get("body", b""))
-        # Counted while it arrives: Content-Length may be missing.
+        # Counted on arrival: Content-Length may be missing.
         if size > limit:
             raise BodyTooLarge(f"The file is larger than the limit of {limit} bytes.")
         yield message.get("body", b"")
@@ -145,7 +154,11 @@ async def _receive_chunks(http: HttpRequest) -> AsyncGenerator[bytes]:
 
 
 def find_file_part(form: FormData) -> UploadFile:
-    """Raises RequestError: the form has no file."""
+    """Return the form's part named `file`.
+
+    Raises:
+        RequestError: the form has no file.
+    """
     file = form.get("file")
     if not isinstance(file, UploadFile):
         raise missing_parameter("file")
@@ -153,7 +166,7 @@ def find_file_part(form: FormData) -> UploadFile:
 
 
 def read_fields(form: FormData) -> Mapping[str, str]:
-    """The form's text fields."""
+    """Return the form's text fields by name."""
     return {name: text for name, text in form.multi_items() if isinstance(text, str)}
 
 
@@ -178,7 +191,11 @@ async def load_file_record(http: HttpRequest) -> Record:
 
 
 async def delete_file(http: HttpRequest) -> str:
-    """Delete the file and return its id. Of concurrent deletions one succeeds."""
+    """Delete the file in the path, and return its id. Of concurrent deletions only one succeeds.
+
+    Raises:
+        NotFound: there is no such file.
+    """
     key = _build_key(http)
     try:
         await require_store(http).commit(Delete(key, states=frozenset({PROCESSED})))

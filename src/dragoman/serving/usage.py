@@ -1,7 +1,7 @@
-"""Usage by key, model and hour: counted in memory, stored every second, and read back after a restart.
+"""Usage by key, model and hour: counted in memory, stored every second, and loaded at startup.
 
-Several processes may share a store: each adds what it has counted to the stored hour, and so learns what the others
-have counted. What a process counted since its last write is lost if it is killed.
+Several processes may share a store: each adds its counts to the record of the hour, and so learns those of the others.
+If a process is killed, the counts since its last write are lost.
 """
 
 from __future__ import annotations
@@ -21,21 +21,26 @@ from ..store import CommitConflict, Key, Put, Record, Replace, Store
 log = logging.getLogger(__name__)
 
 OWNER = "dragoman.usage"
-"""The owner of the records; no key has it, since names of owners have no dot (`key_...`, digests)."""
+"""The owner of the records. It cannot be the owner of a key: those have no dot (`key_...`, digests)."""
 KIND = "usage"
 HOUR = 3600
 RETENTION = 400 * 86400
 """Seconds for which usage is stored."""
 FLUSH_INTERVAL = 1.0
+"""Seconds between writes to the store."""
 MAX_CONFLICTS = 20
+"""Attempts to update a record that other processes change at the same time."""
 PAGE = 100
+"""Records per page when reading."""
 
 
 class UsageKey(Struct, frozen=True, order=True):
     """The dimensions by which usage is counted.
 
+    owner: owner of the key, as in the store.
+    name: the key's display name.
     kind: `completions` or `embeddings`, as in OpenAI's usage routes.
-    name: of the key, for people.
+    model: name of the model.
     is_batch: no client waited for the response.
     """
 
@@ -47,7 +52,12 @@ class UsageKey(Struct, frozen=True, order=True):
 
 
 class UsageCounts(Struct):
-    """Requests and tokens. input: prompt tokens, cached ones included."""
+    """Numbers of requests and tokens.
+
+    input: prompt tokens, including cached ones.
+    cached: prompt tokens from the prefix cache.
+    output: generated tokens.
+    """
 
     requests: int = 0
     input: int = 0
@@ -74,33 +84,36 @@ class _Entry(Struct, frozen=True):
 
 
 def start_of_day(now: float) -> int:
-    """Unix time of the last midnight, UTC."""
+    """Return the Unix time of the last midnight, UTC."""
     return int(now) // 86400 * 86400
 
 
 def start_of_month(now: float) -> int:
+    """Return the Unix time of the first midnight of the month, UTC."""
     return int(datetime.fromtimestamp(now, UTC).replace(day=1, hour=0, minute=0, second=0, microsecond=0).timestamp())
 
 
 def end_of_month(now: float) -> int:
-    # 32 days after the first of a month is in the next.
+    # 32 days after the first of a month is always in the next month.
     return start_of_month(start_of_month(now) + 32 * 86400)
 
 
 class UsageLedger:
-    """Usage since the start of the month, and its records. A `lifespan.LifespanResource`, within the store's.
+    """The usage of this month in memory, and its records in the store.
 
-    store: shared with everything else.
-    now: Unix seconds.
+    It is a `lifespan.LifespanResource`, opened after the store and closed before it.
+
+    store: the server's store.
+    now: returns the Unix time in seconds.
     """
 
     def __init__(self, store: Store, now: Callable[[], float]) -> None:
         self._store, self._now = store, now
         self._pending: dict[int, HourUsage] = {}
         self._stored_tokens: dict[int, Counter[str]] = {}
-        """Tokens by owner of each hour of this month, as they were stored when it was last read or written."""
+        """Tokens by owner, for each hour of this month, as last read from or written to the store."""
         self._sums: Counter[tuple[str, str, int]] = Counter()
-        """Tokens by owner, `day` or `month`, and its start."""
+        """Tokens by owner, `day` or `month`, and start of that period."""
         self._flush_lock = asyncio.Lock()
         self._task: asyncio.Task[None] | None = None
         self._stop = asyncio.Event()
@@ -109,7 +122,7 @@ class UsageLedger:
         month = start_of_month(self._now())
         async for record in self._iterate_records():
             hour = int(record.key.id)
-            # A day earlier, since clock changes can have changed the order of the records, as in `read`.
+            # Read one more day: clock changes may have affected the order of the records, as in `read`.
             if hour < month - 86400:
                 break
             if hour >= month:
@@ -118,13 +131,13 @@ class UsageLedger:
         self._task = asyncio.create_task(self._flush_forever())
 
     async def close(self) -> None:
-        """Store everything, unless the store fails."""
+        """Stop the periodic flush, and store what is pending."""
         self._stop.set()
         if self._task is not None:
             await self._task
         await self.flush()
         if self._pending:
-            log.error("usage of the last seconds could not be stored")
+            log.error("the latest usage could not be stored, and is lost")
 
     def record(self, key: UsageKey, counts: UsageCounts) -> None:
         hour = int(self._now()) // HOUR * HOUR
@@ -138,28 +151,28 @@ class UsageLedger:
         return self._sums[owner, "month", start_of_month(self._now())]
 
     async def read(self, start: int, end: int) -> list[tuple[int, HourUsage]]:
-        """The hours that begin in this time, in order; those without usage are absent."""
-        # A cancelled flush would neither have stored what it had taken out, nor know whether it had.
+        """Return the usage of the hours that begin within [start, end), in order; hours without usage are absent."""
+        # Shielded: a cancelled flush would lose the counts that it has removed from `_pending`.
         await asyncio.shield(self.flush())
         hours: dict[int, HourUsage] = {}
         async for record in self._iterate_records():
             hour = int(record.key.id)
-            # Records are in the order of their first write, which is that of their hours but for clock changes.
+            # Records are in order of their first write: the order of their hours, apart from clock changes.
             if hour < start - 86400:
                 break
             if start <= hour < end:
                 hours[hour] = _decode(record)
-        # What could not be stored.
+        # Counts that could not be stored yet.
         for hour, usage in self._pending.items():
             if start <= hour < end:
                 _merge(hours.setdefault(hour, {}), usage)
         return sorted(hours.items())
 
     async def flush(self) -> None:
-        """Add what is counted to the stored hours. What the store does not accept is tried again at the next time."""
+        """Add the pending counts to the stored hours. Counts that the store does not accept stay pending."""
         async with self._flush_lock:
             for hour in sorted(self._pending):
-                # Taken out first: what is counted while the store writes belongs to the next flush.
+                # Removed first: what is counted during the write belongs to the next flush.
                 usage = self._pending.pop(hour)
                 try:
                     merged = await self._add_to_record(hour, usage)
@@ -199,16 +212,19 @@ class UsageLedger:
         raise AssertionError
 
     def _note_stored(self, hour: int, stored: HourUsage, *, own: HourUsage) -> None:
-        """Take over what others have counted in an hour. own: what this process had counted and has now stored."""
-        known, found = self._stored_tokens.get(hour, Counter()), _sum_by_owner(stored.items())
+        """Add what other processes have counted in an hour to the sums.
+
+        stored: the hour's record.
+        own: the counts that this process has just added to it.
+        """
+        previous_tokens, stored_tokens = self._stored_tokens.get(hour, Counter()), _sum_by_owner(stored.items())
         own_tokens = _sum_by_owner(own.items())
-        for owner, tokens in found.items():
-            # What the record has more than this process knew, less what it has just added itself: that of other
-            # processes.
-            foreign = tokens - known[owner] - own_tokens[owner]
+        for owner, tokens in stored_tokens.items():
+            # The record's growth since this process last saw it, less its own counts, comes from other processes.
+            foreign = tokens - previous_tokens[owner] - own_tokens[owner]
             if foreign:
                 self._add_to_sums(hour, owner, foreign)
-        self._stored_tokens[hour] = found
+        self._stored_tokens[hour] = stored_tokens
         month = start_of_month(self._now())
         for old in [each for each in self._stored_tokens if each < month]:
             del self._stored_tokens[old]
@@ -220,7 +236,7 @@ class UsageLedger:
         self._sums[owner, "month", start_of_month(hour)] += tokens
 
     async def _iterate_records(self) -> AsyncGenerator[Record]:
-        """The stored hours, latest first."""
+        """Yield the records of all stored hours, latest first."""
         cursor: int | None = None
         while page := await self._store.load_page(OWNER, KIND, after=cursor, limit=PAGE):
             for record in page:

@@ -1,4 +1,4 @@
-"""Settings of the server: each defined once, and read from the command line, the environment and files."""
+"""Settings of the server: each is defined once, and read from the command line, the environment and a file."""
 
 from .definition import Settings
 from .fields import FIELDS, FORMER_NAMES, PREFIX, SettingField, describe_unsupported, find_changed_settings, format_flag

@@ -1,6 +1,6 @@
-"""Every setting of the server, defined once: its type, its default, its bounds and what it is for.
+"""The settings of the server, each defined once with its type, default, bounds and help text.
 
-`sources` reads their values from the command line, the environment and a file.
+The settings of the HTTP API are in `serving`, those of the simulator in `simulator`. `sources` reads the values.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from .simulator import SimulatorSettings
 
 
 class Settings(SimulatorSettings, frozen=True, kw_only=True):
-    """The settings of a server. Where a value is None the model or the engine decides."""
+    """The settings of a server. None means that the model or the engine decides."""
 
     model: Annotated[
         str,
@@ -604,10 +604,10 @@ class Settings(SimulatorSettings, frozen=True, kw_only=True):
 
     @property
     def is_multiprocess(self) -> bool:
-        """Whether a supervisor starts processes that serve the port."""
+        """Whether a supervisor process starts the processes that serve the port."""
         return self.workers > 1 or self.api_server_count is not None
 
     def for_entry(self, entry: ModelEntry) -> Settings:
-        """The settings of one of several models: its overrides over these."""
+        """Return the settings of one of several models: these settings with its overrides."""
         names = (entry.name, *entry.aliases)
         return msgspec.structs.replace(self, **dict(entry.overrides), served_model_name=names, models=ModelEntries())

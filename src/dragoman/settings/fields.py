@@ -1,4 +1,4 @@
-"""The settings as fields that a command line or a table can show."""
+"""All settings as fields, for the command line, the docs and the parsers; and which engines support them."""
 
 from __future__ import annotations
 
@@ -20,8 +20,9 @@ PREFIX = "DRAGOMAN_"
 class SettingField(Struct, frozen=True):
     """One setting.
 
-    kind: its type, without None.
-    choices: its allowed words.
+    kind: type, without None.
+    option: metadata such as group and help.
+    choices: allowed words; empty if any value of the type is allowed.
     """
 
     name: str
@@ -48,12 +49,12 @@ class SettingField(Struct, frozen=True):
 
 
 def format_flag(name: str) -> str:
-    """The option of a setting on the command line."""
+    """Return the command-line flag of a setting."""
     return "--" + name.replace("_", "-")
 
 
 def format_variable(name: str) -> str:
-    """The environment variable of a setting."""
+    """Return the environment variable of a setting."""
     return PREFIX + name.upper()
 
 
@@ -74,7 +75,7 @@ FIELDS = tuple(
         key=lambda field: (_GROUPS.index(field.option.group), field.name in ServingSettings.__struct_fields__),
     )
 )
-"""By group; within a group in order of definition, those of the HTTP API at the end."""
+"""All settings by group; within a group in order of definition, with those of the HTTP API last."""
 FIELDS_BY_NAME = {field.name: field for field in FIELDS}
 FORMER_NAMES = {
     "max_waiting": "max_queued_requests",
@@ -82,26 +83,26 @@ FORMER_NAMES = {
     "reasoning_check": "reasoning_verification",
     "models_memory": "model_memory_limit",
 }
-"""Former names of settings and their present ones; accepted with a warning for one release."""
+"""Current names of settings by their former names, which are accepted with a warning for one release."""
 MODEL_GROUPS = frozenset({"Model", "Scheduling", "Upstream", "Simulator"})
 """Groups whose settings can be set per model."""
 
 
 SUPPORTED_BY = {field.name: field.option.engines for field in FIELDS if field.option.engines}
-"""The engines that support a setting, where not all do."""
+"""The engines that support a setting, for settings that only some engines support."""
 ENGINES = frozenset(engine for engines in SUPPORTED_BY.values() for engine in engines)
-"""Engines whose supported settings are known. Third-party engines may support any."""
+"""Engines whose supported settings are known. A third-party engine may support any setting."""
 
 
 def find_changed_settings(settings: Settings) -> frozenset[str]:
-    """Names of the settings that differ from their defaults."""
+    """Return the names of the settings that differ from their defaults."""
     return frozenset(
         name for name, value in msgspec.structs.asdict(settings).items() if value != FIELDS_BY_NAME[name].default
     )
 
 
 def describe_unsupported(names: Iterable[str], *engines: str) -> list[str]:
-    """A sentence for each of these settings that none of the engines supports."""
+    """Return a sentence for each of these settings that none of the engines supports."""
     if not ENGINES.issuperset(engines):
         return []
     sentences: list[str] = []

@@ -1,4 +1,4 @@
-"""Sections of a settings file: a model's sampling defaults, the models and servers of one process, and Ray Serve."""
+"""Types of structured settings (sampling defaults, `models`, `instances`, `ray`), and the metadata of every setting."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class GenerationConfig(Struct, frozen=True, forbid_unknown_fields=True):
             raise ValueError("every number must be finite")
 
     def merge_into(self, defaults: Sampling) -> Sampling:
-        """These values over the given defaults. top_k: -1 disables it, as 0 does."""
+        """Return the defaults overridden by these values. A `top_k` of -1 becomes 0: both disable it."""
         overrides = {name: value for name, value in msgspec.structs.asdict(self).items() if value is not None}
         overrides.pop("max_new_tokens", None)
         if "top_k" in overrides:
@@ -43,10 +43,11 @@ class GenerationConfig(Struct, frozen=True, forbid_unknown_fields=True):
 class ModelEntry(Struct, frozen=True):
     """One of several models.
 
-    overrides: its own settings by name; the server's apply otherwise.
-    ttl: idle seconds after which it is unloaded; None is never.
+    overrides: the model's own settings by name; the server's settings apply otherwise.
+    aliases: further names in the API.
+    ttl: idle seconds after which it is unloaded; None means never.
     pinned: loaded at startup and never unloaded.
-    memory: its size in bytes; None to estimate it from its files.
+    memory: size in bytes; None to estimate it from the files.
     """
 
     name: str
@@ -66,14 +67,14 @@ class ModelEntries(Struct, frozen=True):
 class Instance(Struct, frozen=True):
     """One of several simulated servers in a process.
 
-    overrides: its own settings by name; the process's apply otherwise.
+    overrides: the server's own settings by name; the process's settings apply otherwise.
     """
 
     overrides: tuple[tuple[str, Any], ...] = ()
 
 
 class Instances(Struct, frozen=True):
-    """The simulated servers in order; if empty, there is one server with the process's settings."""
+    """The simulated servers in order. If empty, there is one server with the process's settings."""
 
     items: tuple[Instance, ...] = ()
 
@@ -83,19 +84,19 @@ _Seconds = Annotated[float, Meta(ge=0, le=86400)]
 
 
 class RaySettings(Struct, frozen=True, forbid_unknown_fields=True):
-    """The `ray` of a settings file.
+    """The section `ray` of a settings file.
 
-    replicas: their number; with max_replicas, how many start first.
+    replicas: number of replicas; with max_replicas, the initial number.
     min_replicas, max_replicas: bounds of autoscaling; without max_replicas the number is fixed.
-    target_requests, target_waiting_tokens, target_kv_usage: what each replica should have on average: requests that
-        run or wait, prompt tokens that wait, and the share of its KV cache in use. The autoscaler adds replicas when
-        any of them is exceeded.
-    upscale_delay, downscale_delay: seconds for which the number must be wrong before it is changed.
-    cpus, gpus: what a replica reserves of its node.
-    routing: `prefix` sends what shares a conversation or a beginning to the same replica, `model` what is for the same
-        model or LoRA adapter, for replicas that do not hold all of them at once, `session` only what has the
-        same session header, `load` sends each request to the least loaded replica.
-    haproxy: use HAProxy instead of Ray's proxy in Python; None if it can be used.
+    target_requests, target_waiting_tokens, target_kv_usage: targets per replica, on average: running and waiting
+        requests, waiting prompt tokens, and the share of its KV cache in use. The autoscaler adds replicas when any
+        target is exceeded.
+    upscale_delay, downscale_delay: seconds for which the autoscaler must want another number before it changes.
+    cpus, gpus: resources that a replica reserves on its node.
+    routing: requests that go to the same replica: `prefix`: those that share a conversation or a prompt prefix;
+        `model`: those for the same model or LoRA adapter, if replicas cannot hold all of them at once; `session`: those
+        with the same session header. `load` sends each request to the least loaded replica.
+    haproxy: use HAProxy instead of Ray's Python proxy; None means if it is available.
     drain_timeout: seconds that a replica may take to finish its requests when it is removed.
     """
 
@@ -115,7 +116,11 @@ class RaySettings(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def read_ray_settings(raw: object) -> RaySettings:
-    """Parse an object, as JSON text or as the value in a file. Raises ValueError."""
+    """Parse the section `ray`, from JSON text or from the value in a file.
+
+    Raises:
+        ValueError: the section is invalid; the message names the field.
+    """
     try:
         fields = msgspec.json.decode(raw) if isinstance(raw, str) else raw
         if isinstance(fields, dict):
@@ -129,7 +134,7 @@ def read_ray_settings(raw: object) -> RaySettings:
     return settings
 
 
-# What the definition of a setting consists of.
+# The metadata of a setting.
 
 MIB = 1024 * 1024
 BATCHING_ENGINES = ("tiny", "transformers", "mlx")
@@ -137,7 +142,7 @@ BATCHING_ENGINES = ("tiny", "transformers", "mlx")
 VLLM_ENGINES = ("sim", "vllm")
 SCHEDULING_ENGINES = (*BATCHING_ENGINES, "llamacpp", *VLLM_ENGINES)
 PARSING_ENGINES = (*SCHEDULING_ENGINES, "upstream")
-"""Engines whose text is parsed by `parsers`."""
+"""Engines whose output is parsed by `parsers`."""
 
 
 class SettingsError(Exception):
@@ -145,7 +150,7 @@ class SettingsError(Exception):
 
 
 class Secret(str):
-    """Text that is not shown in the repr of its container."""
+    """A string that its own repr, and so that of its container, does not show."""
 
     __slots__ = ()
 
@@ -156,14 +161,15 @@ class Secret(str):
 class Option(Struct, frozen=True):
     """Metadata of a setting.
 
-    group: its heading in the help.
-    help: description; of a switch, the effect of turning it away from its default.
-    minimum, maximum: bounds of a number.
+    group: heading in the help.
+    help: description; for a switch, the effect of changing it from its default.
+    minimum, maximum: bounds of a number, both allowed.
     allows_size_suffix: the number may be written 8k (8,000) or 8K (8,192), as in vLLM.
-    off_flag: the flag that switches it off where `--no-...` would read badly.
-    vllm_name: vLLM's name, where it differs.
-    engines: the engines that support it, by name; empty for all. Another one warns that it ignores the setting.
-    is_secret: the text is read as a `Secret`.
+    off_flag: the flag that turns it off if `--no-...` would read badly, without dashes.
+    metavar: placeholder for the value in the help.
+    vllm_name: vLLM's name, if it differs.
+    engines: names of the engines that support it; empty for all. Any other engine ignores it with a warning.
+    is_secret: the text is parsed as a `Secret`.
     """
 
     group: str

@@ -1,4 +1,4 @@
-"""Settings that the HTTP API reads as they are."""
+"""Settings that the HTTP API uses unchanged."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .sections import BATCHING_ENGINES, MIB, Option
 
 
 class ServingSettings(Struct, frozen=True, kw_only=True):
-    """Settings of the HTTP API; `serving.ServingOptions` has them too, and adds those that are computed."""
+    """Settings of the HTTP API. `serving.service.ServingOptions` inherits them, and adds computed options."""
 
     max_body_bytes: Annotated[
         int, Option("Server", "Maximum size of a request body, in bytes.", minimum=1024, allows_size_suffix=True)

@@ -10,7 +10,7 @@ from .serving import ServingSettings
 
 # A struct cannot have two bases with fields, so these settings continue those of the HTTP API.
 class SimulatorSettings(ServingSettings, frozen=True, kw_only=True):
-    """Settings of the `sim` engine. Where a value is None the profile decides."""
+    """Settings of the `sim` engine. None means that the profile decides."""
 
     profile: Annotated[
         str | None,

@@ -1,6 +1,6 @@
 """Loads settings from the command line, the environment and a file, in this order of precedence.
 
-Every error names the source of the setting.
+Every error names the source of the setting. The module also stores the server's secret key in the state directory.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ log = logging.getLogger(__name__)
 def load_settings(cli_options: Mapping[str, object], environment: Mapping[str, str]) -> Settings:
     """Load the settings.
 
-    cli_options: options of the command line by field name; None is unset.
+    cli_options: command-line options by field name; None means unset.
 
     Raises:
         SettingsError: a setting is invalid.
@@ -77,9 +77,12 @@ def load_settings(cli_options: Mapping[str, object], environment: Mapping[str, s
 
 
 def load_keywords(keywords: Mapping[str, object]) -> Settings:
-    """The settings that a program states by name, as Python values or as text; None is nothing. Raises SettingsError.
+    """Load the settings from keyword arguments: Python values or text; None means unset.
 
-    The environment is not read; a file is, where `config` names one.
+    The environment is not read; the file that `config` names is.
+
+    Raises:
+        SettingsError: a setting is unknown or invalid.
     """
     for name in keywords:
         if name not in FIELDS_BY_NAME:
@@ -90,9 +93,9 @@ def load_keywords(keywords: Mapping[str, object]) -> Settings:
 class _Source(Struct, frozen=True):
     """One source of settings.
 
-    place: precedes each setting's name in an error.
+    place: prefix of a setting's name in an error.
     raw: values by field name, not yet parsed.
-    format_name: a setting's name as it is written in this source.
+    format_name: formats a setting's name as it is written in this source.
     """
 
     place: str
@@ -103,7 +106,7 @@ class _Source(Struct, frozen=True):
         return f"{self.place}{self.format_name(name)}"
 
     def read_value(self, field: SettingField) -> object:
-        """Parse a value; None where it is unset. Raises SettingsError with the source."""
+        """Parse a value; None if it is unset. Raises SettingsError, which names the source."""
         if field.name not in self.raw:
             return None
         try:
@@ -113,7 +116,7 @@ class _Source(Struct, frozen=True):
 
 
 def _merge(sources: Sequence[_Source]) -> Settings:
-    """Take each setting from the first source that has it; the file that `config` names is the last one."""
+    """Take each setting from the first source that has it; the file that `config` names comes last."""
     file = next(filter(None, (source.read_value(FIELDS_BY_NAME["config"]) for source in sources)), None)
     if file is not None:
         sources = [*sources, _read_file(Path(cast("str", file)))]
@@ -131,7 +134,7 @@ def _merge(sources: Sequence[_Source]) -> Settings:
 def _read_file(path: Path) -> _Source:
     suffix = path.suffix.lower()
     if suffix not in (".toml", ".yaml", ".yml"):
-        raise SettingsError(f"{path}: a configuration file must end in .toml, .yaml, .yml")
+        raise SettingsError(f"{path}: a configuration file must end in .toml, .yaml or .yml")
     try:
         text = path.read_text(encoding="utf-8")
         pairs = list(tomllib.loads(text).items()) if suffix == ".toml" else _parse_yaml(text)
@@ -168,22 +171,22 @@ def _parse_yaml(text: str) -> list[tuple[str, object]]:
 
 
 _SERVICE_LINK = r"_(SERVICE_HOST|SERVICE_PORT(_[A-Z0-9_]+)?|PORT(_[0-9]+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?)"
-"""After the name of a service."""
+"""Suffixes of the variables of a service: X_SERVICE_HOST, X_SERVICE_PORT_HTTP, X_PORT, X_PORT_80_TCP_ADDR, ..."""
 
 
 def _find_service_links(environment: Mapping[str, str]) -> set[str]:
-    """The variables that Kubernetes sets in every pod for services whose names begin with `dragoman`.
+    """Find the variables that Kubernetes sets in every pod for services whose names begin with `dragoman`.
 
     https://kubernetes.io/docs/concepts/services-networking/service/#environment-variables
     """
     links: set[str] = set()
     for name in environment:
         service = name.removesuffix("_SERVICE_HOST")
-        # Every service has both, which tells them from a misspelled setting.
+        # Every service has both variables; a misspelled setting does not.
         if service != name and f"{service}_SERVICE_PORT" in environment:
             matches = re.compile(re.escape(service) + _SERVICE_LINK).fullmatch
             links |= {variable for variable in environment if matches(variable)}
-            # `dragoman` itself: the setting has the same name.
+            # DRAGOMAN_PORT is also a setting; a service's value is a URL such as tcp://10.0.0.1:8000.
             if "://" not in environment.get(f"{service}_PORT", ""):
                 links.discard(f"{service}_PORT")
     return links
@@ -192,7 +195,7 @@ def _find_service_links(environment: Mapping[str, str]) -> set[str]:
 def _rename(raw: Mapping[str, object], place: str, format_name: Callable[[str], str]) -> dict[str, object]:
     """Rename former names of settings in one source, with a warning.
 
-    place, format_name: as in `_Source`; a warning has the place once.
+    place, format_name: as in `_Source`.
 
     Raises:
         SettingsError: a setting has both its present and its former name.
@@ -212,28 +215,31 @@ def _rename(raw: Mapping[str, object], place: str, format_name: Callable[[str], 
 
 
 def suggest_name(name: str, format_field: Callable[[SettingField], str]) -> str:
-    """A suggestion for an unknown setting; empty if no name is close."""
+    """Return a suggestion for an unknown setting; empty if no name is close."""
     name = name.lower().replace("-", "_")
     if name in FORMER_NAMES:
         return f" It is called {format_field(FIELDS_BY_NAME[FORMER_NAMES[name]])} now."
     for field in FIELDS:
-        # Before spelling: what vLLM calls a setting may be close to another one's name.
+        # Before the check for misspellings: a name of vLLM's may be close to another setting here.
         if field.option.vllm_name == name:
             return f" What vLLM calls {name} is {format_field(field)} here."
     close_matches = get_close_matches(name, FIELDS_BY_NAME, n=1)
     return f" Did you mean {format_field(FIELDS_BY_NAME[close_matches[0]])}?" if close_matches else ""
 
 
-# What several settings may not be together.
+# Combinations of settings.
 
 
 def _check_combinations(settings: Settings, origins: Mapping[str, str]) -> None:
-    """origins: where each setting that is set was found."""
+    """Raise SettingsError for settings that exclude each other.
+
+    origins: source and name of each setting that is set.
+    """
     for name in ("model", "served_model_name"):
         if settings.models.entries and name in origins:
             raise SettingsError(f"{origins[name]} and {origins['models']}: set either one model or several")
     if settings.instances.items:
-        # They are simulated servers, each of which has its own port and forgets its state with the process.
+        # Each instance has its own TCP port, and its state is lost with the process.
         origin = origins["instances"]
         overrides = (pair for instance in settings.instances.items for pair in instance.overrides)
         models = [settings.model, *(value for name, value in overrides if name == "model")]
@@ -257,7 +263,10 @@ def _check_combinations(settings: Settings, origins: Mapping[str, str]) -> None:
 
 
 def check_exposure(settings: Settings, origin: str) -> None:
-    """Raise SettingsError where other machines could use the server without a key. origin: of its address."""
+    """Raise SettingsError if other machines could use the server without a key.
+
+    origin: source and name of the setting `host`.
+    """
     has_keys = bool(settings.api_key) or settings.keys_file is not None
     if not is_loopback(settings.host) and not has_keys and not settings.no_auth:
         raise SettingsError(
@@ -275,14 +284,18 @@ def is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-# One value, parsed from the text of an option or variable, or from a file.
+# Parsing one value, from the text of an option or variable, or from a file.
 
 
 def read_value(field: SettingField, raw: object) -> object:
-    """Parse a value of the field's type, from text or from a file's value. ValueError names the allowed values."""
+    """Parse a value of the field's type, from text or from the value in a file.
+
+    Raises:
+        ValueError: the value is invalid; the message names the allowed values.
+    """
     read_text = _read_secret if field.option.is_secret else _read_text
     if field.is_list:
-        # A list, or a comma-separated text.
+        # A file may have a list; options and variables are comma-separated.
         items = [item.strip() for item in raw.split(",")] if isinstance(raw, str) else raw
         if not isinstance(items, list | tuple):
             raise ValueError("must be a list of strings")
@@ -304,8 +317,8 @@ def read_value(field: SettingField, raw: object) -> object:
 
 
 def _read_secret(raw: object) -> Secret:
-    """The secret's text; errors never show it."""
-    # Keys arrive in headers, which carry no other characters reliably.
+    """Parse a secret. Errors never show it."""
+    # Keys are sent in headers, which carry no other characters reliably.
     if not isinstance(raw, str) or not raw or not all("!" <= character <= "~" for character in raw):
         raise ValueError("a key must be printable ASCII without spaces")
     return Secret(raw)
@@ -332,7 +345,7 @@ _SIZES = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "K": 2**10, "M": 2**20, "G"
 
 
 def _read_number(field: SettingField, raw: object) -> float:
-    """An int for a field of that type."""
+    """Parse a number: an int if the field is one."""
     value: float | None = None
     # True is an int in Python, and `true` in a file is a mistake here.
     if isinstance(raw, str | int | float) and not isinstance(raw, bool):
@@ -373,7 +386,7 @@ def _shorten_repr(raw: object) -> str:
     return text if len(text) <= 60 else text[:57] + "..."
 
 
-# The sections `models` and `instances`, whose entries have settings of their own.
+# Parsing the sections `models` and `instances`, whose entries have their own settings.
 
 _EXCLUDED = frozenset({"served_model_name", "config"})
 _MODEL_SETTINGS = tuple(
@@ -478,8 +491,13 @@ def _read_fields(
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Parse an entry of a section into its own fields and its settings.
 
-    entry: its name or number, for errors.
-    settings: those that it may have. Raises ValueError.
+    entry: name or number of the entry, for errors.
+    kind: kind of the entry, for errors.
+    own_fields: fields that are not settings, by name.
+    settings: names of the settings that the entry may have.
+
+    Raises:
+        ValueError: a field is unknown or invalid.
     """
     own_values: dict[str, Any] = {}
     overrides: dict[str, Any] = {}
@@ -504,13 +522,13 @@ def _read_fields(
     return own_values, overrides
 
 
-# What a server persists besides its store: the secret key in the state directory.
+# The secret key in the state directory.
 
 KEY_BYTES = 32
 
 
 def state_directory(environment: Mapping[str, str], platform: str = sys.platform) -> Path:
-    """The platform's directory for persistent state; it need not exist."""
+    """Return the platform's directory for persistent state. It may not exist yet."""
     if platform == "win32":
         return Path(environment.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local") / "dragoman"
     if platform == "darwin":
@@ -519,12 +537,14 @@ def state_directory(environment: Mapping[str, str], platform: str = sys.platform
 
 
 def load_or_create_key(file: Path) -> bytes:
-    """Load the key from this file; create it, readable by its owner only, where it is missing. Safe across processes.
+    """Load the key from a file, or create the file, readable by its owner only. Safe across processes.
 
-    Raises OSError, and ValueError for a file that does not hold a key.
+    Raises:
+        OSError: the file cannot be read or created.
+        ValueError: the file does not contain a key.
     """
     if not file.exists():
-        # Atomically: a temporary file is written, then linked.
+        # Atomic: write a temporary file, then link it.
         file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         draft = file.with_name(f".{file.name}.{secrets.token_hex(8)}")
         descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -532,9 +552,9 @@ def load_or_create_key(file: Path) -> bytes:
             with open(descriptor, "w", encoding="ascii") as stream:
                 stream.write(secrets.token_hex(KEY_BYTES) + "\n")
                 stream.flush()
-                # On disk before it is linked: after a power failure an empty file would not be a key.
+                # Sync before linking: a power failure must not leave an empty key file.
                 os.fsync(descriptor)
-            # Another process was faster; its key is used.
+            # If another process was faster, its key is used.
             with suppress(FileExistsError):
                 file.hardlink_to(draft)
         finally:

@@ -1,7 +1,7 @@
-"""Calibration of a profile from a log: fitted on its first requests, evaluated on the others.
+"""Calibration of a profile from a log: fitted on some of its requests, evaluated on the others.
 
 The log is JSON Lines: the fields of a trace (see `workload`) with `first_token_s` and `last_token_s`, and optionally
-`scheduled_s`; all on one clock with `arrival_s`. `logs` converts the result files of other tools.
+`scheduled_s`, all on the same clock as `arrival_s`. `logs` converts the result files of other tools.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from .workload import Timing, WorkloadError, WorkloadRequest, read_workload
 
 
 def read_log(lines: Iterable[str | bytes]) -> tuple[list[WorkloadRequest], list[Timing]]:
-    """The workload and, in the same order, the times. Raises WorkloadError, which names the line."""
+    """Parse a log into its workload and, in the same order, its times. Raises WorkloadError, which names the line."""
     rows = list(lines)
     requests = read_workload(rows)
     decoder = msgspec.json.Decoder(Timing)
@@ -48,7 +48,7 @@ def read_log(lines: Iterable[str | bytes]) -> tuple[list[WorkloadRequest], list[
 
 
 def compare(measured: Sequence[Timing], simulated: Sequence[Timing]) -> HeldOutError:
-    """Compute the simulation's error for the same requests, metric by metric."""
+    """Compute the simulation's relative error for the same requests, metric by metric."""
     return HeldOutError(
         ttft=_compute_error(
             summarize(timing.ttft for timing in measured), summarize(timing.ttft for timing in simulated)
@@ -91,9 +91,10 @@ def calibrate(
     """Calibrate a profile.
 
     log: as `read_log` returns it, in order of arrival.
-    prior: estimated from hardware and model by default.
-    fitted_ids: requests used by the fit. Of the others only arrivals, lengths and prefixes are used until the profile,
+    source: where the log comes from, for the profile.
+    fitted_ids: requests used by the fit. Of the others the fit uses only arrivals, lengths and prefixes; the profile,
         with its numbers rounded as in the file, is evaluated on them.
+    prior: expected coefficients; by default estimated from hardware and model.
 
     Raises: CalibrationError.
     """
@@ -101,7 +102,7 @@ def calibrate(
     training = [timing for timing in measured if timing.id in fitted_ids]
     if not 0 < len(training) < len(measured):
         raise CalibrationError(
-            f"{len(training)} of {len(measured)} requests cannot all be fitted: some must be held out"
+            f"cannot fit {len(training)} of {len(measured)} requests: at least one must be fitted, and one held out"
         )
     expected = prior or estimate_prior(hardware, model)
     result = fit(workload, training, engine, expected, ranks=hardware.ranks)
@@ -119,10 +120,10 @@ def measure_spread(
     tick: Callable[[int], None] = lambda _: None,
     prior: Prior | None = None,
 ) -> ErrorSpread:
-    """Fit anew with choices that mean nothing, and compute how far the error on the requests held out moves.
+    """Repeat the fit with arbitrary choices varied, and return the range of the error on the held-out requests.
 
     tick: called with the number of fits done, of NUM_VARIATIONS.
-    prior: the one that the profile was fitted with.
+    prior: prior of the profile's own fit.
 
     Raises: CalibrationError.
     """
@@ -141,14 +142,17 @@ def measure_spread(
 
 NUM_VARIATIONS = 6
 CLOCK_SHIFT = 0.001
-"""Seconds between the clocks of client and server."""
+"""Seconds by which the variations shift the server's clock against the client's."""
 
 
 def list_variations(
     measured: Sequence[Timing], fitted_ids: Collection[str]
 ) -> list[tuple[Sequence[Timing], frozenset[str]]]:
-    """List the log with its server's clock early and late, and other requests to fit: from the middle, from the end,
-    two thirds and four thirds as many."""
+    """List variations of the fit, each as timings and ids of fitted requests.
+
+    Two shift the server's clock; four fit other requests: from the middle, from the end, two thirds as many, and four
+    thirds as many.
+    """
     ids, count = [timing.id for timing in measured], len(fitted_ids)
     middle, fewer = (len(ids) - count) // 2, max(2 * count // 3, min(count, MIN_REQUESTS))
     more = min(4 * count // 3, len(ids) - 1)
@@ -158,7 +162,7 @@ def list_variations(
         shifted: list[Timing] = []
         for timing in measured:
             scheduled = timing.scheduled_s
-            # Nothing comes before its request.
+            # A shifted time must not precede the arrival.
             first = max(timing.first_token_s + seconds, timing.arrival_s + min(timing.ttft, CLOCK_SHIFT / 10))
             shifted.append(
                 msgspec.structs.replace(
@@ -173,7 +177,7 @@ def list_variations(
 
 
 def _combine(errors: Sequence[HeldOutError], choose: Callable[[Iterable[float]], float]) -> HeldOutError:
-    """Combine errors number by number."""
+    """Combine errors number by number, with `min` or `max`."""
     metrics = {
         metric: MetricError(
             *(
@@ -203,7 +207,7 @@ def evaluate(
 
 
 def round_numbers(record: Record) -> Record:
-    """Round all numbers of a record to a readable precision."""
+    """Round all numbers of a record to DIGITS significant digits."""
     return msgspec.convert(_round_value(msgspec.to_builtins(record)), type(record))
 
 

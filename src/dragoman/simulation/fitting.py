@@ -1,9 +1,10 @@
-"""Fits the coefficients of a step's duration to measured requests, by repeated simulation and solving.
+"""Fits the coefficients of a step's duration to measured requests, by alternating simulation and solving.
 
-A log contains when requests began and ended, not what each step computed. So: simulate with the present coefficients,
-add up what the simulated steps compute between a request's arrival and its first token, and between its first and last
-token; the measured durations of these windows are then linear in the coefficients. Solve (non-negative, relative
-errors, robust to outliers), and simulate again. Do not pass the held-out part of the log.
+A log states when requests began and ended, not what each step computed. The fit therefore simulates the workload with
+the current coefficients, and sums the work of the simulated steps in two windows of each request: from its arrival to
+its first token, and from its first to its last token. The measured durations of these windows are linear in the
+coefficients. Solving (non-negative, relative errors, robust to outliers) gives new coefficients for the next
+simulation. The observed timings must not include the held-out part of the log.
 """
 
 from __future__ import annotations
@@ -31,25 +32,28 @@ Matrix = NDArray[np.float64]
 # Non-negative least squares, robust to outliers.
 
 OUTLIER_RESIDUAL = 0.03
-"""Relative residuals beyond this count by their size, not by their square."""
+"""Relative residual beyond which the loss grows linearly instead of quadratically."""
 REWEIGHTINGS = 20
+"""Iterations of the reweighted least squares."""
 RIDGE = 1e-12
-"""Ridge that separates collinear columns; far below anything measured."""
+"""Ridge term that makes collinear columns solvable; negligible against the measurements."""
 
 
 class Rows(NamedTuple):
-    """An over-determined system: features @ coefficients should be targets."""
+    """An overdetermined linear system: features @ coefficients should equal targets."""
 
     features: Matrix
     targets: Vector
 
 
 def solve(weighted_rows: Rows, fixed_rows: Rows) -> Vector:
-    """Solve for coefficients, none negative and the first positive.
+    """Solve for non-negative coefficients, of which the first is positive.
 
-    Outliers among the weighted rows are down-weighted (iteratively, towards least absolute deviations); fixed rows are
+    Outliers among the weighted rows are down-weighted iteratively, towards least absolute deviations; fixed rows are
     not.
-    Raises ValueError if no such coefficients explain the targets.
+
+    Raises:
+        ValueError: no such coefficients explain the targets.
     """
     weights = np.ones(len(weighted_rows.targets))
     coefficients = np.zeros(weighted_rows.features.shape[1])
@@ -59,22 +63,25 @@ def solve(weighted_rows: Rows, fixed_rows: Rows) -> Vector:
             Rows(features, np.concatenate([weighted_rows.targets * weights, fixed_rows.targets]))
         )
         residuals = weighted_rows.features @ coefficients - weighted_rows.targets
-        # Iteratively reweighted: a request far off (a retry, a pause of the client) pulls less on the fit.
+        # An outlier (a retry, a pause of the client) must not dominate the fit.
         weights = (1 + (residuals / OUTLIER_RESIDUAL) ** 2) ** -0.25
     return coefficients
 
 
 def solve_non_negative(rows: Rows) -> Vector:
-    """The best coefficients that are not negative, the first of them positive: exact, by trying every set of zeros."""
+    """Return the best non-negative coefficients, of which the first is positive, by trying every set of zeros.
+
+    Raises:
+        ValueError: no such coefficients explain the targets.
+    """
     scale = np.linalg.norm(rows.features, axis=0)
     scale[scale == 0] = 1.0
-    # Seconds per step and per token differ by many orders of magnitude; unscaled, the ridge would only affect one of
-    # them.
+    # Seconds per step and per token differ by orders of magnitude; unscaled, the ridge would affect only one of them.
     scaled = rows.features / scale
     gram = scaled.T @ scaled + RIDGE * np.eye(len(scale))
     moments = scaled.T @ rows.targets
     best, min_error = np.zeros(len(scale)), 0.0
-    # 2**k solutions of a small system: exact, and for about ten columns faster than an iterative solver.
+    # Solving 2**k small systems is exact, and for about ten columns faster than an iterative solver.
     for selected in product((False, True), repeat=len(scale) - 1):
         free = np.flatnonzero((True, *selected))
         solution = np.asarray(np.linalg.solve(gram[np.ix_(free, free)], moments[free]), dtype=np.float64)
@@ -90,19 +97,20 @@ def solve_non_negative(rows: Rows) -> Vector:
 # The linear system: what the simulated steps compute in the windows of the measured requests.
 
 KNOTS = (0, 64, 256)
-"""Token counts at which the cost curve may bend: decoding alone, large decode batches, prompts."""
+"""Tokens per step at which the cost curve may bend: decoding alone, large decode batches, prompts."""
 BASE = 0
 TOKENS = slice(1, 1 + len(KNOTS))
 CONTEXT, PAIRS, EXPERTS, FRONTEND, MIXED, NUM_FEATURES = range(TOKENS.stop, TOKENS.stop + 6)
-"""Columns of the linear system: the coefficients of LatencyModel (for shared experts, a factor on the curve that is
-expected of them), and the seconds from the client to the queue."""
+"""Columns of the linear system: the coefficients of LatencyModel (EXPERTS is a factor on the experts' expected curve),
+and FRONTEND, the seconds from the client to the queue."""
 
 
 class MeasuredWindows:
-    """The windows of measured requests in a replay.
+    """The windows of measured requests in a replay: the work of the simulated steps, and the measured durations.
 
-    observed: only ids that the replay has answered.
-    expert_curve: expected seconds of the tokens of shared experts.
+    observed: measured timings; the replay must have answered all of their ids.
+    frontend_seconds: seconds from the client to the queue, in the replay.
+    expert_curve: expected cost per token of shared experts.
     """
 
     def __init__(
@@ -120,8 +128,7 @@ class MeasuredWindows:
             served = [index for index, timing in enumerate(matched) if timing.replica == replica]
             if not served:
                 continue
-            # Work up to a moment is a running sum, so that of any window is a difference of two values, however many
-            # steps it spans.
+            # The work of a window is a difference of two cumulative sums, however many steps it spans.
             work = _CumulativeWork(steps, expert_curve)
             first = work.interpolate([matched[index].first_token_s for index in served])
             begin = work.interpolate([matched[index].arrival_s + frontend_seconds for index in served])
@@ -134,7 +141,7 @@ class MeasuredWindows:
 
     def build_request_rows(self) -> Rows:
         """Build a row per window: its computed work divided by its measured duration. Every target is 1."""
-        # An answer of one token has no time per output token.
+        # A response of one token has no time per output token.
         has_decode = self._decode > 0
         features = np.vstack(
             [self._waiting / self._ttft[:, None], self._decoding[has_decode] / self._decode[has_decode, None]]
@@ -142,7 +149,7 @@ class MeasuredWindows:
         return Rows(features, np.ones(len(features)))
 
     def build_mean_rows(self) -> Rows:
-        """A row a mean: time to the first token, latency, time per output token."""
+        """Build a row per mean over all requests: time to first token, latency, and time per output token."""
         has_decode = self._gaps > 0
         gaps = self._gaps[has_decode]
         windows = [
@@ -153,8 +160,10 @@ class MeasuredWindows:
         return Rows(np.array([work / seconds for work, seconds in windows]), np.ones(len(windows)))
 
     def compute_error(self) -> float:
-        """Compute the error: the mean deviation of single requests and that of the means, in logarithms, each capped at
-        1. Median requests that are 3 % off give about 0.05.
+        """Compute the error that the search minimizes.
+
+        It is the mean deviation of single requests plus that of the means, as absolute logarithms of ratios, each
+        capped at 1. If the median request is 3 % off, it is about 0.05.
         """
         has_decode = (self._decode > 0) & (self._simulated_decode > 0)
         ttft = np.abs(np.log(self._simulated_ttft / self._ttft))
@@ -169,13 +178,13 @@ class MeasuredWindows:
 
 
 def _compute_durations(timings: Sequence[Timing]) -> tuple[Vector, Vector]:
-    """To the first token, and from it to the last."""
+    """Return the seconds to the first token, and from the first to the last token."""
     ttft = np.array([timing.ttft for timing in timings])
     return ttft, np.array([timing.latency for timing in timings]) - ttft
 
 
 class _CumulativeWork:
-    """Cumulative work up to a moment, a column per feature; linear within a step."""
+    """Cumulative work by time, one column per feature; linear within a step."""
 
     def __init__(self, steps: StepLog, expert_curve: tuple[TokenCost, ...]) -> None:
         tokens = np.array(steps.tokens)
@@ -191,7 +200,7 @@ class _CumulativeWork:
         self._boundaries = np.column_stack([steps.begins, steps.ends]).ravel()
         self._sums: list[Vector] = []
         for column in columns:
-            # Before and after each step.
+            # The sum before and after each step, to match the boundaries.
             total = np.cumsum(column)
             self._sums.append(np.column_stack([total - column, total]).ravel())
 
@@ -203,20 +212,22 @@ class _CumulativeWork:
 
 MIN_REQUESTS = 20
 START_FACTORS = (0.1, 0.3, 1.0)
-"""First guesses: shares of the fastest prefill that a token may cost."""
+"""First guesses of a token's cost, as shares of the time per token of the fastest prefill."""
 HALF_STEP_ROUNDS, LINE_SEARCH_ROUNDS = 6, 8
-"""Rounds that always go half of the way to the solution, and rounds that only go where it gets better. Near
-saturation the first ones may jump about for ever, far from the truth the others may get stuck."""
+"""Rounds that always go halfway to the solution, then rounds that only accept improvements. Near saturation the former
+may oscillate; far from the optimum the latter may get stuck."""
 AVERAGED_TRIALS = 3
-"""So many best trials are averaged: which step a request falls into jumps, so the best one is partly luck."""
+"""Number of best trials to average: requests jump between steps as the coefficients change, so the best trial is partly
+luck."""
 MAX_ERROR_RATIO = 1.5
-"""So much worse than the best may their average be, lest they lie in different valleys."""
+"""Maximum error of that average relative to the best trial's; above it the trials are probably in different minima."""
 TOTAL_WEIGHT = 10.0
-"""The means over all requests count as much as so many squared single ones: they are what is reported, and a robust
-fit of single requests alone leaves them biased."""
+"""Weight of the rows of means; a single request's row has 1. Means are what is reported, and a robust fit of single
+requests alone leaves them biased."""
 PRIOR_WEIGHT = 1.0
+"""Weight of a coefficient's relative deviation from its prior."""
 CURVATURE_WEIGHT = 0.3
-"""Weight of a bend in the curve over the tokens of a step, which decoding and prefill alone hardly determine."""
+"""Weight of a bend in the cost curve, which decoding and prefill alone hardly determine."""
 
 
 class CalibrationError(ValueError):
@@ -226,8 +237,9 @@ class CalibrationError(ValueError):
 class Fit(Struct, frozen=True):
     """A fitted latency model.
 
-    frontend_seconds: from the client to the engine's queue.
-    error: the minimized error, see `MeasuredWindows.compute_error`; more than 0.2 is a poor fit.
+    latency: the fitted coefficients.
+    frontend_seconds: seconds from the client to the engine's queue.
+    error: the minimized error, see `MeasuredWindows.compute_error`; above 0.2 the fit is poor.
     """
 
     latency: LatencyModel
@@ -246,8 +258,10 @@ def simulate(
     until: frozenset[str] | None = None,
     ranks: RankLayout = ONE_RANK,
 ) -> ReplayResult:
-    """One server, without noise, whose ranks are chosen as by vLLM. until: stop when all of these requests are
-    answered."""
+    """Replay the workload on one server without noise, whose ranks are balanced as by vLLM.
+
+    until: stop when all of these requests are answered; None to answer all.
+    """
     cores = [EngineCore(SimulatedScheduler(config), latency.compute_seconds) for _ in range(ranks.count)]
     router = ReplicaRouter("least-loaded")
     if ranks.lock_step and ranks.count > 1:
@@ -265,21 +279,25 @@ def fit(
     excluded_columns: Collection[int] = (),
     ranks: RankLayout = ONE_RANK,
 ) -> Fit:
-    """Fit coefficients under which the simulated requests take as long as the observed ones.
+    """Fit coefficients with which the simulated requests take as long as the observed ones.
 
-    workload: all requests to the server, since the observed ones shared it with them; only arrivals and lengths are
-        read.
+    workload: all requests to the server, since the observed ones shared it with them. Their measured times are not
+        used.
     observed: measured times of some of them.
-    config: the server's real settings, of one rank.
-    excluded_columns: columns of the linear system (see `MeasuredWindows`) that stay 0, for ablation.
+    config: the server's real settings, per rank.
+    prior: expected coefficients.
+    excluded_columns: columns of the linear system that stay 0, for ablation.
+    ranks: data-parallel ranks of the server.
 
-    Raises: CalibrationError; RequestError for a request that could never run with these settings.
+    Raises:
+        CalibrationError: the measurements cannot be fitted.
+        RequestError: a request can never run with these settings.
     """
     ids = {request.id for request in workload}
     for timing in observed:
         if timing.id not in ids:
             raise CalibrationError(f"request {timing.id!r} was observed, but is not in the workload")
-        # Most often a mix of clocks or units in the log.
+        # Usually the log mixes clocks or units.
         if not timing.arrival_s < timing.first_token_s <= timing.last_token_s:
             raise CalibrationError(f"request {timing.id!r}: arrival, first and last token are not in this order")
     if len(observed) < MIN_REQUESTS or all(not timing.tpot for timing in observed):
@@ -296,7 +314,7 @@ class _Trial(Struct, frozen=True):
 
 
 class _Search:
-    """Gauss-Newton steps, each from a simulation of its own."""
+    """The search: Gauss-Newton steps, each with its own simulation."""
 
     def __init__(
         self,
@@ -313,19 +331,19 @@ class _Search:
         self._column_mask = np.array(
             [column not in excluded_columns for column in range(NUM_FEATURES)], dtype=np.float64
         )
-        # The measured dense runs are not fitted better with it.
+        # Only for models with experts: it did not improve the fits of the measured dense models.
         self._column_mask[MIXED] *= bool(prior.per_expert_token)
-        # From the fastest decoding and the fastest prefill.
+        # The first guess comes from the fastest decoding and the fastest prefill.
         tpots = [timing.tpot for timing in observed if timing.tpot]
         prefills = [timing.ttft / timing.input_tokens for timing in observed]
         guess = np.zeros(NUM_FEATURES)
         guess[BASE] = prior.base or 0.7 * float(np.min(tpots))
-        # The fastest ones waited for nothing; a low quantile instead of the minimum, since single times can be wrong.
+        # The fastest prefills did not queue; a low quantile, not the minimum, since single times can be wrong.
         guess[TOKENS] = float(np.quantile(prefills, 0.05))
         guess[EXPERTS] = 1.0 if prior.per_expert_token else 0.0
         guess[FRONTEND] = prior.frontend
         self._guess = guess * self._column_mask
-        # A row for each expectation: to be off by all of it costs PRIOR_WEIGHT squared.
+        # A row for each expected value: a deviation of 100 % costs PRIOR_WEIGHT squared.
         expected: Mapping[int, float | None] = {
             BASE: prior.base,
             CONTEXT: prior.per_context_token,
@@ -337,8 +355,8 @@ class _Search:
         for row, (column, value) in enumerate(expectations.items()):
             features[row, column] = PRIOR_WEIGHT / value
         prior_rows = Rows(features, np.full(len(expectations), PRIOR_WEIGHT))
-        # A row for each bend of the curve, relative to what a token costs, so that the weight means the same on a fast
-        # and on a slow device.
+        # A row for each bend of the curve, relative to the cost of a token, so that the weight does not depend on the
+        # speed of the device.
         slopes = np.eye(NUM_FEATURES)[TOKENS]
         bends = (slopes[:-1] - slopes[1:]) * CURVATURE_WEIGHT / float(guess[TOKENS][-1])
         self._regularization = _stack_rows(prior_rows, Rows(bends, np.zeros(len(bends))))
@@ -363,8 +381,7 @@ class _Search:
             else:
                 stride /= 2
         best_trials = sorted(self._trials, key=lambda trial: trial.error)[:AVERAGED_TRIALS]
-        # The best trials differ by chance in what the data does not determine; their mean is steadier than any one of
-        # them.
+        # The best trials differ by chance where the data does not determine them; their mean is more stable.
         averaged = self._run_trial(np.mean([trial.coefficients for trial in best_trials], axis=0))
         final = averaged if averaged.error < MAX_ERROR_RATIO * best_trials[0].error else best_trials[0]
         return Fit(self._build_latency_model(final.coefficients), float(final.coefficients[FRONTEND]), final.error)

@@ -1,4 +1,4 @@
-"""A fleet: replicas behind a router, on a virtual clock; and the number of replicas that a load needs."""
+"""Simulation of a fleet of replicas behind a router, with autoscaling, and the number of replicas that a load needs."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ from .report import Report, ReportColumns, Slo, Spread, build_report
 from .routing import ReplicaRouter, ReplicaState, Routing
 from .workload import RequestTable, WorkloadRequest
 
-# Independent requests on a fleet with round-robin routing, in less time: only the figures of a report are kept.
+# A faster replay of independent requests with round-robin routing. It keeps only the figures of a report.
 
 
 def is_plain(profile: SimulatorProfile) -> bool:
-    """Whether `PlainReplay` can replay this profile: decoding sequences advance by a token in every step."""
+    """Whether `PlainReplay` can replay this profile: each decoding sequence must advance by one token in every step."""
     config = profile.engine
     return (
         config.scheduling_policy == "fcfs"
@@ -50,9 +50,10 @@ def is_plain(profile: SimulatorProfile) -> bool:
 
 
 class PlainReplay:
-    """A replay on plain replicas. After `run`, `times` has the columns of the requests, and `totals` counts.
+    """A replay on plain replicas. After `run`, `times` has the requests' times, and `totals` the load.
 
-    max_gaps: of different inter-token latencies that are kept exactly, see `WeightedSample`.
+    replicas: number of replicas.
+    max_gaps: maximum number of inter-token latencies that are stored exactly, see `WeightedSample`.
     """
 
     def __init__(
@@ -66,16 +67,19 @@ class PlainReplay:
         ]
 
     def run(self, tick: Callable[[int], None] | None = None) -> None:
-        """Serve all requests. tick: called with the number of requests that have arrived.
+        """Serve all requests.
 
-        Raises: RequestError for a request that can never run.
+        tick: called with the number of requests that have arrived.
+
+        Raises:
+            RequestError: a request can never run.
         """
         table, replicas, frontend = self._table, self._replicas, self._frontend_seconds
         inputs, outputs = np.array(table.inputs), np.array(table.outputs)
         too_long = np.flatnonzero(inputs + outputs > self._profile.engine.max_context)
         if len(too_long):
             index = int(too_long[0])
-            # The scheduler words the error.
+            # `check` raises the scheduler's error.
             SimulatedScheduler(self._profile.engine).check(
                 SimulatedSequence(
                     table[index].id,
@@ -118,24 +122,25 @@ class PlainReplay:
         ).build_report(slo)
 
 
-# Autoscaling, as by Kubernetes' HorizontalPodAutoscaler. Every `interval` seconds: desired = ceil(replicas * metric /
-# target), where the metric is a mean over the replicas; no change within the tolerance. A new replica serves after
-# `startup_seconds`. A replica is removed only if all desired numbers of the last `scale_down_window` seconds allow it;
-# it answers the requests that it has, and gets no new ones.
+# Autoscaling like Kubernetes' HorizontalPodAutoscaler. Every `interval` seconds: desired = ceil(replicas * metric /
+# target), where the metric is a mean over the replicas; within the tolerance nothing changes. A new replica serves
+# after `startup_seconds`. A replica is removed only if all desired numbers of the last `scale_down_window` seconds
+# allow it; it drains: it finishes its requests, and gets no new ones.
 
 ScalingMetric = Literal["waiting", "requests", "tokens", "kv"]
 _TOLERANCE = 0.1
-"""As of --horizontal-pod-autoscaler-tolerance."""
+"""The default of Kubernetes' --horizontal-pod-autoscaler-tolerance."""
 
 
 class AutoscalerConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The rules by which replicas are added and removed.
+    """Settings of the autoscaler.
 
-    metric: waiting requests, running and waiting requests, their tokens, or the share of the KV cache in use.
-    target: of the metric, a replica.
-    interval: seconds between two decisions.
-    startup_seconds: from the decision to the first request of a new replica.
-    scale_down_window: seconds for which fewer replicas must have been enough.
+    metric: load per replica: `waiting` requests, running and waiting `requests`, their `tokens`, or the share of the KV
+        cache in use (`kv`).
+    target: value of the metric per replica.
+    interval: seconds between decisions.
+    startup_seconds: seconds from the decision to the first request of a new replica.
+    scale_down_window: seconds for which fewer replicas must have sufficed before one is removed.
     """
 
     metric: ScalingMetric = "waiting"
@@ -148,7 +153,7 @@ class AutoscalerConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     def __post_init__(self) -> None:
         if not 1 <= self.min_replicas <= self.max_replicas:
-            raise ValueError("the least number of replicas is at least 1 and at most the largest one")
+            raise ValueError("min_replicas must be at least 1, and max_replicas at least min_replicas")
         if not self.target > 0 or not self.interval > 0:
             raise ValueError("target and interval of the autoscaler must be more than 0")
         if self.startup_seconds < 0 or self.scale_down_window < 0:
@@ -164,15 +169,18 @@ def replay_autoscaled(
     frontend_seconds: float = 0.0,
     tick: Callable[[int], None] | None = None,
 ) -> ReplayResult:
-    """As `replay`. cores: one for each of the config's max_replicas; the first min_replicas serve from the start."""
+    """Serve the workload with autoscaled replicas; see `replay`.
+
+    cores: one for each of `config.max_replicas`; the first `config.min_replicas` serve from the start.
+    """
     if len(cores) != config.max_replicas:
-        raise ValueError("autoscaling needs an engine for each of max_replicas")
+        raise ValueError("autoscaling needs max_replicas engines")
     scaled = _AutoscaledReplay(workload, cores, frontend_seconds, router, tick, config)
     return msgspec.structs.replace(scaled.run(None), replica_counts=tuple(scaled.counts))
 
 
 _DECISION = -1
-"""The source of the autoscaler's events; those of starting replicas follow below it."""
+"""Event source of the autoscaler's decisions; starting replica n has the source -2 - n."""
 
 
 class _AutoscaledReplay(Replay):
@@ -190,7 +198,7 @@ class _AutoscaledReplay(Replay):
         self._serving = list(range(config.min_replicas))
         self._replicas = self._serving
         self._starting: dict[int, float] = {}
-        """When each starting replica will serve."""
+        """Time at which each starting replica begins to serve."""
         self._desired: deque[tuple[float, int]] = deque()
         begin = min((request.arrival_s for request in workload if request.after is None), default=0.0)
         self.counts = [ReplicaCount(begin, config.min_replicas)]
@@ -227,10 +235,10 @@ class _AutoscaledReplay(Replay):
         self._desired.append((now, desired))
         while self._desired[0][0] < now - config.scale_down_window:
             self._desired.popleft()
-        # Its stabilization window: scale down only to the most that was desired within it.
+        # Stabilization window: scale down only to the maximum desired within it.
         most_desired = max(count for _, count in self._desired)
         if desired > present:
-            # Replicas that are draining can be started again only when they are empty.
+            # A draining replica can be started again only when it is empty.
             idle = [
                 replica
                 for replica, core in enumerate(self._cores)
@@ -239,7 +247,7 @@ class _AutoscaledReplay(Replay):
             for replica in idle[: desired - present]:
                 self._starting[replica] = now + config.startup_seconds
                 self._schedule_step_end(_DECISION - 1 - replica, self._starting[replica])
-        # The replicas that started last are stopped first.
+        # Replicas that were started last are stopped first.
         for _ in range(present - most_desired):
             if self._starting:
                 self._starting.popitem()
@@ -248,7 +256,7 @@ class _AutoscaledReplay(Replay):
         self._count(now)
 
     def _count(self, now: float) -> None:
-        """Count the replicas that cost something: serving, starting and draining ones."""
+        """Record the number of replicas that incur cost: serving, starting and draining ones."""
         draining = sum(_is_busy(core) for replica, core in enumerate(self._cores) if replica not in self._serving)
         count = len(self._serving) + len(self._starting) + draining
         if count != self.counts[-1].replicas:
@@ -263,7 +271,7 @@ def _is_busy(core: EngineCore) -> bool:
 
 
 class ReplicaGroup(Struct, frozen=True, forbid_unknown_fields=True):
-    """So many replicas of a profile."""
+    """A number of replicas with the same profile."""
 
     profile: SimulatorProfile
     replicas: int = 1
@@ -272,13 +280,15 @@ class ReplicaGroup(Struct, frozen=True, forbid_unknown_fields=True):
 class Fleet(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Replicas behind a router.
 
-    replicas: number of engines of the profile; with `split`, of decode engines only.
-    others: replicas of other profiles beside them; not with the options below.
-    split: adds prefill engines; None for aggregated serving.
-    autoscaler: starts and stops replicas; `replicas` is the number at the start.
-    state_delay: staleness, in seconds, of the load that the router sees.
-    offloading: a second tier of each engine's KV cache, in host memory.
-    seed: of the steps' random factors, if the profile has noise, and of the router.
+    profile: profile of the replicas.
+    replicas: number of replicas with the profile; with `split`, number of decode replicas.
+    routing: routing policy.
+    others: additional replicas with other profiles; not with `split`, `autoscaler` or `offloading`.
+    split: adds prefill replicas; None for aggregated serving.
+    autoscaler: starts and stops replicas; its bounds replace `replicas`.
+    state_delay: staleness of the load that the router sees, in seconds.
+    offloading: a second tier of each engine's KV cache, in host memory; None without one.
+    seed: random seed of the router, and of step times if the profile has noise.
     """
 
     profile: SimulatorProfile
@@ -293,7 +303,7 @@ class Fleet(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     def __post_init__(self) -> None:
         if self.replicas < 1 or (self.split is not None and self.split.prefill < 1):
-            raise ValueError("a fleet has at least 1 replica of each kind")
+            raise ValueError("a fleet needs at least 1 replica of each kind")
         if self.split is not None and self.profile.hardware.data_parallel > 1:
             raise ValueError("prefill and decode replicas have one data-parallel rank each")
         groups = (self.profile, *(group.profile for group in self.others))
@@ -332,7 +342,11 @@ class Fleet(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         return "1 replica" if self.replicas == 1 else f"{self.replicas} replicas, {self.routing}"
 
     def serve(self, workload: Sequence[WorkloadRequest], *, tick: Callable[[int], None] | None = None) -> ReplayResult:
-        """The whole workload, with empty caches at first. Raises RequestError for what can never run."""
+        """Serve the whole workload, starting with empty caches.
+
+        Raises:
+            RequestError: a request can never run.
+        """
         frontend, hardware = self.profile.frontend_seconds, self.profile.hardware
         if self.autoscaler is not None:
             cores = self._build_cores(self.autoscaler.max_replicas)
@@ -341,7 +355,7 @@ class Fleet(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
                 workload, cores, self.autoscaler, router=router, frontend_seconds=frontend, tick=tick
             )
         if self.split is None:
-            # The router sees every rank: vLLM's own balancer of a server's ranks weighs them as `least-loaded` does.
+            # The router sees every rank: vLLM's own balancer of data-parallel ranks does the same as `least-loaded`.
             cores = self._build_cores(self.replicas * hardware.data_parallel)
             if hardware.lock_step and hardware.data_parallel > 1:
                 return replay_in_lock_step(
@@ -364,8 +378,13 @@ class Fleet(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         *,
         tick: Callable[[int], None] | None = None,
     ) -> Report:
-        """The report of `serve`, without a log of every step and in less time where that is possible: for independent
-        requests and replicas. Raises RequestError for what can never run."""
+        """Serve the workload and build its report.
+
+        Independent requests on independent replicas use `PlainReplay`, which is faster and logs no steps.
+
+        Raises:
+            RequestError: a request can never run.
+        """
         is_divided = self.replicas * self.profile.hardware.data_parallel == 1 or self.routing == "round-robin"
         is_fixed = not self.others and self.split is None and self.autoscaler is None and self.offloading is None
         table = RequestTable.convert(workload) if is_divided and is_fixed and is_plain(self.profile) else None
@@ -404,7 +423,12 @@ class Fleet(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class Trial(Struct, frozen=True):
-    """One simulated fleet size. share: of the requests that meet the SLO, 0 to 1."""
+    """One simulated fleet size.
+
+    replicas: number of replicas.
+    share: share of the requests that meet the SLO, 0 to 1.
+    report: report of the run.
+    """
 
     replicas: int
     share: float
@@ -414,9 +438,9 @@ class Trial(Struct, frozen=True):
 class Sweep(Struct, frozen=True):
     """The result of a sweep over fleet sizes.
 
-    wanted: share of the requests that must meet the SLO.
-    trials: in ascending order of replicas.
-    enough: the fewest sufficient replicas; None if the maximum is too few.
+    wanted: share of the requests that must meet the SLO, 0 to 1.
+    trials: simulated sizes, in ascending order of replicas.
+    enough: minimum sufficient number of replicas; None if even the maximum is too few.
     """
 
     wanted: float
@@ -433,12 +457,14 @@ def sweep(
     max_replicas: int = 64,
     tick: Callable[[int], None] | None = None,
 ) -> Sweep:
-    """Find the fewest replicas with which `target_share` of the requests meets the SLO: doubling, then bisecting.
+    """Find the smallest number of replicas with which `target_share` of the requests meets the SLO.
 
-    Assumes that more replicas are no worse. tick: called with the number of trials done.
+    The search doubles the number, then bisects; it assumes that more replicas are never worse.
+
+    tick: called with the number of trials done.
     """
     if not 0 < target_share <= 1:
-        raise ValueError("the wanted share must be more than 0 and at most 1")
+        raise ValueError("target_share must be more than 0 and at most 1")
     trials: dict[int, Trial] = {}
 
     def meets_slo(replicas: int) -> bool:
@@ -450,7 +476,6 @@ def sweep(
         return trials[replicas].share >= target_share
 
     low, high = 0, 1
-    # More replicas never meet it less often, up to noise, so doubling and bisecting find the smallest number.
     while not meets_slo(high):
         if high == max_replicas:
             return Sweep(target_share, _sort_trials(trials), None)
@@ -466,7 +491,7 @@ def _sort_trials(trials: dict[int, Trial]) -> tuple[Trial, ...]:
 
 
 def render_sweep(result: Sweep) -> str:
-    """Render the result in a sentence, and the figures behind it."""
+    """Render the result as a sentence, followed by a table of all trials."""
     if result.enough is None:
         largest = result.trials[-1]
         summary = f"{largest.replicas} replicas are not enough: {largest.share:.2%} of the requests meet the SLO"

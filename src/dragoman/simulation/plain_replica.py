@@ -1,10 +1,10 @@
-"""A replica that serves independent requests, in time proportional to its steps and not to the tokens of each step.
+"""A fast replica for independent requests: its cost per step does not depend on the number of decoding sequences.
 
-It takes the decisions of `scheduler` and `engine_core` for requests without shared prefixes, and gets the same times. A
-decoding sequence is not touched by the steps that it takes part in: all of them advance by one token, so that the sum
-of their contexts, the blocks that a step needs and the step in which each ends follow from numbers that change only
-when a sequence starts or stops decoding. Blocks have no numbers: no other request can find a block, so that their
-number is enough, and in which order they would be evicted.
+For requests without shared prefixes it makes the same decisions, and returns the same times, as the simulator's
+`scheduler` and `engine_core`. A step does not touch the decoding sequences one by one: each advances by one token, so
+the sum of their contexts, the blocks that a step needs and the step in which each ends follow from numbers that change
+only when a sequence starts or stops decoding. Blocks have no ids: no other request can hit a cached block, so the pool
+only counts blocks, in the order of their eviction.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from numpy.typing import NDArray
 from ..engines.simulator.config import SimulatedSchedulerConfig
 from ..engines.simulator.latency import LatencyModel, MemoizedLatency
 
-# Statistics of many weighted values in bounded memory: exact up to a number of them, with a known error beyond it.
+# Statistics of many weighted values in bounded memory: exact up to a number of values, then with a bounded error.
 
 EXACT_VALUES = 1 << 20
-"""Of a sample; further ones are rounded."""
+"""Values that a sample stores exactly; beyond that all are rounded."""
 _DROPPED_BITS = 52 - 13
-"""Of a float's 52 bits of mantissa: a rounded value is at most 2^-14, or 0.006 %, away from the exact one."""
+"""Mantissa bits, of 52, that rounding drops: a rounded value is at most 2^-14, or 0.006 %, off."""
 
 
 class WeightedSample:
-    """Positive values, each with the number of times it occurs.
+    """A sample of positive values, each with the number of its occurrences.
 
-    The mean is exact. Percentiles are exact while there are at most `max_values` different additions; then values are
-    rounded to 14 binary digits, of which there are few different ones.
+    The mean is exact. Percentiles are exact for up to `max_values` additions; then values are rounded to 14 significant
+    bits and merged.
     """
 
     def __init__(self, max_values: int = EXACT_VALUES) -> None:
@@ -42,10 +42,10 @@ class WeightedSample:
         self._values, self._weights = array("d"), array("q")
         self._total = 0.0
         self.count = 0
-        """Of values, with their weights."""
+        """Sum of all weights."""
 
     def __len__(self) -> int:
-        """The number of values that are stored."""
+        """Return the number of stored values."""
         return len(self._values)
 
     def add(self, value: float, weight: int) -> None:
@@ -69,7 +69,7 @@ class WeightedSample:
         return self._total / self.count if self.count else 0.0
 
     def compute_percentiles(self, percentages: Sequence[float]) -> list[float]:
-        """Compute percentiles with linear interpolation, as numpy does of the repeated values; 0 of nothing."""
+        """Compute percentiles with linear interpolation, as numpy does for the repeated values; 0 if there are none."""
         if not self.count:
             return [0.0 for _ in percentages]
         values = np.frombuffer(self._values)
@@ -85,8 +85,8 @@ class WeightedSample:
         return result
 
     def _round_values(self) -> None:
-        """Merge values whose first digits are the same; each becomes the middle of its interval."""
-        # The bits of positive floats, read as integers, ascend with their values: equal first bits are an interval.
+        """Merge values whose leading bits are equal into the middle of their interval."""
+        # Positive floats, read as integers, have the same order: values with equal leading bits form an interval.
         bits = np.frombuffer(self._values, dtype=np.int64) >> _DROPPED_BITS
         first_bits, places = np.unique(bits, return_inverse=True)
         weights = np.bincount(places, np.frombuffer(self._weights, dtype=np.int64))
@@ -95,13 +95,17 @@ class WeightedSample:
         self._weights = array("q", np.rint(weights).astype(np.int64).tobytes())
 
 
-# The block pool without numbers. Only a preempted sequence comes back for its own cached blocks. Which of them are left
-# then depends on the order of evictions, which is that of `blocks`: the blocks without contents first, then the cached
-# ones in the order in which they were freed, of each sequence the last one first.
+# The block pool, as counts. Only a preempted sequence can hit cached blocks: its own. How many of them are left depends
+# on the order of eviction, which is that of the simulator's pool: first the blocks without contents, then the cached
+# ones in the order in which they were freed, each sequence's last block first.
 
 
 class CachedBlocks:
-    """Free blocks with contents, of one sequence or of several. Evicted from the last one of a sequence on."""
+    """An entry of the queue of free cached blocks, of one sequence or several.
+
+    count: blocks that are left; a sequence's last block is evicted first.
+    is_owned: the blocks belong to one preempted sequence, which can acquire them again.
+    """
 
     __slots__ = ("count", "is_owned")
 
@@ -110,7 +114,11 @@ class CachedBlocks:
 
 
 class BlockCounts:
-    """The pool. num_free: blocks, cached ones included."""
+    """The block pool.
+
+    size: number of all blocks.
+    num_free: free blocks, including cached ones.
+    """
 
     def __init__(self, size: int) -> None:
         self.size = self.num_free = self._num_empty = size
@@ -118,7 +126,7 @@ class BlockCounts:
 
     def allocate(self, count: int) -> None:
         self.num_free -= count
-        # Blocks without contents go first, then cached ones, the longest free first, as in vLLM's free queue.
+        # Blocks without contents first, then cached ones in the order of their release, as in vLLM's free queue.
         if count <= self._num_empty:
             self._num_empty -= count
             return
@@ -135,13 +143,15 @@ class BlockCounts:
     def release(self, count: int, cached: int, *, is_owned: bool = False) -> CachedBlocks | None:
         """Free `count` blocks of a sequence; the first `cached` of them keep their contents.
 
-        is_owned: the sequence may come back for them, see `acquire`.
+        is_owned: the sequence may `acquire` the cached blocks again.
+
+        Returns the new entry of cached blocks; None if there are none, or they were merged into an entry.
         """
         self.num_free += count
         self._num_empty += count - cached
         if not cached:
             return None
-        # No sequence comes back for these, so neighbours in the queue need not be told apart, and it stays short.
+        # No sequence acquires these again, so adjacent entries can be merged, which keeps the queue short.
         if not is_owned and self._cached and not self._cached[-1].is_owned:
             self._cached[-1].count += cached
             return None
@@ -150,9 +160,9 @@ class BlockCounts:
         return blocks
 
     def acquire(self, blocks: CachedBlocks) -> None:
-        """Take all blocks that are left of a sequence's."""
+        """Take the blocks of an entry that have not been evicted."""
         self.num_free -= blocks.count
-        # The empty entry stays in the queue until `allocate` drops it: to remove it here would take a search.
+        # The empty entry stays in the queue until `allocate` drops it: removing it here would need a search.
         blocks.count = 0
 
 
@@ -160,10 +170,16 @@ class BlockCounts:
 
 _FEWEST_STEPS_AT_ONCE = 16
 _MOST_STEPS_AT_ONCE = 1024
+"""Bounds of a run of decoding steps that is computed with arrays; for fewer steps arrays are slower."""
 
 
 class RequestTimes(Struct):
-    """Columns of times in seconds, and counts, in the order of the workload."""
+    """Results of the requests, as columns in the order of the workload.
+
+    scheduled, first_token, last_token: seconds.
+    preemptions: number of preemptions.
+    replicas: index of the replica.
+    """
 
     scheduled: array[float]
     first_token: array[float]
@@ -178,9 +194,13 @@ class RequestTimes(Struct):
 
 
 class LoadTotals(Struct):
-    """Integrals over the time of all steps, of all replicas together.
+    """Load of all replicas together, integrated over the time of all steps.
 
-    rounds: iterations of the replicas' loops; a run of decoding steps is computed in one.
+    used_blocks: block-seconds in use.
+    running, waiting: request-seconds.
+    most_used_blocks: maximum of blocks in use on one replica.
+    steps: number of steps.
+    rounds: number of loop iterations; a run of decoding steps takes one.
     """
 
     used_blocks: float = 0.0
@@ -192,14 +212,16 @@ class LoadTotals(Struct):
 
 
 class PlainSequence:
-    """A sequence in the replica.
+    """A sequence of the replica.
 
-    num_tokens, num_computed_tokens: as in `SimulatedSequence`, while it waits or computes its prompt.
-    num_tokens_at_end: prompt and answer.
-    offset: while it decodes, the tokens computed after a step less the step's number.
-    last_chunk_step, last_step: in which it ends its prompt (again, after a preemption), and in which it ends.
-    last_token_at: time of its latest token, when it was preempted.
-    cached: its blocks, when it was preempted.
+    index: index of the request in the workload.
+    num_tokens, num_computed_tokens: as in `SimulatedSequence`; valid while it waits or prefills.
+    num_tokens_at_end: tokens of prompt and output.
+    offset: while it decodes, the tokens computed after a step minus the step's number.
+    last_chunk_step: step of its last prefill chunk, also after a preemption.
+    last_step: step in which it finishes.
+    last_token_at: time of its last token before its preemption, in seconds; 0 without one.
+    cached: its cached blocks since its preemption; None without any.
     """
 
     __slots__ = (
@@ -227,7 +249,11 @@ class PlainSequence:
 
 
 class _Step:
-    """The load of a step, as in `latency.StepLoad`. samplers: sequences that end their prompt in it."""
+    """The load of a step, as in `latency.StepLoad`.
+
+    samplers: sequences that complete their prompt in this step.
+    preempts: a sequence was preempted while the step was scheduled.
+    """
 
     __slots__ = ("context", "pairs", "preempts", "samplers", "sequences", "tokens")
 
@@ -244,10 +270,10 @@ class _Step:
 
 
 class PlainReplica:
-    """One engine core. Call `advance` up to the time of an arrival, then `enqueue`.
+    """One engine core. For each arrival call `advance` up to its time, then `enqueue`.
 
-    times: where the times of its requests are written to.
-    totals, gaps: shared by all replicas.
+    times: receives the times of the replica's requests.
+    totals, gaps: load and inter-token latencies; shared by all replicas.
     """
 
     def __init__(
@@ -267,22 +293,22 @@ class PlainReplica:
         self._pool = BlockCounts(config.num_gpu_blocks - 1)
         self._waiting: deque[PlainSequence] = deque()
         self._running: dict[PlainSequence, None] = {}
-        """In the order of their admission."""
+        """Running sequences, in order of admission."""
         self._partial: PlainSequence | None = None
-        """The sequence that computes its prompt; it has taken all of a step's budget, so that it is the last one."""
+        """The sequence in prefill. It took the rest of a step's budget, so there is at most one, the last admitted."""
         self._wake_at = 0.0
         self._in_flight: deque[tuple[float, float]] = deque()
-        """Begins and ends of steps."""
+        """Begin and end times of the steps in flight, in seconds."""
         self._num_scheduled = self._num_completed = 0
         self._last_end = 0.0
         self._num_decoding = 0
         self._sum_offsets: int = 0
         self._num_at_boundary = [0] * config.block_size
-        """Decoding sequences by the steps in which they need a block: those of this number modulo the block size."""
+        """Numbers of decoding sequences that need a new block in a step, by step number modulo the block size."""
         self._ending: dict[int, list[PlainSequence]] = {}
         """Sequences by their last step."""
         self._ending_steps: list[int] = []
-        """A heap of its keys."""
+        """Heap of the keys of `_ending`."""
 
     def enqueue(self, index: int, num_prompt_tokens: int, max_tokens: int, now: float) -> None:
         if not self._in_flight and not self._waiting:
@@ -290,7 +316,7 @@ class PlainReplica:
         self._waiting.append(PlainSequence(index, num_prompt_tokens, max_tokens))
 
     def advance(self, limit: float) -> None:
-        """Run all that happens before `limit`. What arrives when a step ends is there for the next one."""
+        """Run all events before `limit`, in seconds. A request that arrives when a step ends can join the next step."""
         in_flight = self._in_flight
         while True:
             if not in_flight:
@@ -315,7 +341,7 @@ class PlainReplica:
                 else:
                     self._waiting.remove(sequence)  # Preempted while its last token was on its way.
             self._launch(end)
-            # The load right after a step, for as long as the step took.
+            # The load right after a step is weighted with the step's duration.
             seconds = end - begin
             totals, used = self._totals, self._pool.size - self._pool.num_free
             totals.used_blocks += seconds * used
@@ -328,13 +354,18 @@ class PlainReplica:
     def _release(
         self, sequence: PlainSequence, num_tokens: int, *, is_last_filled: bool, is_owned: bool = False
     ) -> None:
-        """Free a sequence's blocks. is_last_filled: a block that ends with the last of these tokens is cached."""
+        """Free a sequence's blocks.
+
+        num_tokens: tokens in the blocks.
+        is_last_filled: if the last token fills a block, that block is cached too.
+        is_owned: the sequence may acquire its cached blocks again.
+        """
         size = self._block_size
         cached = (num_tokens - (not is_last_filled)) // size if self._config.enable_prefix_caching else 0
         sequence.cached = self._pool.release(-(-num_tokens // size), cached, is_owned=is_owned)
 
     def _launch(self, now: float) -> None:
-        """As `EngineCore.launch`."""
+        """Schedule steps until the pipeline is full, like `EngineCore.launch`."""
         while len(self._in_flight) < self._depth:
             step = self._schedule(now)
             if not step.tokens:
@@ -348,14 +379,14 @@ class PlainReplica:
             if self._num_decoding:
                 self._gaps.add(end - self._last_end, self._num_decoding)
             self._last_end = end
-            # The step computes the rest of their prompts, and samples.
+            # Sequences that complete their prompt get a token at the end of the step.
             for sequence in step.samplers:
                 if sequence.last_token_at:
                     self._gaps.add(end - sequence.last_token_at, 1)
                 else:
                     self._times.first_token[sequence.index] = end
                 number = sequence.last_chunk_step = self._num_scheduled
-                # Relative to the step's number, so that nothing of a decoding sequence changes from step to step.
+                # Relative to the step's number, so that a decoding sequence needs no update per step.
                 sequence.offset = sequence.num_computed_tokens - number
                 sequence.last_step = sequence.num_tokens_at_end - 1 - sequence.offset
                 if (ending := self._ending.get(sequence.last_step)) is not None:
@@ -371,11 +402,11 @@ class PlainReplica:
 
     def _schedule(self, now: float) -> _Step:
         number, step, partial = self._num_scheduled + 1, _Step(), self._partial
-        # Their last token is in flight: they take part in no further step, but keep their blocks until it ends.
+        # Their last token is in flight: they join no further step, but keep their blocks until that one ends.
         for sequence in self._ending.get(self._num_scheduled, ()):
             if sequence.is_decoding:
                 self._stop_decoding(sequence)
-        # All sequences that decode are counted by the step in which they need a block, so none of them is visited.
+        # Decoding sequences are counted by the step in which they need a block, so none of them is visited.
         missing, count = self._num_at_boundary[number % self._block_size], 0
         if partial is not None:
             count = min(partial.num_tokens - partial.num_computed_tokens, self._budget - self._num_decoding)
@@ -389,7 +420,7 @@ class PlainReplica:
         step.context = self._sum_offsets + self._num_decoding * number
         if partial is not None:
             if partial.num_tokens - partial.num_computed_tokens == 1:
-                # The scheduler takes a prompt with one token left for a decoding sequence.
+                # The scheduler treats a prompt with one token left like a decoding sequence.
                 step.tokens += 1
                 step.sequences += 1
                 step.context += partial.num_tokens
@@ -415,7 +446,7 @@ class PlainReplica:
         return -(-(computed + count) // size) + -computed // size
 
     def _admit(self, step: _Step, now: float) -> None:
-        """As `SimulatedScheduler._admit`."""
+        """Admit waiting sequences, like `SimulatedScheduler._admit`."""
         config, size, pool, running, waiting = self._config, self._block_size, self._pool, self._running, self._waiting
         while waiting and len(running) < self._max_running:
             remaining = self._budget - step.tokens
@@ -451,8 +482,8 @@ class PlainReplica:
     def _preempt_sequences(self, number: int, count: int) -> None:
         """Schedule running sequences in order, and preempt the last ones until the blocks suffice.
 
-        number: of the step.
-        count: tokens of the partial prompt's chunk.
+        number: number of the step.
+        count: tokens of the chunk of the sequence in prefill.
         """
         pool = self._pool
         for sequence in list(self._running):
@@ -483,35 +514,36 @@ class PlainReplica:
             pool.allocate(missing)
 
     def _jump(self, limit: float) -> bool:
-        """Run steps of decoding alone up to the next event, all at once. Returns False if there are few.
+        """Run decode-only steps up to the next event, all at once. Return False if too few steps remain.
 
-        An event is an arrival, a sequence that ends, or a lack of blocks.
+        Events are arrivals, sequences that finish, and a lack of blocks.
         """
-        # Steps that have ended are removed from the heap only here, where their number is needed.
+        # Steps that have ended are removed from the heap lazily, here.
         while self._ending_steps and self._ending_steps[0] not in self._ending:
             heappop(self._ending_steps)
         if not self._num_decoding or len(self._in_flight) < self._depth:
             return False
-        most = min(self._ending_steps[0] - self._num_scheduled, _MOST_STEPS_AT_ONCE)
+        max_steps = min(self._ending_steps[0] - self._num_scheduled, _MOST_STEPS_AT_ONCE)
         begin, end = self._in_flight[-1]
-        # Arrays cost more than a few single steps.
-        if most < _FEWEST_STEPS_AT_ONCE or end + _FEWEST_STEPS_AT_ONCE * (end - begin) > limit:
+        # For a few steps arrays are slower.
+        if max_steps < _FEWEST_STEPS_AT_ONCE or end + _FEWEST_STEPS_AT_ONCE * (end - begin) > limit:
             return False
-        most = min(most, int((limit - end) / (end - begin)) + 2) if limit < float("inf") else most
-        steps = np.arange(self._num_scheduled + 1, self._num_scheduled + 1 + most)
+        max_steps = min(max_steps, int((limit - end) / (end - begin)) + 2) if limit < float("inf") else max_steps
+        steps = np.arange(self._num_scheduled + 1, self._num_scheduled + 1 + max_steps)
         allocated = np.cumsum(np.array(self._num_at_boundary)[steps % self._block_size])
         contexts = self._sum_offsets + self._num_decoding * steps
         seconds = self._compute_seconds.compute_decoding(self._num_decoding, contexts)
         in_flight = [flight[1] for flight in self._in_flight]
-        # From the first step in flight on; summed in order, as single steps would be, so that both ways give the same
-        # floats.
+        # From the first step in flight on. Summed in order, as single steps are, so that both give the same floats.
         ends = np.concatenate((in_flight[:-1], np.cumsum(np.concatenate((in_flight[-1:], seconds)))))
         # Up to the next arrival, or until the blocks run out and a sequence has to be preempted.
         totals, pool, depth = self._totals, self._pool, self._depth
-        count = int(min(np.searchsorted(ends[:most], limit), np.searchsorted(allocated, pool.num_free, side="right")))
+        count = int(
+            min(np.searchsorted(ends[:max_steps], limit), np.searchsorted(allocated, pool.num_free, side="right"))
+        )
         if not count:
             return False
-        # Complete this number of steps, and schedule as many.
+        # Complete `count` steps, and schedule as many.
         lengths = np.diff(ends[:count], prepend=self._in_flight[0][0])
         used = pool.size - pool.num_free + allocated[:count]
         totals.used_blocks += float(lengths @ used)

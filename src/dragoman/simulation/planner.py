@@ -1,7 +1,7 @@
-"""The cheapest configuration that meets an objective: GPU, tensor parallelism, engine settings and number of replicas.
+"""Search for the cheapest configuration that meets the objectives: GPU, parallelism, engine settings and replicas.
 
-Every candidate is a predicted or measured profile; the smallest sufficient fleet of each is found by simulation.
-Candidates are independent of each other, so that they are simulated in parallel processes.
+Each candidate is a predicted or measured profile, whose smallest sufficient fleet is found by simulation. Candidates
+are independent of each other, so they can be simulated in parallel processes.
 """
 
 from __future__ import annotations
@@ -27,17 +27,22 @@ from .workload import RequestTable, WorkloadRequest
 
 Statistic = Literal["mean", "p50", "p90", "p99"]
 Metric = Literal["ttft", "itl", "tpot", "latency"]
+# Such as `p99 ttft < 1s`.
 _OBJECTIVE = re.compile(r"(mean|p50|p90|p99)\s+(ttft|itl|tpot|latency|e2e|e2el)\s*<=?\s*([0-9.]+)\s*(us|ms|s)")
 _UNITS = {"us": 1e-6, "ms": 1e-3, "s": 1.0}
 _TRANSFER_SECONDS = 0.001
+"""Fixed cost of a KV transfer."""
 
 
 class PlanError(ValueError):
-    """A plan that cannot be made; the message gives the reason."""
+    """A plan cannot be computed; the message gives the reason."""
 
 
 class Objective(Struct, frozen=True):
-    """A limit on a statistic of the whole workload, in seconds: `p99 ttft < 1s`."""
+    """An upper limit on a statistic of the whole workload, such as `p99 ttft < 1s`.
+
+    limit: seconds.
+    """
 
     statistic: Statistic
     metric: Metric
@@ -57,8 +62,11 @@ class Objective(Struct, frozen=True):
 class FleetOption(Struct, frozen=True, kw_only=True):
     """One configuration of a replica.
 
-    price: of one device, per hour.
-    prefill, decode: replicas of each kind in one unit of a disaggregated fleet; 0, 1 is aggregated serving.
+    gpu: short name of the GPU.
+    devices: number of devices per replica.
+    price: price of one device per hour.
+    prefill, decode: replicas of each kind in one unit of a disaggregated fleet; 0 and 1 mean aggregated serving.
+    link_bandwidth: bandwidth of KV transfers, in bytes per second.
     """
 
     gpu: str
@@ -92,11 +100,15 @@ class FleetOption(Struct, frozen=True, kw_only=True):
 
 
 class PlannedFleet(Struct, frozen=True):
-    """The smallest fleet of a candidate that meets the objectives, or why there is none.
+    """The smallest fleet of a candidate that meets the objectives, or the reason why there is none.
 
-    units: replicas, or groups of prefill and decode replicas; 0 if no number of them is enough.
-    cost_per_hour, cost_per_million_tokens: of output tokens, in the prices' currency; over the time of the workload.
-    joules_per_token: at full board power; None without a figure for the device.
+    units: replicas, or groups of prefill and decode replicas; 0 if no allowed number suffices.
+    devices: number of devices of the fleet.
+    cost_per_hour: cost of all devices, in the prices' currency.
+    cost_per_million_tokens: cost per million output tokens, at the workload's output rate.
+    joules_per_token: energy per output token at full board power; None if the device's power is unknown.
+    report: report of the smallest sufficient fleet, or of the largest insufficient one; None without a simulation.
+    failure: reason why no fleet suffices; None if one does.
     """
 
     candidate: FleetOption
@@ -112,8 +124,9 @@ class PlannedFleet(Struct, frozen=True):
 class Plan(Struct, frozen=True):
     """The result of a search.
 
-    fleets: sufficient ones first, the cheapest first.
-    simulated: number of fleets that were tried.
+    objectives: the objectives of the search.
+    fleets: sufficient fleets by cost, then the candidates that failed.
+    simulated: number of fleets that were simulated.
     """
 
     objectives: tuple[Objective, ...]
@@ -133,12 +146,12 @@ class Plan(Struct, frozen=True):
             if fleet.units and fleet.report is not None
         )
         front: list[PlannedFleet] = []
-        least = float("inf")
+        best_value = float("inf")
         for (_, value), index in measured:
             # Sorted by cost, so a fleet is on the front if its metric is better than that of all cheaper ones.
-            if value < least:
+            if value < best_value:
                 front.append(self.fleets[index])
-                least = value
+                best_value = value
         return tuple(front)
 
 
@@ -168,9 +181,12 @@ def build_candidates(
     max_num_batched_tokens: Iterable[int],
     splits: Iterable[tuple[int, int]] = ((0, 1),),
 ) -> tuple[list[FleetOption], list[str]]:
-    """All combinations that exist, and the reasons why others do not (too little memory, indivisible layers).
+    """Build all possible combinations; also return why others are impossible (too little memory, indivisible layers).
 
-    gpus: name, figures and price per hour. splits: prefill and decode replicas of a unit.
+    gpus: tuples of name, figures and price per hour.
+    tensor_parallel: tensor-parallel sizes.
+    max_num_seqs, max_num_batched_tokens: engine settings to try; empty for the profile's own.
+    splits: pairs of prefill and decode replicas per unit; (0, 1) is aggregated serving.
     """
     candidates: list[FleetOption] = []
     refused: list[str] = []
@@ -197,7 +213,7 @@ def build_candidates(
                                 price=price,
                                 prefill=prefill,
                                 decode=decode,
-                                # KV transfers leave the machine, here over a network of 400 Gbit/s.
+                                # KV transfers leave the machine; 50 GB/s is a network of 400 Gbit/s.
                                 link_bandwidth=min(gpu.link_bandwidth, 50e9),
                             )
                             for prefill, decode in layouts
@@ -215,9 +231,14 @@ def plan(
     processes: int = 1,
     tick: Callable[[int], None] | None = None,
 ) -> Plan:
-    """Find the smallest sufficient fleet of every candidate. tick: called with the number of candidates done.
+    """Find the smallest sufficient fleet of every candidate.
 
-    Raises: PlanError without a candidate or an objective.
+    max_devices: maximum devices of a fleet.
+    processes: worker processes; with 1 the search runs in this process.
+    tick: called with the number of candidates done.
+
+    Raises:
+        PlanError: there is no candidate or no objective.
     """
     if not candidates or not objectives:
         raise PlanError("a plan needs at least one configuration and one objective")
@@ -228,7 +249,7 @@ def plan(
             if tick is not None:
                 tick(len(results))
     else:
-        # Spawned, since the parent may hold threads; the workload is sent once to each process.
+        # Spawned, since forking is unsafe if the parent has threads. Each process gets the workload once.
         context = multiprocessing.get_context("spawn")
         shared = workload if isinstance(workload, RequestTable) else msgspec.json.encode(workload)
         with ProcessPoolExecutor(processes, context, _share_workload, (shared,)) as pool:
@@ -254,7 +275,7 @@ def _search(
     max_devices: int,
     routing: Routing,
 ) -> tuple[PlannedFleet, int]:
-    """The smallest sufficient fleet by doubling, then bisecting, and the number of simulations."""
+    """Return the smallest sufficient fleet, found by doubling, then bisecting; and the number of simulations."""
     reports: dict[int, Report] = {}
 
     def is_enough(units: int) -> bool:
@@ -262,16 +283,16 @@ def _search(
             reports[units] = candidate.build_fleet(units, routing).build_report(workload)
         return all(objective.is_met(reports[units]) for objective in objectives)
 
-    most = max_devices // candidate.devices_per_unit
+    max_units = max_devices // candidate.devices_per_unit
     try:
-        if most < 1:
+        if max_units < 1:
             return _fail(candidate, f"one replica needs {candidate.devices_per_unit} devices"), 0
         low, high = 0, 1
         while not is_enough(high):
-            if high == most:
+            if high == max_units:
                 missed = [str(objective) for objective in objectives if not objective.is_met(reports[high])]
                 return _fail(candidate, f"{high} are not enough for {', '.join(missed)}", reports[high]), len(reports)
-            low, high = high, min(2 * high, most)
+            low, high = high, min(2 * high, max_units)
         while high - low > 1:
             middle = (low + high) // 2
             low, high = (low, middle) if is_enough(middle) else (middle, high)
@@ -298,11 +319,14 @@ def _fail(candidate: FleetOption, reason: str, report: Report | None = None) -> 
 
 
 _shared_workload: list[Sequence[WorkloadRequest]] = []
-"""The one of a worker process; set at its start."""
+"""The workload in a worker process, as a list of one; set when the process starts."""
 
 
 def _share_workload(shared: RequestTable | bytes) -> None:
-    """shared: a table, or the JSON of requests, which is faster than to pickle them."""
+    """Set the workload of a worker process.
+
+    shared: a table, or the requests as JSON, which is faster than pickle.
+    """
     is_table = isinstance(shared, RequestTable)
     _shared_workload[:] = [shared if is_table else msgspec.json.decode(shared, type=list[WorkloadRequest])]
 
@@ -314,7 +338,7 @@ def _search_shared(
 
 
 def render_plan(result: Plan, most: int = 10) -> str:
-    """Render the result in a sentence, and a table of the cheapest fleets; * marks the Pareto front."""
+    """Render the result as a sentence and a table of the `most` cheapest fleets; * marks the Pareto front."""
     best = result.best
     objectives = " and ".join(map(str, result.objectives))
     if best is None:

@@ -1,4 +1,4 @@
-"""Replay of a workload on a virtual clock: requests of a trace in, response times out.
+"""Replay of a workload on a virtual clock: it turns the requests of a trace into response times.
 
 The clock jumps from event to event, so the replay runs as fast as the CPU allows. Several replicas may share the
 workload; a `ReplicaRouter` assigns requests to them. The replicas are aggregated engines, ranks in lock-step, or pools
@@ -27,10 +27,12 @@ from .workload import Timing, WorkloadRequest
 
 
 class StepLog(Struct):
-    """Every step of one replica, in order. Parallel columns; times in seconds.
+    """The steps of one replica in order, as parallel columns.
 
-    expert_tokens: mean over the ranks that share experts; the step's own tokens without such ranks.
-    kv_usage, running, waiting: right after the step, when the next one was scheduled.
+    begins, ends: seconds.
+    tokens, context, prefill_pairs, sequences: load of the step, as in `latency.StepLoad`.
+    expert_tokens: mean tokens over the ranks that share experts; without such ranks, the step's own tokens.
+    kv_usage, running, waiting: state right after the step, when the next one was scheduled.
     """
 
     begins: array[float]
@@ -50,7 +52,11 @@ class StepLog(Struct):
 
 
 class ReplicaCount(Struct, frozen=True):
-    """From `at` seconds on so many replicas run, starting and draining ones included, which cost as much."""
+    """The number of replicas from a time on.
+
+    at: seconds.
+    replicas: serving, starting and draining replicas, which cost the same.
+    """
 
     at: float
     replicas: int
@@ -59,11 +65,11 @@ class ReplicaCount(Struct, frozen=True):
 class ReplayResult(Struct, frozen=True):
     """The result of a replay.
 
-    timings: of answered requests, in the order of the workload.
-    steps: a log for each replica.
-    gaps: inter-token latencies in seconds, of all requests together.
-    replica_counts: of a fleet that is scaled; empty where the number never changes.
-    has_host_cache: whether the engines offload keys and values to host memory.
+    timings: timings of the answered requests, in the order of the workload.
+    steps: one log per replica.
+    gaps: inter-token latencies of all requests, in seconds.
+    replica_counts: changes of the number of replicas; empty without autoscaling.
+    has_host_cache: the engines offload keys and values to host memory.
     """
 
     timings: list[Timing]
@@ -74,7 +80,7 @@ class ReplayResult(Struct, frozen=True):
 
     @property
     def replica_seconds(self) -> float:
-        """The sum over all replicas, from the first arrival to the last answer."""
+        """Replica-seconds from the first arrival to the last token."""
         begin = min((timing.arrival_s for timing in self.timings), default=0.0)
         end = max((timing.last_token_s for timing in self.timings), default=0.0)
         if not self.replica_counts:
@@ -114,20 +120,22 @@ def replay(
     until: frozenset[str] | None = None,
     tick: Callable[[int], None] | None = None,
 ) -> ReplayResult:
-    """Serve the whole workload with fresh cores.
+    """Serve the whole workload.
 
-    frontend_seconds: from the client to the engine's queue.
-    router: round robin by default.
+    cores: one new engine core per replica.
+    frontend_seconds: seconds from the client to the engine's queue.
+    router: assigns requests to replicas; round robin by default.
     until: stop when all of these requests are answered; unanswered ones have no timing.
     tick: called with the number of requests answered so far.
 
-    Raises: RequestError for a request that can never run.
+    Raises:
+        RequestError: a request can never run.
     """
     return Replay(workload, cores, frontend_seconds, router or ReplicaRouter(), tick).run(until)
 
 
 class RequestProgress:
-    """Progress of one request."""
+    """Progress of one request. Times are seconds; 0 if not reached yet."""
 
     __slots__ = ("arrival", "first_token_at", "last_token_at", "replica", "request", "scheduled", "sequence")
 
@@ -164,9 +172,9 @@ class Replay:
     ) -> None:
         self._workload, self._cores, self._frontend_seconds, self._router = workload, cores, frontend_seconds, router
         self._replicas: Sequence[int] = range(len(cores))
-        """Those that get requests."""
+        """Replicas that get requests, as indices of `_cores`."""
         self._sessions: dict[str, str] = {}
-        """The first request of every conversation, by the ids of the others."""
+        """Id of the first request of a conversation, by the ids of its later requests."""
         self._tick = tick
         self._progress: dict[SimulatedSequence, RequestProgress] = {}
         self._done: dict[str, RequestProgress] = {}
@@ -182,21 +190,20 @@ class Replay:
                 self._schedule_arrival(request.arrival_s, request)
             else:
                 self._followers.setdefault(request.after, []).append(request)
-                # The workload lists a request behind the one that it follows, so the first one of a chain is known
-                # here.
+                # A workload lists a request after the one that it follows, so the first of the chain is known here.
                 self._sessions[request.id] = self._sessions.get(request.after, request.after)
 
     def run(self, until: frozenset[str] | None) -> ReplayResult:
         self._unanswered = set(until) if until is not None else {request.id for request in self._workload}
         while self._unanswered:
-            # An arrival at the moment of a step's end comes first, so that the next step can already compute it.
+            # An arrival at the time of a step's end comes first, so that the next step can include it.
             if not self._arrivals or (
                 self._due_events and self._due_events[0][0] < self._arrivals[0][0] + self._frontend_seconds
             ):
                 now, source = heappop(self._due_events)
                 self._handle_due(source, now)
                 continue
-            # All requests that arrive at this moment; an idle replica then starts with all of them together.
+            # Enqueue all requests of this time first: an idle replica then starts with all of them.
             arrival = self._arrivals[0][0]
             idle: set[int] = set()
             while self._arrivals and self._arrivals[0][0] == arrival:
@@ -217,9 +224,9 @@ class Replay:
         return track.build_timing()
 
     def _handle_due(self, source: int, now: float) -> None:
-        """Handle a due event: here the end of a step of replica `source`."""
+        """Handle a due event: in this class the end of a step, or of a transfer to host memory, of replica `source`."""
         core = self._cores[source]
-        # With offloading the event may be the end of a transfer, which is void if a step has begun since.
+        # With offloading the event may be the end of a transfer, which is outdated if a step has begun since.
         if core.host_link is None or core.next_due == now:
             self._step(source, now)
 
@@ -294,28 +301,28 @@ class Replay:
         heappush(self._arrivals, (at, self._order[request.id], request))
 
 
-# Data-parallel ranks in lock-step: with experts shared among them, every layer waits for the slowest rank. All ranks
-# begin and end each step together; a rank without requests runs a dummy step (vllm/v1/engine/core.py,
-# DPEngineCoreProc). Dense models need none of this: their ranks are independent replicas.
+# Data-parallel ranks in lock-step: if they share experts, every layer waits for the slowest rank. All ranks begin and
+# end each step together; a rank without requests runs a dummy step (vllm/v1/engine/core.py, DPEngineCoreProc). The
+# ranks of dense models are independent replicas instead.
 
 
 class LockStepRanks:
-    """The ranks of one server."""
+    """The ranks of one server, which step together."""
 
     def __init__(self, cores: Sequence[EngineCore]) -> None:
         self.cores = cores
         self._slowest_loads: deque[StepLoad] = deque()
-        """Of the steps in flight."""
+        """Load of the slowest rank, for each step in flight."""
         self.ended_load: StepLoad | None = None
-        """The load that took longest in the step that ended last: the one that its duration is due to."""
+        """Load of the slowest rank, which determines the duration, of the step that ended last."""
 
     @property
     def next_step_end(self) -> float | None:
-        """When the step that runs ends, on every rank; None if nothing runs."""
+        """Time at which the running step ends on every rank; None if no step runs."""
         return self.cores[0].next_step_end
 
     def step(self, now: float) -> list[StepOutcome]:
-        """End the oldest step if it is due by `now`, then launch new steps; an outcome per rank."""
+        """End the oldest step if it is due by `now`, then launch new steps. Return an outcome per rank."""
         ended = [core.complete(now) for core in self.cores]
         self.ended_load = self._slowest_loads.popleft() if ended[0].began is not None else None
         launched = [LaunchedSteps([], [], []) for _ in self.cores]
@@ -327,7 +334,7 @@ class LockStepRanks:
                 launch.preempted.extend(step.preempted)
                 launch.fetching.extend(step.fetching)
             if any(step.num_tokens for step in steps):
-                # The experts work for all ranks; the attention of the slowest one holds up the others.
+                # The experts serve all ranks together; the others wait for the slowest rank's attention.
                 expert_tokens = sum(step.num_tokens for step in steps) / len(steps)
                 seconds, slowest = 0.0, steps[0].load
                 for core, step in zip(self.cores, steps, strict=True):
@@ -356,15 +363,17 @@ def replay_in_lock_step(
     until: frozenset[str] | None = None,
     tick: Callable[[int], None] | None = None,
 ) -> ReplayResult:
-    """As `replay`. ranks: of each server; so many consecutive cores belong together.
+    """Serve the workload on servers of several ranks in lock-step; see `replay`.
 
-    The logs of all ranks of a server have the load of its slowest one, which its steps' durations are due to.
+    The log of each rank has the load of the server's slowest rank, which determines the durations of steps.
+
+    ranks: ranks per server; this many consecutive cores form a server.
     """
     return _LockStepReplay(workload, cores, ranks, frontend_seconds, router, tick).run(until)
 
 
 class _LockStepReplay(Replay):
-    """A replay whose steps belong to servers of several ranks; an event's source is the server's first rank."""
+    """A replay on servers of several ranks. The source of an event is the server's first rank."""
 
     def __init__(
         self,
@@ -395,18 +404,18 @@ class _LockStepReplay(Replay):
         return outcomes[replica - first]
 
 
-# Prefill and decode pools: two calls a request and a transfer between them.
+# Prefill and decode pools: two calls per request, and a KV transfer between them.
 
 
 class DisaggregationConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Layout of a disaggregated deployment.
 
     prefill: number of engines that only prefill, counted from the first; the others only decode.
-    cost: of a transfer.
+    cost: cost of a transfer.
     links: all transfers share one link, or each pair of engines has its own.
-    protocol: with vLLM's `kv_transfer_params` the prefill side holds its blocks until they are fetched; with two plain
-        calls it frees them, and nothing checks that they still exist.
-    lease_seconds: how long blocks are held for a fetch.
+    protocol: with vLLM's `kv_transfer_params` the prefill engine holds its blocks until they are fetched; with two
+        plain calls it frees them, and nothing checks that they still exist.
+    lease_seconds: seconds for which blocks are held for a fetch.
     """
 
     prefill: int
@@ -425,12 +434,15 @@ def replay_disaggregated(
     frontend_seconds: float = 0.0,
     tick: Callable[[int], None] | None = None,
 ) -> ReplayResult:
-    """As `replay`. routers: among the prefill engines, and among the decode engines."""
+    """Serve the workload with prefill and decode engines; see `replay`.
+
+    routers: the router of the prefill engines, and that of the decode engines.
+    """
     return _DisaggregatedReplay(workload, cores, frontend_seconds, routers, tick, split).run(None)
 
 
 class _TransferState(Struct):
-    """State of one request: its prefill call and its transfer."""
+    """The prefill call and the transfer of one request. Times are seconds."""
 
     prefill: RequestProgress
     fetch_started_at: float = 0.0
@@ -438,7 +450,7 @@ class _TransferState(Struct):
 
 
 class _DisaggregatedReplay(Replay):
-    """A replay whose events include links and leases; their sources are negative numbers, links before leases."""
+    """A replay with prefill and decode engines. Links, then leases, have negative numbers as sources of events."""
 
     def __init__(
         self,
@@ -458,7 +470,7 @@ class _DisaggregatedReplay(Replay):
         self._fetches: dict[str, SimulatedSequence] = {}
         self._leases = [BlockLeases(core.scheduler, split.lease_seconds) for core in cores[: split.prefill]]
         pairs = split.prefill * (len(cores) - split.prefill)
-        # One link for each pair: transfers compete only with those between the same two engines.
+        # With a link per pair, transfers compete only with those between the same two engines.
         self._links = [NetworkLink(split.cost) for _ in range(1 if split.links == "shared" else pairs)]
 
     def _enqueue(self, request: WorkloadRequest, arrival: float) -> int:
@@ -470,7 +482,7 @@ class _DisaggregatedReplay(Replay):
         else:
             sequence = self._build_sequence(request, arrival)
             sequence.num_remote_tokens = request.input_tokens
-            # For the client the request arrived with its prefill call, so its time to first token starts there.
+            # For the client the request arrived with its prefill call, so its TTFT starts there.
             router, replicas, arrived_at = self._decode_router, self._decoders, transfer.prefill.arrival
         replica = self._choose(request, sequence, arrival, router, replicas)
         self._cores[replica].add(sequence)
@@ -521,7 +533,7 @@ class _DisaggregatedReplay(Replay):
             id = fetch.sequence.id
             transfer = self._transfers[id]
             leases = self._leases[transfer.prefill.replica]
-            # All of the prompt is cached on the decode side: the blocks that the prefill side holds are free at once.
+            # The whole prompt is cached on the decode side, so the prefill side can free its blocks at once.
             if fetch.num_tokens == 0:
                 leases.release(id)
                 self._wake(transfer.prefill.replica, outcome.at)

@@ -13,7 +13,7 @@ from .workload import Timing
 
 
 class Spread(Struct, frozen=True):
-    """Statistics of one quantity, over all requests (or all gaps between tokens). All 0 if there is none."""
+    """Statistics of one quantity, over all requests or all inter-token latencies. All are 0 without values."""
 
     mean: float
     p50: float
@@ -22,33 +22,35 @@ class Spread(Struct, frozen=True):
 
 
 class Slo(Struct, frozen=True, forbid_unknown_fields=True):
-    """A service level objective, in seconds; a request is good if it meets all limits that are set."""
+    """A service level objective: limits in seconds. A request is good if it meets all limits that are set."""
 
     ttft: float | None = None
     tpot: float | None = None
     latency: float | None = None
 
     def is_met(self, timing: Timing) -> bool:
-        """Whether a timing meets the SLO. A response of one token has no time per output token and meets any limit on
-        it."""
+        """Whether a timing meets the SLO. A response of one token has no TPOT, and meets any limit on it."""
         pairs = ((self.ttft, timing.ttft), (self.tpot, timing.tpot or 0.0), (self.latency, timing.latency))
         return all(limit is None or value <= limit for limit, value in pairs)
 
 
 class Report(Struct, frozen=True):
-    """The figures of a run. Times in seconds, rates per second, shares from 0 to 1.
+    """The figures of a run. Times are in seconds, rates per second, shares from 0 to 1.
 
-    duration: first arrival to last token.
-    ttft: time to the first token.
+    requests: answered requests.
+    duration: time from the first arrival to the last token.
+    ttft: time to first token.
     tpot: mean time per output token after the first, per request.
-    itl: every gap between two tokens.
+    itl: inter-token latency, over all pairs of consecutive tokens.
     latency: time to the last token.
-    good: requests within the SLO; None without one.
-    kv_usage_mean, kv_usage_max: over time and all replicas.
-    cache_hits: share of prompt tokens.
-    replicas_mean, replicas_max: over time; those that start or drain included.
-    kv_transfer: seconds of transfers from a prefill replica; None for aggregated serving.
-    host_cache_hits: share of prompt tokens that came from host memory, which cache_hits includes; None without KV
+    good: requests within the SLO; None without an SLO.
+    goodput: rate of these requests; None without an SLO.
+    kv_usage_mean, kv_usage_max: share of the KV cache in use, over time and all replicas.
+    running_mean, waiting_mean: requests on all replicas together, over time.
+    cache_hits: share of prompt tokens found in the prefix cache.
+    replicas_mean, replicas_max: replicas over time, including starting and draining ones.
+    kv_transfer: duration of transfers from a prefill replica; None for aggregated serving.
+    host_cache_hits: share of prompt tokens loaded from host memory, which `cache_hits` includes; None without KV
         offloading.
     """
 
@@ -76,14 +78,16 @@ class Report(Struct, frozen=True):
 
 
 class ReportColumns(Struct, frozen=True):
-    """The data of a report: a row for each answered request, and integrals over the time of all steps.
+    """The data of a report: columns with a row per answered request, and integrals over the time of all steps.
 
+    arrivals, first_tokens, last_tokens: seconds.
+    inputs, outputs: tokens.
     gaps: inter-token latencies.
-    kv_seconds, running_seconds, waiting_seconds: shares of the cache in use, running and waiting requests; summed over
-        the replicas.
-    kv_max: over all replicas.
-    transfers: seconds of each; None for aggregated serving.
-    host_tokens: of the prompts, loaded from host memory; None without KV offloading.
+    kv_seconds, running_seconds, waiting_seconds: share of the cache in use, running requests and waiting requests;
+        integrated over time and summed over the replicas.
+    kv_max: maximum share of the cache in use, over all replicas.
+    transfers: seconds of each KV transfer; None for aggregated serving.
+    host_tokens: prompt tokens loaded from host memory; None without KV offloading.
     """
 
     arrivals: Vector
@@ -111,12 +115,12 @@ class ReportColumns(Struct, frozen=True):
             raise ValueError("no request was answered")
         duration = float(self.last_tokens.max() - self.arrivals.min())
         ttft, latency = self.first_tokens - self.arrivals, self.last_tokens - self.arrivals
-        # With one token there is no time between tokens; vLLM's benchmark leaves such requests out, too.
+        # A response of one token has no TPOT; vLLM's benchmark excludes such requests too.
         has_tpot = self.outputs > 1
         tpot = (self.last_tokens - self.first_tokens)[has_tpot] / (self.outputs[has_tpot] - 1)
         good: int | None = None
         if slo is not None:
-            # As `Slo.is_met`, of all requests.
+            # `Slo.is_met`, vectorized.
             slo_tpot = (self.last_tokens - self.first_tokens) / np.maximum(self.outputs - 1, 1)
             slo_tpot[self.outputs < 2] = 0.0
             is_good = np.ones(count, dtype=bool)
@@ -150,7 +154,7 @@ class ReportColumns(Struct, frozen=True):
 
 
 def summarize(values: Iterable[float]) -> Spread:
-    """Percentiles with linear interpolation, as numpy and vLLM's benchmark take them."""
+    """Compute mean and percentiles, with linear interpolation as in vLLM's benchmark."""
     array = np.fromiter(values, dtype=np.float64)
     if not len(array):
         return Spread(0.0, 0.0, 0.0, 0.0)
@@ -190,7 +194,7 @@ def build_report(result: ReplayResult, slo: Slo | None = None) -> Report:
 
 
 def _integrate(steps: Sequence[StepLog], columns: Sequence[Sequence[float]]) -> float:
-    """Sum columns weighted by step duration, over all replicas."""
+    """Integrate a column over time, and sum over all replicas."""
     return sum(
         float((np.array(log.ends) - np.array(log.begins)) @ np.array(column))
         for log, column in zip(steps, columns, strict=True)
@@ -198,7 +202,7 @@ def _integrate(steps: Sequence[StepLog], columns: Sequence[Sequence[float]]) -> 
 
 
 def render_report(report: Report) -> str:
-    """Render the report as text, in milliseconds."""
+    """Render the report as text, with times in milliseconds."""
     lines = [
         f"requests         {report.requests} in {report.duration:.2f} s",
         f"throughput       {report.request_rate:.2f} requests/s, {report.input_token_rate:.0f} input tokens/s, "

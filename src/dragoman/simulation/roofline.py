@@ -1,9 +1,9 @@
-"""Prediction of a profile from datasheets and a model's config.json: a roofline per step, without any measurement.
+"""Prediction of a profile from datasheets and a model's config.json, by a roofline model of a step.
 
-A step reads the weights that it uses and the keys and values of its context, and multiplies its tokens with the active
-parameters. Reading and multiplying are added, not overlapped: the measured step times of two GPUs (`profiles/`) are
-those of a sum, since the kernels of a layer alternate between both. Tensor parallelism adds two all-reduces a layer,
-expert parallelism an all-to-all before and after each layer's experts.
+A step reads the weights that it uses and the KV cache of its context, and multiplies its tokens with the active
+parameters. The times of both are added, not overlapped: the measured step times of two GPUs (`profiles/`) fit a sum,
+since the kernels of a layer alternate between both. Tensor parallelism adds two all-reduces per layer, expert
+parallelism an all-to-all before and after each layer's experts.
 
 References: S. Williams et al., "Roofline" (CACM 52-4, 2009); for decoding and collectives R. Pope et al., "Efficiently
 Scaling Transformer Inference" (MLSys 2023, arXiv:2211.05102).
@@ -31,33 +31,39 @@ Dtype = Literal["bf16", "fp8", "int8", "int4", "fp4"]
 BYTES_PER_WEIGHT: Mapping[Dtype, float] = {"bf16": 2.0, "fp8": 1.0, "int8": 1.0, "int4": 0.5625, "fp4": 0.5625}
 """Four-bit formats store one 8-bit or 16-bit scale per 16 to 128 weights."""
 
-# What a step of vLLM reaches of a datasheet's figures, from the two measured profiles with Llama-3.1-8B: their bases
-# are 19.97 and 12.32 ms for 15.0 GB of weights that a step reads. Shares of operations are in `gpus.yaml`.
+# Shares of a datasheet's figures that a step of vLLM reaches, from the two measured profiles with Llama-3.1-8B: their
+# bases are 19.97 and 12.32 ms for the 15.0 GB of weights that a step reads. Shares of operations are in `gpus.yaml`.
 BANDWIDTH_EFFICIENCY = 0.775
+"""Share of the memory bandwidth."""
 HOST_SECONDS = 0.4e-3
-"""Per step: launching the captured graph, sampling, the scheduler's share that is not hidden."""
+"""Seconds per step for launching the captured graph, sampling, and the part of scheduling that is not hidden."""
 SEQUENCE_SECONDS = 20e-6
-"""Per sequence: sampling, and the scheduler's and output processor's work that is not hidden."""
+"""Seconds per sequence and step for sampling, and the part of scheduling and output processing that is not hidden."""
 COLLECTIVE_EFFICIENCY = 0.8
+"""Share of the link bandwidth."""
 GROUPED_EFFICIENCY = 0.5
-"""Of the experts' grouped products against dense ones: their tiles are only partly filled."""
+"""Efficiency of the experts' grouped matrix products, relative to dense ones: their tiles are only partly filled."""
 _TILE = 64
+"""Tokens that one tile of a matrix product holds."""
 
 MEMORY_UTILIZATION = 0.9
-"""vLLM's default of --gpu-memory-utilization."""
+"""Default of vLLM's --gpu-memory-utilization."""
 ACTIVATION_BYTES = 1.7e9
-"""Activations and captured graphs, which vLLM profiles at start. The measured RTX 4090 server had 2588 blocks left."""
+"""Bytes of activations and captured graphs, which vLLM profiles at startup. The measured RTX 4090 server had 2588
+blocks left."""
 
 _DTYPE_BY_METHOD: Mapping[str, Dtype] = {"fp8": "fp8", "fbgemm_fp8": "fp8", "mxfp4": "fp4"}
-"""Quantization methods of config.json files with a single format."""
+"""Number formats of the quantization methods of config.json that have only one."""
 
+# Token counts at which a cost curve may bend.
 _KNOTS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
 _LARGE_MEMORY = 70 * 2**30
-"""Above it vLLM has larger defaults of max_num_seqs and max_num_batched_tokens (vllm/engine/arg_utils.py)."""
+"""Bytes of memory from which vLLM has larger defaults of max_num_seqs and max_num_batched_tokens
+(vllm/engine/arg_utils.py)."""
 
 
 class Gpu(Struct, frozen=True, forbid_unknown_fields=True):
-    """An accelerator of the table `gpus.yaml`, which explains the units.
+    """An accelerator, as in the table `gpus.yaml`, which explains the fields and units.
 
     flops: dense operations per second by number format; formats that the device cannot multiply are absent.
     """
@@ -74,18 +80,20 @@ class Gpu(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ModelShape(Struct, frozen=True, kw_only=True):
-    """The sizes of a decoder that matter for the time of a step.
+    """The sizes of a decoder that determine the time of a step.
 
-    dense_params: of attention, dense MLPs, shared experts and routers: read and used by every token.
-    expert_params: of one expert in one layer.
-    moe_layers: layers with experts.
-    head_params: of the output projection.
-    embedding_params: of the input embedding; 0 if it is the output projection too.
+    dense_params: parameters that every token uses: attention, dense MLPs, shared experts and routers.
+    head_params: parameters of the output projection.
+    embedding_params: parameters of the input embedding; 0 if it is tied to the output projection.
     kv_values: numbers in the KV cache per token, over all layers.
-    kv_is_shared: every tensor-parallel rank holds all of them (multi-head latent attention).
-    full_attention: share of the layers that attend to the whole context; the others have a window.
     pair_flops: operations per query-key pair, over all layers.
-    dtype, expert_dtype: of the weights of linear layers, and of experts.
+    kv_is_shared: every tensor-parallel rank holds all of `kv_values` (multi-head latent attention).
+    full_attention: share of the layers that attend to the whole context; the others have a sliding window.
+    experts, experts_per_token: routed experts per layer, and those that a token uses.
+    expert_params: parameters of one expert in one layer.
+    moe_layers: number of layers with experts.
+    dtype, expert_dtype: number formats of the weights of linear layers, and of experts.
+    max_context: maximum context length in tokens; None if unknown.
     """
 
     name: str
@@ -117,16 +125,16 @@ class ModelShape(Struct, frozen=True, kw_only=True):
 
     @property
     def active_params(self) -> float:
-        """Multiplied with every token, without the output projection, which only sampled tokens need."""
+        """Parameters that every token uses, without the output projection, which only sampled tokens need."""
         return self.dense_params + self.moe_layers * self.experts_per_token * self.expert_params
 
 
 class Parallelism(Struct, frozen=True):
     """The devices that share a model.
 
-    tensor: devices that share every layer.
-    data: ranks, each with its own attention and requests.
-    expert: whether these ranks share the experts instead of each holding all of them.
+    tensor: tensor-parallel devices, which share every layer.
+    data: data-parallel ranks, each with its own attention and requests.
+    expert: the ranks share the experts, instead of each holding all of them.
     """
 
     tensor: int = 1
@@ -139,13 +147,13 @@ class Parallelism(Struct, frozen=True):
 
 
 def load_gpus() -> dict[str, Gpu]:
-    """The GPU table, by short name."""
+    """Load the GPU table, by short name."""
     text = (files("dragoman.simulation") / "gpus.yaml").read_bytes()
     return msgspec.convert(yaml.safe_load(text), dict[str, Gpu], strict=False)
 
 
 def find_gpu(name: str) -> Gpu:
-    """A GPU of the table, or of a YAML file with one entry of the same form. Raises ProfileError."""
+    """Return a GPU of the table, or of a YAML file with one entry of the same format. Raises ProfileError."""
     if name.endswith((".yaml", ".yml")):
         try:
             return msgspec.convert(yaml.safe_load(Path(name).read_bytes()), Gpu, strict=False)
@@ -166,13 +174,17 @@ def find_gpu(name: str) -> Gpu:
 
 
 def load_models() -> dict[str, Mapping[str, Any]]:
-    """Configs of well-known models, by their names on the Hugging Face Hub."""
+    """Load the configs of well-known models, by their names on the Hugging Face Hub."""
     text = (files("dragoman.simulation") / "models.yaml").read_bytes()
     return msgspec.convert(yaml.safe_load(text), dict[str, Mapping[str, Any]])
 
 
 def load_model_shape(model: str, dtype: Dtype | None = None) -> ModelShape:
-    """The shape of a model: a well-known name, a config.json or a directory with one. Raises ProfileError."""
+    """Load the shape of a model, given as a well-known name, a config.json or a directory with one.
+
+    Raises:
+        ProfileError: the model is unknown or its config.json invalid.
+    """
     models = load_models()
     if model in models:
         return read_model_shape(models[model], model.rpartition("/")[2], dtype)
@@ -182,7 +194,7 @@ def load_model_shape(model: str, dtype: Dtype | None = None) -> ModelShape:
     except OSError as error:
         base_name = model.rpartition("/")[2].lower()
         short = {name.rpartition("/")[2].lower(): name for name in models}
-        # Finetunes, such as `-Instruct`, have the sizes of the model that they are named after.
+        # A fine-tune such as `-Instruct` has the sizes of its base model.
         close = [name for name in short if base_name.startswith(name)]
         close = close or difflib.get_close_matches(base_name, short, 1, 0.9)
         hint = f"; did you mean {short[close[0]]}?" if close else ""
@@ -196,32 +208,35 @@ def load_model_shape(model: str, dtype: Dtype | None = None) -> ModelShape:
 
 
 def read_model_shape(config: Mapping[str, Any], name: str, dtype: Dtype | None = None) -> ModelShape:
-    """The sizes that a Hugging Face config.json describes. dtype: of the linear layers; by default the config's.
+    """Read the sizes from a Hugging Face config.json.
 
-    Raises ProfileError for a config without the sizes of a decoder.
+    dtype: number format of the linear layers; by default the config's.
+
+    Raises:
+        ProfileError: the config does not describe a decoder.
     """
-    text: Any = config.get("text_config") or config
+    text_config: Any = config.get("text_config") or config
     try:
-        if not isinstance(text, Mapping):
+        if not isinstance(text_config, Mapping):
             raise _ConfigError("'text_config' must be an object")
-        fields = cast("Mapping[str, Any]", text)
+        fields = cast("Mapping[str, Any]", text_config)
         return _read_sizes(_Sizes(fields), name, dtype or _detect_dtype(config, fields))
     except _ConfigError as error:
         raise ProfileError(f"{name}: config.json does not describe a decoder: {error}") from None
 
 
 class _ConfigError(ValueError):
-    """A field of a config.json that is missing or has no possible value."""
+    """A field of a config.json is missing or invalid."""
 
 
 class _Sizes:
-    """The fields of a config.json, checked as they are read. Raises _ConfigError."""
+    """The fields of a config.json, validated on access. Raises _ConfigError."""
 
     def __init__(self, fields: Mapping[str, Any]) -> None:
         self.fields = fields
 
     def __getitem__(self, name: str) -> int:
-        """A whole number of at least 1."""
+        """Return a whole number of at least 1."""
         number = self.get(name)
         if not number:
             problem = "is missing or not a number" if number is None else "must be at least 1"
@@ -229,7 +244,7 @@ class _Sizes:
         return number
 
     def get(self, *names: str) -> int | None:
-        """The first of these fields that is more than 0, else 0 if one is; None if all are missing or null."""
+        """Return the first of these fields that is above 0, else 0 if one is 0; None if all are missing or null."""
         number = None
         for name in names:
             value = self.fields.get(name)
@@ -243,20 +258,20 @@ class _Sizes:
         return number
 
 
-def _read_sizes(text: _Sizes, name: str, dtype: Dtype) -> ModelShape:
-    hidden, layers, heads = text["hidden_size"], text["num_hidden_layers"], text["num_attention_heads"]
-    vocab = text["vocab_size"]
-    kv_heads = text.get("num_key_value_heads") or heads
+def _read_sizes(sizes: _Sizes, name: str, dtype: Dtype) -> ModelShape:
+    hidden, layers, heads = sizes["hidden_size"], sizes["num_hidden_layers"], sizes["num_attention_heads"]
+    vocab = sizes["vocab_size"]
+    kv_heads = sizes.get("num_key_value_heads") or heads
     if kv_heads > heads or heads % kv_heads:
         raise _ConfigError(f"'num_attention_heads' ({heads}) must be a multiple of 'num_key_value_heads' ({kv_heads})")
-    head_dim = text.get("head_dim") or hidden // heads
+    head_dim = sizes.get("head_dim") or hidden // heads
     if not head_dim:
         raise _ConfigError(f"'hidden_size' ({hidden}) is less than 'num_attention_heads' ({heads})")
-    lora_rank = text.get("kv_lora_rank")
+    lora_rank = sizes.get("kv_lora_rank")
     if lora_rank:
         # Multi-head latent attention (DeepSeek-V2, arXiv:2405.04434): one compressed vector per token and layer.
-        rope, nope = text["qk_rope_head_dim"], text["qk_nope_head_dim"]
-        value_dim, query_rank = text["v_head_dim"], text.get("q_lora_rank") or 0
+        rope, nope = sizes["qk_rope_head_dim"], sizes["qk_nope_head_dim"]
+        value_dim, query_rank = sizes["v_head_dim"], sizes.get("q_lora_rank") or 0
         query = (
             hidden * query_rank + query_rank * heads * (nope + rope) if query_rank else hidden * heads * (nope + rope)
         )
@@ -270,20 +285,20 @@ def _read_sizes(text: _Sizes, name: str, dtype: Dtype) -> ModelShape:
         attention = hidden * head_dim * (2 * heads + 2 * kv_heads)
         kv_values = 2 * layers * kv_heads * head_dim
         pair_flops = 4.0 * layers * heads * head_dim
-    experts = text.get("num_experts", "num_local_experts", "n_routed_experts") or 0
-    expert_width = text.get("moe_intermediate_size") or text["intermediate_size"]
-    intermediate = text.get("intermediate_size") or 0
+    experts = sizes.get("num_experts", "num_local_experts", "n_routed_experts") or 0
+    expert_width = sizes.get("moe_intermediate_size") or sizes["intermediate_size"]
+    intermediate = sizes.get("intermediate_size") or 0
     moe_layers = used = 0
     if experts:
-        used = text.get("num_experts_per_tok", "top_k_experts") or 0
+        used = sizes.get("num_experts_per_tok", "top_k_experts") or 0
         if not 1 <= used <= experts:
             raise _ConfigError(f"'num_experts_per_tok' must be from 1 to the number of experts, {experts}")
-        # DeepSeek's first layers are dense; Qwen's and Llama's models have experts in every so many layers.
-        moe_layers = max(0, layers - (text.get("first_k_dense_replace") or 0)) // (
-            text.get("decoder_sparse_step", "moe_layer_freq", "interleave_moe_layer_step") or 1
+        # DeepSeek's first layers are dense; Qwen and Llama models have experts in every n-th layer.
+        moe_layers = max(0, layers - (sizes.get("first_k_dense_replace") or 0)) // (
+            sizes.get("decoder_sparse_step", "moe_layer_freq", "interleave_moe_layer_step") or 1
         )
-    # Qwen writes the width of all shared experts, DeepSeek their number.
-    shared_width = text.get("shared_expert_intermediate_size") or expert_width * (text.get("n_shared_experts") or 0)
+    # Qwen's configs state the total width of the shared experts, DeepSeek's their number.
+    shared_width = sizes.get("shared_expert_intermediate_size") or expert_width * (sizes.get("n_shared_experts") or 0)
     dense_params = (
         layers * attention
         + (layers - moe_layers) * 3 * hidden * intermediate
@@ -295,12 +310,12 @@ def _read_sizes(text: _Sizes, name: str, dtype: Dtype) -> ModelShape:
         hidden=hidden,
         dense_params=float(dense_params),
         head_params=float(vocab * hidden),
-        embedding_params=0.0 if text.fields.get("tie_word_embeddings") else float(vocab * hidden),
+        embedding_params=0.0 if sizes.fields.get("tie_word_embeddings") else float(vocab * hidden),
         kv_values=float(kv_values),
         kv_is_shared=bool(lora_rank),
         kv_heads=1 if lora_rank else kv_heads,
         pair_flops=pair_flops,
-        full_attention=_read_full_attention(text, layers),
+        full_attention=_read_full_attention(sizes, layers),
         experts=experts,
         experts_per_token=used,
         expert_params=float(3 * hidden * expert_width) if experts else 0.0,
@@ -308,26 +323,26 @@ def _read_sizes(text: _Sizes, name: str, dtype: Dtype) -> ModelShape:
         # MXFP4 checkpoints quantize the experts alone.
         dtype="bf16" if dtype == "fp4" and experts else dtype,
         expert_dtype=dtype,
-        max_context=text.get("max_position_embeddings"),
+        max_context=sizes.get("max_position_embeddings"),
     )
 
 
-def _read_full_attention(text: _Sizes, layers: int) -> float:
-    """The share of layers without a sliding window."""
-    types: Any = text.fields.get("layer_types")
+def _read_full_attention(sizes: _Sizes, layers: int) -> float:
+    """Return the share of layers without a sliding window."""
+    types: Any = sizes.fields.get("layer_types")
     if types:
         if not isinstance(types, list):
             raise _ConfigError("'layer_types' must be a list")
         kinds = cast("list[Any]", types)
         return sum(kind == "full_attention" for kind in kinds) / len(kinds)
-    pattern = text.get("sliding_window_pattern")
-    if pattern and text.get("sliding_window"):
+    pattern = sizes.get("sliding_window_pattern")
+    if pattern and sizes.get("sliding_window"):
         return (layers // pattern) / layers
     return 1.0
 
 
-def _detect_dtype(config: Mapping[str, Any], text: Mapping[str, Any]) -> Dtype:
-    quantization: Any = config.get("quantization_config") or text.get("quantization_config") or {}
+def _detect_dtype(config: Mapping[str, Any], text_config: Mapping[str, Any]) -> Dtype:
+    quantization: Any = config.get("quantization_config") or text_config.get("quantization_config") or {}
     if not isinstance(quantization, Mapping):
         raise _ConfigError("'quantization_config' must be an object")
     fields = cast("Mapping[str, Any]", quantization)
@@ -337,11 +352,11 @@ def _detect_dtype(config: Mapping[str, Any], text: Mapping[str, Any]) -> Dtype:
     if method in ("awq", "gptq"):
         return "int4" if (_Sizes(fields).get("bits", "w_bit") or 4) == 4 else "int8"
     if method == "compressed-tensors":
-        text_form = str(fields.get("format") or "")
-        return "fp8" if "float" in text_form else "int4" if "pack" in text_form else "int8"
+        storage_format = str(fields.get("format") or "")
+        return "fp8" if "float" in storage_format else "int4" if "pack" in storage_format else "int8"
     if fields:
         raise _ConfigError(
-            f"the weights' format is unknown ('quant_method' {method!r} in 'quantization_config'); tell it with --dtype"
+            f"the weights' format is unknown ('quant_method' {method!r} in 'quantization_config'); set it with --dtype"
         )
     return "bf16"
 
@@ -355,11 +370,13 @@ def predict_profile(
     settings: Mapping[str, Any] | None = None,
     memory_utilization: float = MEMORY_UTILIZATION,
 ) -> SimulatorProfile:
-    """The profile that datasheets predict. settings: vLLM's, over its defaults for this device.
+    """Predict a profile from datasheets.
 
-    memory_utilization: share of a device's memory that vLLM takes.
+    settings: vLLM's engine settings; its defaults for this device apply otherwise.
+    memory_utilization: share of a device's memory that vLLM uses.
 
-    Raises: ProfileError if the model does not fit into the devices' memory, or they cannot share it so.
+    Raises:
+        ProfileError: the model does not fit into the memory, or cannot be divided among the devices this way.
     """
     if parallelism.tensor > 1 and shape.hidden % parallelism.tensor:
         raise ProfileError(f"the hidden size {shape.hidden} cannot be divided among {parallelism.tensor} devices")
@@ -387,7 +404,7 @@ def predict_profile(
         )
     defaults.setdefault("num_gpu_blocks", blocks)
     if defaults["max_model_len"] is not None:
-        # vLLM refuses to start with a context that the cache cannot hold; a prediction takes what fits.
+        # vLLM does not start with a context length that the cache cannot hold; the prediction reduces it instead.
         defaults["max_model_len"] = min(
             int(defaults["max_model_len"]), (int(defaults["num_gpu_blocks"]) - 1) * block_size
         )
@@ -415,7 +432,7 @@ def predict_profile(
 
 
 def compute_weight_bytes(shape: ModelShape, parallelism: Parallelism) -> float:
-    """Bytes of weights in the memory of one device. Embeddings and the output projection are not quantized."""
+    """Compute the bytes of weights on one device. Embeddings and the output projection are not quantized."""
     size = BYTES_PER_WEIGHT[shape.dtype]
     expert_share = parallelism.devices if parallelism.expert else parallelism.tensor
     dense = shape.dense_params * size + 2 * (shape.head_params + shape.embedding_params)
@@ -423,13 +440,13 @@ def compute_weight_bytes(shape: ModelShape, parallelism: Parallelism) -> float:
 
 
 def compute_kv_bytes(shape: ModelShape, parallelism: Parallelism) -> float:
-    """Bytes of the KV cache per token on one device. More devices than KV heads hold copies."""
+    """Compute the bytes of KV cache per token on one device. With more devices than KV heads some hold copies."""
     parts = 1 if shape.kv_is_shared else min(parallelism.tensor, shape.kv_heads)
     return 2 * shape.kv_values / parts
 
 
 def predict_latency(gpu: Gpu, shape: ModelShape, parallelism: Parallelism) -> LatencyModel:
-    """The coefficients of a step's duration, in seconds."""
+    """Predict the coefficients of a step's duration, in seconds."""
     bandwidth = gpu.memory_bandwidth
     operations = _find_operations(gpu, shape.dtype) * gpu.compute_efficiency
     expert_operations = _find_operations(gpu, shape.expert_dtype) * gpu.compute_efficiency
@@ -453,10 +470,14 @@ def predict_latency(gpu: Gpu, shape: ModelShape, parallelism: Parallelism) -> La
 
 
 def _predict_dense(gpu: Gpu, shape: ModelShape, parallelism: Parallelism, operations: float, tokens: int) -> float:
-    """Seconds of everything but experts and attention, for so many tokens of one data-parallel rank."""
+    """Predict the seconds of everything but experts and attention.
+
+    operations: operations per second.
+    tokens: tokens of one data-parallel rank.
+    """
     size, tensor = BYTES_PER_WEIGHT[shape.dtype], parallelism.tensor
     read = (shape.dense_params * size + 2 * shape.head_params) / tensor
-    # The products of few tokens fill one tile of the matrix units, and wait for the weights anyway.
+    # Products with few tokens fill one tile at most, and wait for the weights anyway.
     compute = max(0, tokens - _TILE) * 2 * shape.dense_params / tensor / operations
     communication = 0.0
     if tensor > 1:
@@ -467,10 +488,14 @@ def _predict_dense(gpu: Gpu, shape: ModelShape, parallelism: Parallelism, operat
 
 
 def _predict_experts(gpu: Gpu, shape: ModelShape, parallelism: Parallelism, operations: float, tokens: int) -> float:
-    """Seconds of the experts, for so many tokens of each data-parallel rank that shares them."""
+    """Predict the seconds of the experts.
+
+    operations: operations per second.
+    tokens: tokens of each data-parallel rank.
+    """
     ranks = parallelism.data if parallelism.expert else 1
     share = parallelism.devices if parallelism.expert else parallelism.tensor
-    # Uniform routing: each of the tokens misses an expert with the probability 1 - k / E.
+    # With uniform routing a token misses an expert with the probability 1 - experts_per_token / experts.
     touched = shape.experts * (1 - (1 - shape.experts_per_token / shape.experts) ** (ranks * tokens))
     expert_bytes = shape.moe_layers * shape.expert_params * BYTES_PER_WEIGHT[shape.expert_dtype]
     read = touched * expert_bytes / share
@@ -486,7 +511,7 @@ def _predict_experts(gpu: Gpu, shape: ModelShape, parallelism: Parallelism, oper
 
 
 def _build_curve(seconds: Callable[[int], float]) -> tuple[TokenCost, ...]:
-    """A piecewise linear curve through a function's increments; equal slopes are one piece."""
+    """Build a piecewise linear curve from a function of the number of tokens. Nearly equal slopes are merged."""
     knots = (0, *_KNOTS)
     curve: list[TokenCost] = []
     for begin, end in pairwise(knots):
@@ -497,7 +522,7 @@ def _build_curve(seconds: Callable[[int], float]) -> tuple[TokenCost, ...]:
 
 
 def _find_operations(gpu: Gpu, dtype: Dtype) -> float:
-    """Operations per second. Four-bit weights are multiplied as bf16, unless the device multiplies four bits itself."""
+    """Return the operations per second. Without four-bit products a device multiplies four-bit weights as bf16."""
     if dtype in gpu.flops:
         return gpu.flops[dtype]
     if dtype in ("int4", "fp4"):
@@ -506,7 +531,7 @@ def _find_operations(gpu: Gpu, dtype: Dtype) -> float:
 
 
 def _round(value: float) -> float:
-    """Four significant digits: a prediction has no more."""
+    """Round to four significant digits; a prediction is not more precise."""
     return float(f"{value:.4g}")
 
 

@@ -1,16 +1,15 @@
-"""A workload: requests with times and lengths, but without text; and its file format, the trace.
+"""Workloads: requests with times and lengths, but without text; the file format of traces; and timings of requests.
 
-A trace is JSON Lines, one request a line; unknown fields are ignored, so that a log of measured requests is a trace as
-it stands:
+A trace is JSON Lines, one request per line. Unknown fields are ignored, so a log of measured requests is a valid trace:
 
     {"id": "r1", "arrival_s": 0.25, "input_tokens": 1034, "output_tokens": 769,
      "block_hashes": ["dff4fb60eaa2", ...], "block_size": 16, "priority": 0, "after": null}
 
-Mooncake's lines are read as well:
+Mooncake's format is supported as well:
 
     {"timestamp": 27482, "input_length": 6955, "output_length": 52, "hash_ids": [46, 47, 48, ...]}
 
-with a timestamp in milliseconds and the chained ids of every block of 512 tokens of the prompt.
+Its timestamp is in milliseconds; `hash_ids` are chained ids of the prompt's blocks of 512 tokens.
 """
 
 from __future__ import annotations
@@ -26,16 +25,19 @@ from msgspec import Meta, Struct
 Count = Annotated[int, Meta(ge=1)]
 Seconds = Annotated[float, Meta(ge=0)]
 MOONCAKE_BLOCK = 512
+"""Tokens per block in Mooncake's format."""
 
 
 class WorkloadRequest(Struct, frozen=True, omit_defaults=True):
     """One request of a trace.
 
-    arrival_s: seconds from the trace's beginning; with `after`, from the last token of the request of that id (a
-    turn of a conversation is not sent before the one before it is answered).
-    block_hashes: chained hashes of the full blocks of `block_size` tokens, of the prompt and, where a later request
-    continues this one, on over the output: two requests share a prefix exactly as far as these agree.
-    lora: name of its adapter; requests of different ones share no prefix.
+    arrival_s: seconds since the start of the trace; with `after`, seconds since the last token of that request.
+    block_hashes: chained hashes of the full blocks of `block_size` tokens: of the prompt and, if a later request
+        continues this one, also of the output. Two requests share a prefix as far as these are equal.
+    block_size: tokens per block.
+    priority: as in vLLM: lower values are scheduled first.
+    after: id of the request that must be answered first, such as the previous turn of a conversation; None without one.
+    lora: name of the LoRA adapter; requests with different adapters share no prefix.
     """
 
     id: str
@@ -50,14 +52,15 @@ class WorkloadRequest(Struct, frozen=True, omit_defaults=True):
 
 
 _MOST_TOKENS = 1 << 31
-"""Of a prompt or an answer of a table."""
+"""Exclusive maximum tokens of a prompt or an output in a table."""
 
 
 class RequestTable(Sequence[WorkloadRequest]):
-    """A workload in columns: requests that have only a time and lengths, in 32 bytes each, built on access.
+    """A workload in columns, for requests that have only a time and lengths: 32 bytes each, built on access.
 
-    arrivals, inputs, outputs: seconds, tokens of prompts and tokens of answers.
-    prefix, numbers: the id of a request is the prefix and its number.
+    prefix, numbers: the id of a request is the prefix followed by its number.
+    arrivals: seconds.
+    inputs, outputs: tokens of prompts and of outputs.
     """
 
     def __init__(
@@ -68,10 +71,10 @@ class RequestTable(Sequence[WorkloadRequest]):
 
     @classmethod
     def build(cls, prefix: str, rows: Iterable[tuple[int, float, int, int]]) -> RequestTable:
-        """Build a table from numbers, arrivals, and tokens of prompts and answers."""
+        """Build a table from rows of number, arrival, prompt tokens and output tokens."""
         table = cls(prefix, array("q"), array("d"), array("q"), array("q"))
         for number, arrival, inputs, outputs in rows:
-            # Checked here, since rows are built from columns later, without validation.
+            # Checked here, since requests are later built from the columns without validation.
             if not (abs(arrival) < float("inf") and inputs < _MOST_TOKENS and outputs < _MOST_TOKENS):
                 raise WorkloadError(
                     f"request {prefix}{number}: invalid request: arrival, input and output tokens must be finite and "
@@ -85,7 +88,7 @@ class RequestTable(Sequence[WorkloadRequest]):
 
     @classmethod
     def convert(cls, workload: Sequence[WorkloadRequest]) -> RequestTable | None:
-        """The table of a workload; None if a request has more than a time and lengths. Ids are positions."""
+        """Convert a workload; None if a request has more than a time and lengths. Ids become positions."""
         if isinstance(workload, RequestTable):
             return workload
         if any(
@@ -102,7 +105,7 @@ class RequestTable(Sequence[WorkloadRequest]):
         )
 
     def sort(self) -> RequestTable:
-        """The same requests by arrival, from 0 on."""
+        """Return the same requests in order of arrival, shifted to start at 0."""
         arrivals = np.array(self.arrivals)
         order = np.argsort(arrivals, kind="stable")
         if len(order):
@@ -113,7 +116,7 @@ class RequestTable(Sequence[WorkloadRequest]):
         return RequestTable(self._prefix, numbers, array("d", arrivals[order].tobytes()), inputs, outputs)
 
     def scale_arrivals(self, factor: float) -> RequestTable:
-        """The same requests arriving `factor` times as fast."""
+        """Return the same requests, arriving `factor` times as fast."""
         scaled = array("d", (np.array(self.arrivals) / factor).tobytes())
         return RequestTable(self._prefix, self._numbers, scaled, self.inputs, self.outputs)
 
@@ -143,18 +146,18 @@ class RequestTable(Sequence[WorkloadRequest]):
 
 
 class WorkloadError(ValueError):
-    """A trace that cannot be replayed; the message names the line or the request."""
+    """A trace is invalid; the message names the line or the request."""
 
 
 def read_workload(lines: Iterable[str | bytes]) -> list[WorkloadRequest]:
-    """A workload from JSON Lines. Raises WorkloadError."""
+    """Parse a workload from JSON Lines. Raises WorkloadError."""
     trace, mooncake = msgspec.json.Decoder(WorkloadRequest), msgspec.json.Decoder(_Mooncake)
     requests: list[WorkloadRequest] = []
     for number, line in enumerate(lines, start=1):
         if not line.strip():
             continue
         try:
-            # By the line, not by the file: traces of both kinds may be concatenated.
+            # Per line, not per file: traces of both formats may be concatenated.
             is_mooncake = '"input_length"' in (line if isinstance(line, str) else line.decode())
             requests.append(mooncake.decode(line).to_request(number) if is_mooncake else trace.decode(line))
         except (msgspec.MsgspecError, UnicodeError) as error:
@@ -193,7 +196,7 @@ def check_workload(requests: Sequence[WorkloadRequest]) -> None:
 
 
 def assign_loras(requests: Iterable[WorkloadRequest], names: Sequence[str]) -> list[WorkloadRequest]:
-    """Give the requests these adapters in turn; all turns of a conversation have the same one."""
+    """Assign LoRA adapters to the requests in turn; all turns of a conversation get the same one."""
     loras: dict[str, str] = {}
     result: list[WorkloadRequest] = []
     count = 0
@@ -208,7 +211,7 @@ def assign_loras(requests: Iterable[WorkloadRequest], names: Sequence[str]) -> l
 
 
 def scale_arrivals(requests: Sequence[WorkloadRequest], factor: float) -> Sequence[WorkloadRequest]:
-    """The same requests arriving `factor` times as fast; think times between turns stay."""
+    """Return the same requests, arriving `factor` times as fast. Think times between turns do not change."""
     if not factor > 0:
         raise ValueError("factor must be more than 0")
     if factor == 1:
@@ -218,7 +221,7 @@ def scale_arrivals(requests: Sequence[WorkloadRequest], factor: float) -> Sequen
     changes: dict[str, Any] = {}
     result: list[WorkloadRequest] = []
     for request in requests:
-        # A think time is a person's and does not shrink with the load.
+        # A person's think time does not depend on the load.
         changes["arrival_s"] = request.arrival_s / (1 if request.after else factor)
         result.append(msgspec.structs.replace(request, **changes))
     return result
@@ -228,14 +231,16 @@ def scale_arrivals(requests: Sequence[WorkloadRequest], factor: float) -> Sequen
 
 
 class Timing(Struct, frozen=True):
-    """Seconds on one clock for all requests of a run.
+    """Times of one request, in seconds on the same clock for all requests of a run.
 
-    arrival_s: as the client sent it.
-    scheduled_s: beginning of its first step, None where a log does not state it.
-    cached_tokens: of the prompt, found in the prefix cache.
-    host_tokens: those of them that host memory had, with KV offloading.
-    prefill_replica: the instance that made the first step, if it is another one.
-    kv_transfer_s: the time for which that instance's keys and values were on their way.
+    arrival_s: time at which the client sent the request.
+    scheduled_s: start of its first step; None if a log does not state it.
+    cached_tokens: prompt tokens found in the prefix cache.
+    preemptions: number of preemptions.
+    replica: replica that served the request.
+    prefill_replica: replica of the prefill, if it is another one.
+    kv_transfer_s: duration of the transfer of keys and values from that replica.
+    host_tokens: those of `cached_tokens` that were loaded from host memory, with KV offloading.
     """
 
     id: str
@@ -264,7 +269,7 @@ class Timing(Struct, frozen=True):
 
     @property
     def tpot(self) -> float | None:
-        """Mean time per output token after the first; None for an answer of one token."""
+        """Mean time per output token after the first; None for a response of one token."""
         if self.output_tokens < 2:
             return None
         return (self.last_token_s - self.first_token_s) / (self.output_tokens - 1)

@@ -1,14 +1,15 @@
 """Sources of workloads: public traces and data sets, logs of benchmark tools, and generated requests.
 
-Every reader returns the requests and notes for the user about what the file does not state.
+Every reader returns the requests, and notes for the user about what the file does not contain.
 
 - Azure LLM inference traces (github.com/Azure/AzurePublicDataset): CSV of TIMESTAMP, ContextTokens, GeneratedTokens.
-- BurstGPT (github.com/HPMLL/BurstGPT): CSV of Timestamp (seconds), Request tokens, Response tokens; failures have none.
-- ShareGPT: JSON list of conversations of texts, without times and token counts.
+- BurstGPT (github.com/HPMLL/BurstGPT): CSV of Timestamp (seconds), Request tokens and Response tokens (0 for a
+  failed request).
+- ShareGPT: JSON list of conversations with texts, but without times and token counts.
 - Logs of benchmark tools: see `logs`.
 
-Generated are Poisson arrivals, bursts, and conversations with shared prefixes. Randomness comes only from the caller's
-generator: the same generator state gives the same workload.
+Generators make Poisson arrivals, bursts, and conversations with shared prefixes. All randomness comes from the caller's
+`Generator`: the same state gives the same workload.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ class FixedLength(Struct, frozen=True, tag="fixed", forbid_unknown_fields=True):
 
 
 class UniformLength(Struct, frozen=True, tag="uniform", forbid_unknown_fields=True):
-    """Between low and high tokens, both included."""
+    """A uniform distribution from `low` to `high` tokens, inclusive."""
 
     low: int
     high: int
@@ -50,7 +51,11 @@ class UniformLength(Struct, frozen=True, tag="uniform", forbid_unknown_fields=Tr
 
 
 class LogNormalLength(Struct, frozen=True, tag="lognormal", forbid_unknown_fields=True):
-    """Log-normal around a median, capped at `maximum`; sigma is the standard deviation of the logarithm."""
+    """A log-normal distribution, capped.
+
+    median, maximum: tokens.
+    sigma: standard deviation of the logarithm.
+    """
 
     median: float
     sigma: float
@@ -74,7 +79,7 @@ def parse_lengths(text: str) -> RequestLengths:
         low, is_range, high = text.partition("-")
         return _check_lengths(UniformLength(int(low), int(high)) if is_range else FixedLength(int(text)), text)
     except ValueError:
-        raise ValueError(f"{text!r} is not a length: use 512, 100-900 or lognormal:MEDIAN,SIGMA,MOST") from None
+        raise ValueError(f"{text!r} is not a length: use 512, 100-900 or lognormal:MEDIAN,SIGMA,MAXIMUM") from None
 
 
 def _check_lengths(lengths: RequestLengths, text: str) -> RequestLengths:
@@ -91,10 +96,11 @@ def _check_lengths(lengths: RequestLengths, text: str) -> RequestLengths:
 
 
 def generate_arrivals(generator: Generator, *, rate: float, burstiness: float = 1.0) -> Iterator[float]:
-    """Moments at which requests arrive, in seconds from 0 on, endlessly; `rate` a second in the mean.
+    """Yield arrival times in seconds, starting at 0, without end.
 
-    burstiness: as in `vllm bench serve`: the gaps are gamma-distributed with this shape. 1 is a Poisson process, less
-    is burstier, more is more even, infinity is a metronome.
+    rate: mean arrivals per second.
+    burstiness: shape of the gamma distribution of the gaps, as in `vllm bench serve`: 1 is a Poisson process, less is
+        burstier, more is more regular, infinity is constant.
     """
     if not rate > 0 or not burstiness > 0:
         raise ValueError("rate and burstiness must be more than 0")
@@ -102,7 +108,7 @@ def generate_arrivals(generator: Generator, *, rate: float, burstiness: float = 
     while True:
         yield now
         is_constant = np.isinf(burstiness)
-        # Shape times scale is the mean gap, 1 / rate, whatever the burstiness.
+        # The mean gap is shape times scale: 1 / rate for any burstiness.
         now += 1 / rate if is_constant else float(generator.gamma(burstiness, 1 / (rate * burstiness)))
 
 
@@ -115,7 +121,7 @@ def generate_poisson(
     outputs: RequestLengths,
     burstiness: float = 1.0,
 ) -> RequestTable:
-    """Generate independent requests."""
+    """Generate `count` independent requests, `rate` per second on average."""
     times = generate_arrivals(generator, rate=rate, burstiness=burstiness)
     return RequestTable.build(
         "r", ((index, next(times), inputs.sample(generator), outputs.sample(generator)) for index in range(count))
@@ -127,7 +133,7 @@ def generate_bursts(
 ) -> RequestTable:
     """Generate `size` simultaneous requests every `interval` seconds."""
     if size < 1 or not interval > 0:
-        raise ValueError("size must be at least 1 and every more than 0 seconds")
+        raise ValueError("size must be at least 1, and interval more than 0 seconds")
     return RequestTable.build(
         "r",
         (
@@ -140,9 +146,13 @@ def generate_bursts(
 class SessionOptions(Struct, frozen=True, forbid_unknown_fields=True):
     """Parameters of sessions (multi-turn conversations).
 
-    Every session starts with one of `groups` system prompts of `system_tokens` tokens, shared by the sessions of a
-    group. A turn appends `inputs` tokens to the conversation and is answered with `outputs` tokens; the next turn
-    follows after `think_seconds` on average (exponentially distributed).
+    turns: turns per session.
+    inputs: tokens that a turn adds to the conversation.
+    outputs: tokens of each response.
+    think_seconds: mean pause before the next turn, exponentially distributed.
+    system_tokens: tokens of the system prompt, with which each session starts.
+    groups: number of different system prompts; the sessions of a group share one.
+    block_size: tokens per block of the prefix hashes.
     """
 
     turns: RequestLengths
@@ -157,7 +167,7 @@ class SessionOptions(Struct, frozen=True, forbid_unknown_fields=True):
 def generate_sessions(
     generator: Generator, *, count: int, rate: float, options: SessionOptions
 ) -> list[WorkloadRequest]:
-    """`count` sessions that begin at `rate` a second; a turn waits for the answer to the one before it."""
+    """Generate `count` sessions, `rate` per second. Each turn waits for the response to the previous one."""
     times = generate_arrivals(generator, rate=rate)
     requests: list[WorkloadRequest] = []
     for session in range(count):
@@ -170,7 +180,7 @@ def generate_sessions(
             total_tokens = inputs + outputs
             pause = float(generator.exponential(options.think_seconds)) if previous_id else begins
             id = f"s{session}-t{turn}"
-            # The full blocks of the system prompt are shared by the group.
+            # The group shares the full blocks of the system prompt.
             num_shared = options.system_tokens // size
             hashes = tuple(
                 f"g{group}/{block}" if block < num_shared else f"s{session}/{block}"
@@ -182,14 +192,20 @@ def generate_sessions(
 
 
 CHARACTERS_PER_TOKEN = 4.0
-"""Of English text with a vocabulary of 100,000 tokens or more."""
+"""Typical for English text and a vocabulary of at least 100,000 tokens."""
 _BLOCK = 16
+# A fraction of a second with more than six digits.
 _FRACTION = re.compile(r"\.(\d{6})\d+")
 _ASSISTANTS = frozenset({"gpt", "assistant", "chatgpt", "bing", "bard"})
 
 
 class TraceOptions(Struct, frozen=True):
-    """The times of a data set that has none: conversations that begin at `rate` a second, by a Poisson process."""
+    """Arrival times for a data set without times.
+
+    rate: conversations that begin per second, as a Poisson process.
+    think_seconds: mean pause between turns.
+    max_requests: maximum number of requests; None means all.
+    """
 
     rate: float = 1.0
     think_seconds: float = 5.0
@@ -212,7 +228,7 @@ class _Conversation(Struct):
 
 
 def read_trace(data: bytes, options: TraceOptions, generator: np.random.Generator) -> Trace:
-    """Read a trace of any known format, which its contents tell. Raises WorkloadError or LogError."""
+    """Read a trace; the format is detected from the content. Raises WorkloadError or LogError."""
     head = data.lstrip()[:4096]
     is_json = head.startswith((b"{", b"["))
     columns = b"" if is_json else head.partition(b"\n")[0].lower()
@@ -231,11 +247,11 @@ def read_trace(data: bytes, options: TraceOptions, generator: np.random.Generato
         except LogError:
             if not head.startswith(b"{"):
                 raise
-    return Trace(read_workload(data.splitlines()))  # Also for what is not a log: the message names line and field.
+    return Trace(read_workload(data.splitlines()))  # Also for an invalid log: its errors name line and field.
 
 
 def _read_rows(data: bytes) -> Iterator[tuple[int, dict[str, str]]]:
-    """Rows of a CSV with lower-case column names, numbered as the file's lines."""
+    """Yield the rows of a CSV with their line numbers; column names are lower-cased."""
     lines = io.TextIOWrapper(io.BytesIO(data), "utf-8-sig", newline="")
     try:
         for number, row in enumerate(csv.DictReader(lines), start=2):
@@ -248,7 +264,7 @@ def _parse_azure(data: bytes) -> Iterator[tuple[int, float, int, int]]:
     begin: float | None = None
     for number, row in _read_rows(data):
         try:
-            # Seven digits of a second, where Python reads six.
+            # Azure writes seven digits of a second; Python parses at most six.
             at = datetime.fromisoformat(_FRACTION.sub(r".\1", row["timestamp"])).timestamp()
             inputs, outputs = int(row["contexttokens"]), int(row["generatedtokens"])
         except (KeyError, ValueError):
@@ -285,7 +301,7 @@ def _read_burstgpt(data: bytes) -> Trace:
 
 
 def _read_sharegpt(data: bytes, options: TraceOptions, generator: np.random.Generator) -> Trace:
-    """Conversations whose turns wait for the answer before them; every turn's prompt is all that was said before."""
+    """Read conversations: each turn waits for the previous response, and its prompt contains all previous messages."""
     try:
         conversations = msgspec.json.decode(data, type=list[_Conversation])
     except msgspec.MsgspecError as error:
@@ -294,7 +310,7 @@ def _read_sharegpt(data: bytes, options: TraceOptions, generator: np.random.Gene
     requests: list[WorkloadRequest] = []
     for index, conversation in enumerate(conversations):
         turns: list[tuple[int, int]] = []
-        """Tokens of each prompt and of its answer. A conversation may begin with the assistant."""
+        """New prompt tokens and response tokens of each turn. A conversation may begin with the assistant."""
         prompt_tokens = 0
         for message in conversation.conversations:
             tokens = round(len(message.value) / CHARACTERS_PER_TOKEN)

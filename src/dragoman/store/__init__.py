@@ -1,6 +1,4 @@
-"""Persistent state: responses, conversations, files and batches as records with entries. See `base` for the
-protocol.
-"""
+"""Persistent state: responses, conversations, files and batches, as records with entries. `base` has the protocol."""
 
 from .base import (
     UNCLAIMED_RUN,

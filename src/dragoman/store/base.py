@@ -1,8 +1,8 @@
 """The store protocol: records with ordered entries, changed atomically and separated by owner. Contains no API logic.
 
-Responses, conversations, files and batches are each a `Record` and, where they have many parts, `SeriesEntry`s in named
-series. Callers define their meaning; the store defines what survives a crash and is equal in every backend.
-An owner is part of every key, so that another owner's record is indistinguishable from an absent one.
+A response, conversation, file or batch is a `Record`; its parts, if there are many, are entries of named series.
+Callers define the meaning; the store guarantees durability and atomicity, equally in every backend. The owner is part
+of every key, so another owner's record is indistinguishable from an absent one.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from msgspec import Struct
 from ..core.errors import BodyTooLarge, EngineError
 
 UNCLAIMED_RUN = "run_" + 32 * "0"
-"""The run of work that no process has claimed yet: `Store.list_abandoned` returns it."""
+"""The run of a record that no process works on yet; `Store.list_abandoned` returns such records."""
 
 
 class StoreUnavailable(EngineError):
@@ -30,8 +30,9 @@ class StoreFull(BodyTooLarge):
 
 
 class Key(Struct, frozen=True):
-    """Identifies a record.
+    """The key of a record.
 
+    owner: owner of the record; other owners cannot see it.
     kind: `response`, `file`, ...
     id: unique within owner and kind.
     """
@@ -44,12 +45,13 @@ class Key(Struct, frozen=True):
 class Record(Struct, frozen=True):
     """A record as read from the store.
 
-    position: increases with every stored record: the order of lists, and their cursor.
+    position: increases with every new record; the order of lists, and their cursor.
     version: increases with every Replace.
-    created, expires: Unix seconds.
+    created, expires: Unix seconds; `expires` is None if the record has no fixed expiry.
     state: a status for compare-and-set.
-    parent: id of the record of the same owner and kind that this one continues.
-    run: the process that works on it (`Store.run`).
+    body: content, opaque to the store.
+    parent: id of the record of the same owner and kind that this one continues; None without one.
+    run: run (`Store.run`) of the process that works on it; None if none does.
     pinned: never evicted for lack of space.
     """
 
@@ -85,7 +87,7 @@ class Item(Struct, frozen=True):
 
 
 class Put(Struct, frozen=True):
-    """Create a record; a conflict if its key exists. Fields as in Record."""
+    """Create a record; a conflict if its key exists. The fields are those of `Record`."""
 
     key: Key
     created: int
@@ -100,8 +102,8 @@ class Put(Struct, frozen=True):
 class Replace(Struct, frozen=True):
     """Replace a record's state, body and run. A conflict if it is absent or not as expected.
 
-    states: expected states (empty: any).
-    version: expected version (None: any).
+    states: expected states; empty for any.
+    version: expected version; None for any.
     """
 
     key: Key
@@ -113,9 +115,9 @@ class Replace(Struct, frozen=True):
 
 
 class Append(Struct, frozen=True):
-    """Append entries to a series. A conflict if the record is absent, or an id exists or is not `is_storable`.
+    """Append entries to a series. A conflict if the record is absent, or an id exists or is not storable.
 
-    states: as in Replace.
+    states: expected states; empty for any.
     """
 
     key: Key
@@ -133,15 +135,19 @@ class Remove(Struct, frozen=True):
 
 
 class Delete(Struct, frozen=True):
-    """Delete a record and its entries; a conflict if it is absent or in none of `states` (empty: any)."""
+    """Delete a record and its entries; a conflict if it is absent or not as expected.
+
+    states: expected states; empty for any.
+    """
 
     key: Key
     states: frozenset[str] = frozenset()
 
 
 def is_storable(text: str) -> bool:
-    """Whether every database can store the text. A client's id can be any string; an unstorable one matches no
-    record.
+    """Whether every database can store the text.
+
+    A client can send any string as an id; one that is not storable matches no record.
     """
     try:
         text.encode()
@@ -177,11 +183,13 @@ class RecordChain(Struct, frozen=True):
 
 
 class Bounds(Struct, frozen=True):
-    """Limits of a store. The least recently used record is evicted first; records in work (`run`) or pinned are not.
+    """Limits of a store.
 
-    records: number of records.
-    nbytes: bytes of all bodies; pinned records can use at most half.
-    ttl: seconds after the last use.
+    The least recently used records are evicted first; records that are pinned or have a `run` are not evicted.
+
+    records: maximum number of records.
+    nbytes: maximum bytes of all bodies; pinned records may use at most half.
+    ttl: seconds after its last use at which a record expires.
     """
 
     records: int = 100_000
@@ -190,14 +198,15 @@ class Bounds(Struct, frozen=True):
 
 
 class Store(Protocol):
-    """A store. Reading a record, changing it or reading its chain counts as use.
+    """A store.
 
-    Expired records are absent immediately and removed later by `clean`. Every method can raise StoreUnavailable.
+    Reading a record, changing it or reading its chain counts as use. Expired records are treated as absent at once, and
+    removed later by `clean`. Every method can raise StoreUnavailable.
     """
 
     @property
     def run(self) -> str:
-        """Identifies this opening of the store. Other processes detect when the process that owns it has died."""
+        """Identifier of this process's opening of the store. Other processes can detect that the process has died."""
         ...
 
     async def open(self) -> None: ...
@@ -224,24 +233,24 @@ class Store(Protocol):
     async def load_page(
         self, owner: str, kind: str, *, after: int | None = None, limit: int = 20, descending: bool = True
     ) -> tuple[Record, ...]:
-        """At most `limit` records in order of position, starting after the position `after`. Does not count as use."""
+        """Return at most `limit` records in order of position, starting after `after`. This does not count as use."""
         ...
 
     async def load_entries(
         self, key: Key, series: str, *, after: int | None = None, limit: int = 100, descending: bool = False
     ) -> tuple[SeriesEntry, ...]:
-        """At most `limit` entries in order, starting after the position `after`; () if the record is absent."""
+        """Return at most `limit` entries in order, starting after the position `after`; () if the record is absent."""
         ...
 
     async def load_entry(self, key: Key, series: str, id: str) -> SeriesEntry | None: ...
 
     async def list_abandoned(self, kind: str, limit: int = 100) -> tuple[Record, ...]:
-        """Records of all owners whose `run` is UNCLAIMED_RUN or that of a process that has died or closed.
+        """Return records of all owners whose `run` is UNCLAIMED_RUN, or of a process that has died or closed the store.
 
-        Take them over by a Replace with their version: of several processes only one succeeds.
+        To claim a record, commit a Replace with its version: of several processes only one succeeds.
         """
         ...
 
     async def clean(self, limit: int = 256) -> int:
-        """Remove expired records and those above the limits, at most `limit`; return the number removed."""
+        """Remove at most `limit` expired records and records above the bounds; return the number removed."""
         ...

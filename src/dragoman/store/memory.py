@@ -1,4 +1,4 @@
-"""The in-memory store, for tests and `--store memory`, and the reference for the behaviour of the others."""
+"""The in-memory store, for tests and `--store memory`; it is the reference for the behavior of the others."""
 
 from __future__ import annotations
 
@@ -36,7 +36,10 @@ Undo = Callable[[], object]
 class _StoredRecord:
     """A stored record with its entries.
 
-    touched: Unix seconds of the last use.
+    touched: time of the last use, in Unix seconds.
+    nbytes: size of the body and of all entries.
+    series: entries by position, by name of the series.
+    ids: positions of entries by series and id.
     """
 
     record: Record
@@ -52,7 +55,7 @@ class MemoryStore:
     def __init__(self, bounds: Bounds | None = None, *, now: Callable[[], float] = time.time) -> None:
         self._bounds, self._now = bounds or Bounds(), now
         self._records: OrderedDict[Key, _StoredRecord] = OrderedDict()
-        """In order of last use, least recently used first."""
+        """Records, least recently used first."""
         self._nbytes = self._pinned_bytes = self._last_position = 0
         self._run = "run_" + secrets.token_hex(16)
 
@@ -84,7 +87,7 @@ class MemoryStore:
                         self._require(change, states)
                         undo.append(partial(self._insert, self._drop(key)))
         except (CommitConflict, StoreFull):
-            # In reverse: a later change may build on an earlier one.
+            # In reverse order: a later change may depend on an earlier one.
             for step in reversed(undo):
                 step()
             raise
@@ -105,8 +108,7 @@ class MemoryStore:
         hops = [stored.record]
         while hops[-1].parent is not None:
             parent = self._find_live(replace(key, id=hops[-1].parent))
-            # A parent is always older. One that is not was deleted and created again under the same id: it is not
-            # an ancestor.
+            # A parent is always older. A newer record with its id was created after the parent was deleted.
             if parent is None or parent.record.position >= hops[-1].position:
                 break
             hops.append(parent.record)
@@ -205,8 +207,8 @@ class MemoryStore:
         for item in change.items:
             if item.id is not None and ((change.series, item.id) in stored.ids or not is_storable(item.id)):
                 raise CommitConflict(change, stored.record.state)
-            # After the last entry that is left, as in SQL, and not by length: removed entries leave gaps, and cursors
-            # must stay valid.
+            # After the last remaining entry, as in SQL, not by length: removed entries leave gaps, and cursors must
+            # stay valid.
             position = next(reversed(series), -1) + 1
             series[position] = SeriesEntry(position, item.body, item.id)
             undo.append(partial(series.__delitem__, position))
@@ -225,7 +227,7 @@ class MemoryStore:
 
         def restore() -> None:
             stored.ids[change.series, change.id] = position
-            # A dict keeps the order of insertion, so an entry that comes back must be sorted in again.
+            # A dict keeps the order of insertion, so a restored entry must be sorted in.
             restored = sorted((*series.items(), (position, removed)))
             series.clear()
             series.update(restored)

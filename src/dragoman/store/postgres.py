@@ -1,7 +1,7 @@
 """The store in PostgreSQL, for servers on several machines. Needs `asyncpg`, the extra `postgres`.
 
-A session-level advisory lock marks a live process: the connection must be a session of its own, not one of a pooler in
-transaction mode.
+A session-level advisory lock marks a live process. The connection must therefore be a session of its own: a pooler in
+transaction mode, such as PgBouncer, does not work.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _asyncpg: Any = asyncpg
 
 
 class _Connection(Protocol):
-    """The used part of asyncpg's connection interface."""
+    """The part of asyncpg's connection interface that is used here."""
 
     async def fetch(self, query: str, *args: object) -> sql.Rows: ...
     async def fetchval(self, query: str, *args: object) -> object: ...
@@ -40,6 +40,7 @@ _MIGRATION_LOCK = 0x64726167
 """The advisory lock that serializes schema migrations."""
 _MAX_CONNECTIONS = 8
 _MAX_ATTEMPTS = 5
+# Errors after which a transaction can be retried.
 _TRANSIENT: Any = (_asyncpg.DeadlockDetectedError, _asyncpg.SerializationError)
 _FAILURES: Any = (
     _asyncpg.PostgresError,
@@ -55,6 +56,7 @@ class PostgresStore(SqlStore):
 
     dsn: `postgresql://user:password@host/database`.
     timeout: seconds for connecting, and for a statement.
+    now: clock, Unix seconds.
     """
 
     def __init__(
@@ -109,7 +111,7 @@ class PostgresStore(SqlStore):
                 if lock_connection is not None:
                     await lock_connection.close()
         except StoreUnavailable:
-            # Only times of last use are lost; the connections are closed or get terminated here.
+            # Only times of last use are lost. Connections that are still open are terminated here.
             for failed_connection in filter(None, (pool, lock_connection)):
                 failed_connection.terminate()
 
@@ -123,7 +125,7 @@ class PostgresStore(SqlStore):
             if len(abandoned) >= limit or run == self._run:
                 continue
             async with _translate_errors(), self._acquire_connection() as connection, connection.transaction():
-                # Held for this transaction only. Two processes that check at once can block each other and both see a
+                # Held for this transaction only. If two processes check at once, one can mistake the other's lock for a
                 # live run; the next check corrects that.
                 is_dead = await connection.fetchval("SELECT pg_try_advisory_xact_lock($1)", _compute_lock_id(run))
             if is_dead:
@@ -138,7 +140,7 @@ class PostgresStore(SqlStore):
         return await self._write(lambda: sql.delete_surplus(limit, self._bounds, now))
 
     async def _ensure_run_lock(self) -> None:
-        """The lock belongs to its connection: after a database restart it must be acquired again."""
+        """Acquire this run's lock if needed: it is lost with its connection, such as when the database restarts."""
         if self._lock_connection is None or self._lock_connection.is_closed():
             self._lock_connection = await _asyncpg.connect(self._dsn, timeout=self._timeout)
             await self._lock_connection.execute("SELECT pg_advisory_lock($1)", _compute_lock_id(self._run))
@@ -148,17 +150,17 @@ class PostgresStore(SqlStore):
             return await _run_steps(connection, steps)
 
     async def _write(self, steps: Callable[[], sql.Steps[T]]) -> T:
-        """Retry after a deadlock or a serialization failure; the server has rolled the transaction back."""
+        """Run `steps` in a transaction. Retry after a deadlock or a serialization failure, which roll it back."""
         async with _translate_errors(), self._acquire_connection() as connection:
             for retries_left in reversed(range(_MAX_ATTEMPTS)):
                 try:
-                    # Steps are a generator, which runs only once: every attempt needs a new one.
+                    # Each attempt needs a new generator.
                     async with connection.transaction():
                         return await _run_steps(connection, steps())
                 except _TRANSIENT:
                     if not retries_left:
                         raise
-            raise AssertionError("the last try has raised")
+            raise AssertionError("the last attempt has raised")
 
     @asynccontextmanager
     async def _acquire_connection(self) -> AsyncGenerator[_Connection]:
@@ -197,13 +199,13 @@ async def _migrate(connection: _Connection) -> None:
 
 
 def _compute_lock_id(run: str) -> int:
-    """63 random bits of the run's name: an advisory lock's key is a signed 64-bit integer."""
+    """Return 63 random bits of the run's name: an advisory lock's key is a signed 64-bit integer."""
     return int(run.removeprefix("run_")[:16], 16) >> 1
 
 
 @asynccontextmanager
 async def _translate_errors() -> AsyncGenerator[None]:
-    """Log PostgreSQL's message, which can name hosts and users, and give the client a generic one."""
+    """Log PostgreSQL's errors, which can name hosts and users, and raise StoreUnavailable with a generic message."""
     try:
         yield
     except _FAILURES as error:

@@ -1,7 +1,7 @@
-"""The SQL of the stores in SQLite and PostgreSQL, independent of a driver: generators that yield queries.
+"""The SQL of the stores in SQLite and PostgreSQL, independent of the driver, and the base class of both.
 
-A generator yields (statement, parameters) and receives the rows, so one implementation serves a synchronous and an
-asynchronous driver. Parameters are `$1`, `$2`, ...; values are never interpolated into a statement.
+Queries are generators that yield (statement, parameters) and receive the rows, so one implementation serves a
+synchronous and an asynchronous driver. Parameters are `$1`, `$2`, ...; values are never interpolated into a statement.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Rows = Sequence[Sequence[Any]]
 Query = tuple[str, tuple[object, ...]]
 Steps = Generator[Query, Rows, T]
 
-# Types that differ: (placeholder, SQLite's, PostgreSQL's).
+# Column types that differ: (placeholder, SQLite's type, PostgreSQL's type).
 _TYPES = (
     ("SERIAL_KEY", "INTEGER PRIMARY KEY AUTOINCREMENT", "BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY"),
     ("BYTES", "BLOB", "BYTEA"),
@@ -63,7 +63,7 @@ SCHEMA_VERSION = len(_MIGRATIONS)
 
 
 def list_migrations(from_version: int, *, postgres: bool) -> list[str]:
-    """Statements that migrate a database from `from_version` to SCHEMA_VERSION."""
+    """Return the statements that migrate a database from `from_version` to SCHEMA_VERSION."""
     statements = [statement for migration in _MIGRATIONS[from_version:] for statement in migration]
     for word, sqlite, postgresql in _TYPES:
         statements = [text.replace(word, postgresql if postgres else sqlite) for text in statements]
@@ -72,7 +72,7 @@ def list_migrations(from_version: int, *, postgres: bool) -> list[str]:
 
 _RECORD = "position, version, created, state, body, parent, run, expires, pinned"
 _KEY = "owner = $1 AND kind = $2 AND id = $3"
-# Expired records are filtered in every read, so that they are gone at once although `clean` removes them later.
+# Every read filters expired records, which `clean` removes later. $4 is the time, $5 the time minus the TTL.
 _LIVE = "(expires IS NULL OR expires > $4) AND (pinned = 1 OR run IS NOT NULL OR touched > $5)"
 
 _GET = f"SELECT {_RECORD} FROM dragoman_records WHERE {_KEY} AND {_LIVE}"
@@ -120,7 +120,7 @@ _RUNS = "SELECT DISTINCT run FROM dragoman_records WHERE run IS NOT NULL"
 _RECORDS_OF_RUN = (
     f"SELECT owner, id, {_RECORD} FROM dragoman_records WHERE run = $1 AND kind = $2 ORDER BY position LIMIT $3"
 )
-# Times are written late and by several processes: an older one must not overwrite a newer one.
+# Several processes write times of last use, and late: an older time must not overwrite a newer one.
 _TOUCH = "UPDATE dragoman_records SET touched = $1 WHERE position = $2 AND touched < $1"
 _EXPIRED = """DELETE FROM dragoman_records WHERE position IN (SELECT position FROM dragoman_records
     WHERE expires <= $1 OR (pinned = 0 AND run IS NULL AND touched <= $2) LIMIT $3) RETURNING position"""
@@ -128,15 +128,16 @@ _TOTAL_SIZE = "SELECT count(*), CAST(coalesce(sum(nbytes), 0) AS BIGINT) FROM dr
 _LEAST_USED = """SELECT position, nbytes FROM dragoman_records WHERE pinned = 0 AND run IS NULL
     ORDER BY touched, position LIMIT $1"""
 
-# Beyond all positions, and within a BIGINT.
+# Cursors beyond all positions, within a BIGINT.
 _AFTER_LAST, _BEFORE_FIRST = 2**62, -1
 
 
 def apply_changes(changes: Sequence[Change], bounds: Bounds, now: float) -> Steps[None]:
-    """Apply all changes within a transaction that the driver manages.
+    """Apply all changes, within a transaction that the driver manages. On any error the driver must roll back.
 
     Raises:
-        CommitConflict, StoreFull: the driver must roll back.
+        CommitConflict: a change does not fit the stored state.
+        StoreFull: pinned records exceed their limit.
     """
     for change in changes:
         yield from _apply_change(change, bounds, now)
@@ -147,10 +148,10 @@ def _apply_change(change: Change, bounds: Bounds, now: float) -> Steps[None]:
         key, pinned, size = _build_key_parameters(change.key), int(change.pinned), len(change.body)
         fields = (change.created, change.state, change.body, change.parent, change.run, change.expires, pinned)
         if not (yield _INSERT, (*key, *fields, now, size)):
-            # The key exists, also if the record has expired: it is free again when `clean` has removed it.
+            # The key exists, possibly as an expired record, which blocks it until `clean` removes it.
             rows = yield _STATE, key
             raise CommitConflict(change, rows[0][0] if rows else None)
-        # Checked after the insert, within the transaction: two commits that both fit alone cannot both pass.
+        # Checked after the insert, within the transaction: two commits that fit only alone cannot both pass.
         yield from _check_pinned_bytes(pinned, size, bounds)
         return
     # Mark the record as used and lock it until the commit ends: the UPDATE takes the row lock.
@@ -173,7 +174,7 @@ def _apply_change(change: Change, bounds: Bounds, now: float) -> Steps[None]:
                 if not storable or not (yield _APPEND, (record, change.series, position, item.id, item.body)):
                     raise CommitConflict(change, state)
             added_bytes = sum(len(item.body) for item in change.items)
-            # The size is a column, since summing up all bodies for every commit would read the whole store.
+            # The size is a column: summing all bodies for every commit would read the whole store.
             yield _GROW, (added_bytes, record)
             yield from _check_pinned_bytes(pinned, added_bytes, bounds)
         case Remove():
@@ -227,7 +228,7 @@ def select_entry(key: Key, series: str, id: str, bounds: Bounds, now: float) -> 
 
 
 def select_runs() -> Steps[list[str]]:
-    """All runs that records name."""
+    """Return all runs that records name."""
     rows = yield _RUNS, ()
     return [row[0] for row in rows]
 
@@ -238,13 +239,13 @@ def select_run_records(run: str, kind: str, limit: int) -> Steps[list[Record]]:
 
 
 def update_touched(touches: Iterable[tuple[int, float]]) -> Steps[None]:
-    """Store when the records at these positions were last used. Sorted, so that two processes do not deadlock."""
+    """Store the times of last use of the records at these positions. Sorted, so that processes do not deadlock."""
     for position, touched in sorted(touches):
         yield _TOUCH, (touched, position)
 
 
 def delete_surplus(limit: int, bounds: Bounds, now: float) -> Steps[int]:
-    """Remove expired records, then the least recently used while the limits are exceeded; return the number removed."""
+    """Remove expired records, then the least recently used while bounds are exceeded; return the number removed."""
     removed = len((yield _EXPIRED, (now, now - bounds.ttl, max(0, limit))))
     rows = yield _TOTAL_SIZE, ()
     count, size = rows[0]
@@ -280,14 +281,14 @@ def _build_record(owner: str, kind: str, row: Sequence[Any]) -> Record:
 
 
 class SqlStore(ABC):
-    """The reading half of a `Store`, which tracks the last use of records.
+    """The reading methods of a `Store` on SQL, which also track the last use of records.
 
     now: clock, Unix seconds.
     """
 
     def __init__(self, bounds: Bounds, now: Callable[[], float]) -> None:
         self._bounds, self._now = bounds, now
-        # Times of last use by position. Written later in bulk, so that reads do not wait for writes.
+        # Times of last use by position. Written later, in bulk, so that reads do not wait for writes.
         self._touches: dict[int, float] = {}
 
     @abstractmethod

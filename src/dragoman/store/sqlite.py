@@ -3,8 +3,8 @@
 Several server processes can share the file. A commit is acknowledged only after it is on disk; commits that queue up
 during a write share the next transaction (group commit).
 
-A live process holds a file lock, which the system releases however the process ends. So the work of a killed server is
-recoverable immediately, without heartbeats and their timeouts.
+A live process holds a file lock, which the operating system releases however the process ends. The work of a killed
+server can thus be recovered immediately, without heartbeats and their timeouts.
 """
 
 from __future__ import annotations
@@ -38,12 +38,13 @@ Synchronous = Literal["FULL", "NORMAL"]
 
 _MIN_SQLITE_VERSION = (3, 35, 0)
 _MAX_FREED_PAGES = 1024
-"""Free pages that one `clean` returns to the file system at most, which bounds how long writes wait for it."""
+"""Maximum free pages that one `clean` returns to the file system, which bounds the time that writes wait for it."""
 
 
 class SqliteStore(SqlStore):
     """The SQLite store.
 
+    path: the database file; its run locks are in a directory next to it.
     synchronous: FULL survives a power failure; NORMAL survives only a process crash, and is faster.
     busy_timeout: seconds to wait for another process that is writing.
     now: clock, Unix seconds.
@@ -72,10 +73,10 @@ class SqliteStore(SqlStore):
         """Create or migrate the file.
 
         Raises:
-            StoreUnavailable: it cannot be opened, or its schema is of a newer version.
+            StoreUnavailable: the file cannot be opened, or its schema is of a newer version.
         """
         loop = asyncio.get_running_loop()
-        # In WAL mode readers never wait for the writer, and reads are short: two threads are enough.
+        # In WAL mode readers never wait for the writer, and reads are short, so two threads suffice.
         self._reader_pool = ThreadPoolExecutor(2, thread_name_prefix="store-reader")
         self._thread_state = threading.local()
         self._reader_connections: list[sqlite3.Connection] = []
@@ -163,7 +164,7 @@ class SqliteStore(SqlStore):
         mode = connection.execute("PRAGMA journal_mode = WAL").fetchone()[0]
         if mode != "wal":
             raise StoreUnavailable(f"The store {self._path} is on a file system where SQLite cannot keep a WAL.")
-        # Two processes may open a new file at once; the second one waits here and then finds the version migrated.
+        # Two processes may open a new file at once; the second one waits here, then finds the schema migrated.
         connection.execute("BEGIN IMMEDIATE")
         version = connection.execute("PRAGMA user_version").fetchone()[0]
         if version > sql.SCHEMA_VERSION:
@@ -184,8 +185,8 @@ class SqliteStore(SqlStore):
             # The first statement reads the file and fails here if it is not a database.
             connection.execute(f"PRAGMA synchronous = {self._synchronous}")
             connection.execute("PRAGMA foreign_keys = ON")
-            # Deleted conversations must not be readable in the file's free space, as far as that costs no additional
-            # write.
+            # Overwrite deleted content where that needs no additional write: conversations should not remain readable
+            # in the file's free space.
             connection.execute("PRAGMA secure_delete = FAST")
         except BaseException:
             connection.close()
@@ -196,7 +197,7 @@ class SqliteStore(SqlStore):
         return await self._run_in_thread(lambda: run_steps(self._get_reader(), steps))
 
     def _get_reader(self) -> sqlite3.Connection:
-        """The connection of the current thread."""
+        """Return the read-only connection of the current thread."""
         connection: sqlite3.Connection | None = self._thread_state.__dict__.get("connection")
         if connection is None:
             connection = self._connect()
@@ -226,8 +227,8 @@ def run_steps(connection: sqlite3.Connection, steps: Steps[T]) -> T:
     try:
         statement, parameters = next(steps)
         while True:
-            # By name, `$1` of SQLite's own syntax: Python 3.12.0 to 3.12.3 warn when a numbered placeholder is bound by
-            # position (CPython gh-117995).
+            # SQLite treats `$1` as a named placeholder: Python 3.12.0 to 3.12.3 warn when it is bound by position
+            # (CPython gh-117995).
             named = {str(number): value for number, value in enumerate(parameters, 1)}
             rows = connection.execute(statement, named).fetchall()
             statement, parameters = steps.send(rows)
@@ -236,15 +237,13 @@ def run_steps(connection: sqlite3.Connection, steps: Steps[T]) -> T:
 
 
 def build_unavailable_error(error: sqlite3.Error) -> StoreUnavailable:
-    """Log the error and build the client's. SQLite's messages name no path and no content, so the client gets them
-    too.
-    """
+    """Log the error, and build the client's. It includes SQLite's message, which names no path and no content."""
     log.error("the store failed: %s", error)
     return StoreUnavailable(f"The store is unavailable: {error}.")
 
 
 class _WriteJob:
-    """A write and its result, which resolves the future after the transaction is on disk."""
+    """A write, and the future that gets its result when the transaction is on disk."""
 
     def __init__(self, work: Callable[[sqlite3.Connection], Any], future: asyncio.Future[Any]) -> None:
         self._work, self._future = work, future
@@ -252,7 +251,7 @@ class _WriteJob:
         self.error: Exception | None = None
 
     def run(self, connection: sqlite3.Connection) -> None:
-        """Run the job in a savepoint: any error but sqlite3.Error undoes this job alone.
+        """Run the job in a savepoint: an error of the job, other than sqlite3.Error, undoes this job alone.
 
         Raises:
             sqlite3.Error: the whole group must be rolled back.
@@ -260,7 +259,7 @@ class _WriteJob:
         connection.execute("SAVEPOINT job")
         try:
             self._result = self._work(connection)
-        # After a disk error SQLite may have rolled the transaction back by itself, and the savepoint with it.
+        # After a disk error SQLite may already have rolled back the transaction, including the savepoint.
         except sqlite3.Error:
             raise
         except Exception as error:
@@ -269,7 +268,7 @@ class _WriteJob:
         connection.execute("RELEASE job")
 
     def resolve(self) -> None:
-        # Its request was cancelled while the write was under way. What is on disk stays.
+        # The request was cancelled during the write. The change stays stored.
         if self._future.done():
             return
         if self.error is not None:
@@ -279,7 +278,7 @@ class _WriteJob:
 
 
 class GroupWriter:
-    """The thread that owns the writing connection. A disk error fails every commit of the group."""
+    """The thread that owns the writing connection and groups queued writes. A disk error fails the whole group."""
 
     def __init__(self, connection: sqlite3.Connection, loop: asyncio.AbstractEventLoop) -> None:
         self._connection, self._loop = connection, loop
@@ -307,8 +306,7 @@ class GroupWriter:
         is_closing = False
         while not is_closing:
             group = [self._queue.get()]
-            # One fsync then serves all of them. A slow disk forms larger groups by itself, so no delay has to
-            # be tuned.
+            # One fsync serves the whole group. On a slow disk groups get larger by themselves, without a tuned delay.
             while len(group) < _MAX_GROUP and not self._queue.empty():
                 group.append(self._queue.get())
             jobs = [job for job in group if job is not None]
@@ -321,8 +319,8 @@ class GroupWriter:
     def _write_group(self, jobs: list[_WriteJob]) -> None:
         connection = self._connection
         try:
-            # The write lock at once: a transaction that begins by reading fails if another process writes before it
-            # does (SQLITE_BUSY_SNAPSHOT), and cannot wait for it.
+            # Take the write lock at once: a transaction that begins with a read fails without waiting if another
+            # process writes first (SQLITE_BUSY_SNAPSHOT).
             connection.execute("BEGIN IMMEDIATE")
             for job in jobs:
                 job.run(connection)
@@ -330,7 +328,7 @@ class GroupWriter:
         except sqlite3.Error as error:
             if connection.in_transaction:
                 connection.execute("ROLLBACK")
-            # One transaction for all waiting jobs, which saves a sync to disk for each; so they fail together too.
+            # The jobs share the transaction, so they fail together.
             failure = build_unavailable_error(error)
             for job in jobs:
                 job.error = StoreUnavailable(failure.message)
@@ -345,7 +343,10 @@ def _resolve_jobs(jobs: list[_WriteJob]) -> None:
 
 
 class RunLock:
-    """This process's lock. run: a unique name of this opening of the store."""
+    """The file lock of one opening of the store.
+
+    run: unique name of the opening, and of the file.
+    """
 
     def __init__(self, directory: Path, run: str) -> None:
         directory.mkdir(mode=0o700, exist_ok=True)
@@ -367,7 +368,7 @@ def is_alive(directory: Path, run: str) -> bool:
     except FileNotFoundError:
         return False
     try:
-        # The system releases locks when a process dies, however it does, so a lock is never left behind.
+        # The operating system releases locks whenever a process ends, so there are no stale locks.
         if not _lock(file):
             return True
     finally:

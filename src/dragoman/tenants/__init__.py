@@ -1,4 +1,4 @@
-"""Tenants: named API keys with a role, limits and budgets, and the counters of these."""
+"""Tenants: named API keys with a role, limits and budgets, and the counters that enforce these."""
 
 from .counters import Counters, CounterState, Demand, LocalCounters
 from .key_file import KeyFileError, KeyHash, Tenant, edit_key_file, generate_key, hash_key, load_key_file

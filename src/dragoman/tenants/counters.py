@@ -1,11 +1,11 @@
-"""Counters of limits: token buckets, concurrency and budgets, taken together or not at all.
+"""Counters of limits: token buckets, concurrency and budgets. A request takes from all of its counters or from none.
 
-A bucket holds `limit` units and refills continuously, `limit` units per period. So at most `limit * (1 + T / period)`
-units are taken in any T, and a key that was idle for a period may send its whole limit at once. All numbers are
-integers (time in microseconds), so that nothing is rounded: a request that is rejected is accepted exactly
-`retry_after` later.
+A bucket holds `limit` units and refills continuously, by `limit` units per period. So at most
+`limit * (1 + T / period)` units are taken in any time T, and a key that was idle for a period may use its whole limit
+at once. All numbers are integers (times in microseconds), so nothing is rounded: a rejected request would be accepted
+exactly `retry_after` later.
 
-`Counters` is the interface. `LocalCounters` is exact within one process; `shared.SharedCounters` among several.
+`Counters` is the interface. `LocalCounters` counts in one process, `shared.SharedCounters` across several.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from msgspec import Struct
 MINUTE = 60_000_000
 """Microseconds."""
 MAX_CLOCK_STEP = MINUTE
-"""Microseconds by which a clock may be behind the last reading, since clocks of machines differ. One that is further
-behind was set back, and counts from then on."""
+"""Microseconds by which a clock may be behind the last reading, since the clocks of machines differ. A clock that is
+further behind was set back: its reading is accepted."""
 
 
 class Demand(Struct, frozen=True):
@@ -27,11 +27,11 @@ class Demand(Struct, frozen=True):
 
     counter: the counter's name, such as `requests`.
     limit: units; may change between two calls.
-    period: microseconds in which the limit refills; 0 where units are given back (concurrency) and for budgets.
+    period: microseconds in which the limit refills; 0 for budgets, and for units that are given back (concurrency).
     amount: units to take.
-    needed: units that must be there. More may be taken than are there: the counter is negative until it has refilled.
-    until: of a budget, when it begins anew, in microseconds of Unix time; 0 for other counters.
-    floor: of a budget, units that are known to be used, if the counter was lost.
+    needed: units that must be available. If `amount` is larger, the counter is overdrawn until it has refilled.
+    until: for a budget, the end of its day or month, in microseconds of Unix time; 0 for other counters.
+    floor: for a budget, units that are known to be used even if the counter was lost.
     """
 
     counter: str
@@ -44,7 +44,7 @@ class Demand(Struct, frozen=True):
 
     @property
     def scale(self) -> int:
-        """Counters count in units times the period, so that refills are integers."""
+        """Factor by which counters multiply units: the period, so that refills are integers."""
         return self.period or 1
 
     @property
@@ -54,11 +54,11 @@ class Demand(Struct, frozen=True):
 
 
 class CounterState(Struct, frozen=True):
-    """A counter at one time.
+    """The state of a counter at one time.
 
-    used: units, rounded up; may be above the limit.
-    remaining: whole units; 0 also where it is negative.
-    reset_after: microseconds until it is full, if nothing is taken.
+    used: used units, rounded up; may exceed the limit.
+    remaining: available units, rounded down; 0 if overdrawn.
+    reset_after: microseconds until the limit is fully available, if nothing is taken.
     """
 
     counter: str
@@ -69,9 +69,10 @@ class CounterState(Struct, frozen=True):
 
 
 class UnmetDemand(Struct, frozen=True):
-    """The demand that cannot be met now.
+    """A demand that cannot be met now.
 
-    retry_after: microseconds; 0 where only the end of a request helps, and for budgets.
+    state: state of its counter.
+    retry_after: microseconds until it can be met; 0 for concurrency, where the time is unknown, and for budgets.
     """
 
     demand: Demand
@@ -92,19 +93,19 @@ class Counters(Protocol):
     async def close(self) -> None: ...
 
     async def take(self, key: str, demands: Sequence[Demand]) -> UnmetDemand | None:
-        """Take all demands, or none and return the one with the longest wait."""
+        """Take all demands and return None; or take none, and return the unmet demand with the longest wait."""
         ...
 
     def check(self, key: str, demands: Sequence[Demand]) -> UnmetDemand | None:
-        """Return what `take` would, as far as this process knows, without taking anything."""
+        """Return what `take` would return, as far as this process knows, without taking anything."""
         ...
 
     def add(self, key: str, demand: Demand) -> None:
-        """Take `amount`, whatever is there; a negative amount gives back. A shared store applies it later."""
+        """Take `amount` without checking the limit; a negative amount gives back. Shared counters apply it later."""
         ...
 
     def peek(self, key: str, demands: Sequence[Demand]) -> tuple[CounterState, ...]:
-        """The counters of these demands, as far as this process knows."""
+        """Return the states of these demands' counters, as far as this process knows."""
         ...
 
 
@@ -112,8 +113,8 @@ class Counter:
     """One counter.
 
     used: units taken and not refilled, times `Demand.scale`.
-    updated: microseconds.
-    until: as in Demand.
+    updated: time of the last refill, in microseconds.
+    until: end of a budget's current day or month, as in `Demand`.
     """
 
     __slots__ = ("until", "updated", "used")
@@ -122,9 +123,9 @@ class Counter:
         self.used, self.updated, self.until = used, updated, until
 
     def advance(self, demand: Demand, now: int) -> None:
-        """Refill the counter, or begin a budget anew."""
+        """Refill the counter, or reset a budget whose day or month has ended."""
         if demand.until:
-            # A later end is the next day or month: the budget begins anew, whatever was used of the last one.
+            # A later end means that the next day or month has begun.
             if demand.until > self.until:
                 self.used, self.until = 0, demand.until
             if demand.until == self.until:
@@ -140,9 +141,9 @@ class Counter:
 
 
 class LocalCounters:
-    """The counters of one process, as many as the file of keys has limits.
+    """Counters of one process. Their number is bounded by the number of limits in the keys file.
 
-    read_clock: monotonic seconds.
+    read_clock: returns monotonic seconds.
     """
 
     is_shared = False
@@ -176,14 +177,17 @@ class LocalCounters:
         return tuple(build_state(demand, self._find(key, demand, now).used) for demand in demands)
 
     def replace(self, key: str, demand: Demand, used: int) -> None:
-        """Set a counter to what is known from elsewhere. used: as in Counter."""
+        """Set a counter to a value of another source.
+
+        used: as in `Counter`.
+        """
         self._counters[key, demand.counter] = Counter(self._now(), used, demand.until)
 
     def _now(self) -> int:
         return round(self._read_clock() * 1_000_000)
 
     def _find(self, key: str, demand: Demand, now: int) -> Counter:
-        """The counter, refilled until now."""
+        """Return the counter, refilled until `now`."""
         counter = self._counters.get((key, demand.counter))
         if counter is None:
             counter = self._counters[key, demand.counter] = Counter(now)
@@ -192,13 +196,16 @@ class LocalCounters:
 
 
 def is_met(demand: Demand, used: int) -> bool:
-    # A request that needs more than a whole bucket is admitted by a full one. A budget of 0 admits none.
+    # A full bucket admits a request that needs more than the bucket holds. A budget of 0 admits none.
     needed = min(demand.needed, demand.limit) if demand.period else demand.needed
     return demand.limit * demand.scale - used >= needed * demand.scale
 
 
 def find_unmet(demands: Sequence[Demand], used: Sequence[int]) -> UnmetDemand | None:
-    """Find the demand with the longest wait of those that cannot be met; budgets first. used: as in Counter."""
+    """Return the unmet demand with the longest wait, budgets first; None if all can be met.
+
+    used: used units of each demand's counter, as in `Counter`.
+    """
     unmet: list[UnmetDemand] = []
     for demand, used_units in zip(demands, used, strict=True):
         if is_met(demand, used_units):
@@ -208,13 +215,13 @@ def find_unmet(demands: Sequence[Demand], used: Sequence[int]) -> UnmetDemand | 
             missing = used_units - (demand.limit - min(demand.needed, demand.limit)) * demand.period
             retry_after = -(-missing // demand.limit)
         unmet.append(UnmetDemand(demand, build_state(demand, used_units), retry_after))
-    # A client that waits for the shorter one would only be rejected again.
+    # A client that retries after a shorter wait would only be rejected again.
     return max(unmet, key=lambda candidate: (candidate.demand.until, candidate.retry_after), default=None)
 
 
 def build_state(demand: Demand, used: int) -> CounterState:
     scale = demand.scale
     remaining = max(0, (demand.limit * scale - used) // scale)
-    # `used` is in units times the period, so this is already in microseconds; rounded up, as is every wait.
+    # `used` is in units times the period, so the quotient is in microseconds; rounded up, as every wait is.
     reset_after = -(-used // demand.limit) if demand.period else 0
     return CounterState(demand.counter, demand.limit, -(-used // scale), remaining, reset_after)

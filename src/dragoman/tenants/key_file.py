@@ -1,13 +1,14 @@
-"""The file of API keys: names, hashes, roles, limits. It never contains a key.
+"""The keys file: names, hashes, roles and limits of API keys. It never contains a key.
 
     keys:
       team-a:
-        id: key_3f0c...                 # owns what the key stores; stays the same when the key is rotated
+        id: key_3f0c...                 # owner of the key's stored objects; unchanged when the key is rotated
         secrets:
           - sha256: 9f86d081...
         requests_per_minute: 600
 
-Keys are 256 random bits, so a plain SHA-256 cannot be reversed by guessing. A key that a person chose could be.
+Generated keys have 256 random bits, so their plain SHA-256 cannot be reversed by guessing, unlike that of a key that a
+person chose.
 """
 
 from __future__ import annotations
@@ -40,8 +41,8 @@ class KeyFileError(ValueError):
 class KeyHash(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """The hash of one key.
 
-    sha256: in hexadecimal.
-    expires: when the key stops working; None is never.
+    sha256: SHA-256 of the key, in hexadecimal.
+    expires: time at which the key expires; None means never.
     """
 
     sha256: str
@@ -49,11 +50,13 @@ class KeyHash(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=Tru
 
 
 class Tenant(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """A named key, or several that are one tenant while they are rotated. A limit that is None is unlimited.
+    """A named API key; during a rotation it has several secrets. A limit of None means unlimited.
 
-    id: owns what the tenant stores; derived from the name if absent.
-    models: names, or patterns such as `qwen*`, of the models that it may use; empty: all.
-    weight: its share of a busy engine, in relation to other keys.
+    id: owner of the tenant's stored objects; derived from the name if absent.
+    secrets: hashes of the valid keys.
+    models: names of allowed models, or patterns such as `qwen*`; empty for all.
+    weight: share of a busy engine, relative to other keys.
+    disabled: the key is rejected.
     """
 
     id: str = ""
@@ -87,7 +90,7 @@ def hash_key(key: str) -> str:
 
 
 def load_key_file(path: Path) -> Mapping[str, Tenant]:
-    """Load the tenants by name. Raises KeyFileError, OSError."""
+    """Load the tenants by name. Raises KeyFileError or OSError."""
     return _parse(path, path.read_bytes())
 
 
@@ -108,7 +111,7 @@ def _parse(path: Path, data: bytes) -> Mapping[str, Tenant]:
         raise KeyFileError(f"{path}: at most {MAX_KEYS} keys are supported")
     for name, tenant in tenants.items():
         if not tenant.id:
-            # A file without ids must give the same ones after every restart: they own what is stored.
+            # Derived, not random: ids own stored objects, so they must be the same after a restart.
             id = f"key_{hashlib.sha256(f'dragoman tenant {name}'.encode()).hexdigest()[:24]}"
             tenants[name] = msgspec.structs.replace(tenant, id=id)
     seen_hashes: dict[str, str] = {}
@@ -156,36 +159,40 @@ def _is_in_range(value: int | None, *, minimum: int) -> bool:
 def edit_key_file(
     path: Path, edit: Callable[[dict[str, Tenant]], None], *, now: Callable[[], datetime] = lambda: datetime.now(UTC)
 ) -> None:
-    """Change the file's tenants in place. It is created with mode 0600 if it does not exist, and replaced atomically.
+    """Edit the file's tenants, and replace the file atomically. A new file gets the mode 0600.
 
-    Raises KeyFileError, OSError.
+    edit: changes the dict of tenants by name.
+
+    Raises:
+        KeyFileError: the file is invalid, before or after the edit.
+        OSError: the file cannot be read or replaced.
     """
-    # Of a symbolic link the target is replaced: a server that reads the target would never learn of a revocation.
+    # Replace the target of a symbolic link, not the link: a server may read the target directly.
     path = Path(os.path.realpath(path))
     with _lock(path):
         try:
-            tenants, former = dict(load_key_file(path)), path.stat()
+            tenants, old_stat = dict(load_key_file(path)), path.stat()
         except FileNotFoundError:
-            tenants, former = {}, None
+            tenants, old_stat = {}, None
         edit(tenants)
         data = _render(tenants, now())
-        # What was written must be readable: a wrong entry must not lock all clients out at the next reload.
+        # Validate before writing: an invalid entry would lock out all clients at the next reload.
         _parse(path, data)
         handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
         try:
             with os.fdopen(handle, "wb") as file:
                 file.write(data)
                 file.flush()
-                # Renaming alone may survive a power failure without the content, and an empty file would reject all
-                # clients.
+                # A power failure may otherwise preserve the rename but not the content; an empty file would lock out
+                # all clients.
                 os.fsync(file.fileno())
-            own = os.stat(temporary)
-            # The new file has mode 0600. It gets the owner and the mode of the former one: the server often runs as
-            # another user than `dragoman keys`, and could not read a file of that user.
-            if former is not None and (own.st_uid, own.st_gid) != (former.st_uid, former.st_gid):
-                os.chown(temporary, former.st_uid, former.st_gid)
-            if former is not None:
-                os.chmod(temporary, former.st_mode & 0o777)
+            new_stat = os.stat(temporary)
+            # Keep the former owner and mode: the server often runs as another user than `dragoman keys`, and could not
+            # read a file of that user with mode 0600.
+            if old_stat is not None and (new_stat.st_uid, new_stat.st_gid) != (old_stat.st_uid, old_stat.st_gid):
+                os.chown(temporary, old_stat.st_uid, old_stat.st_gid)
+            if old_stat is not None:
+                os.chmod(temporary, old_stat.st_mode & 0o777)
             os.replace(temporary, path)
         except BaseException:
             with suppress(FileNotFoundError):
@@ -212,14 +219,14 @@ def _render(tenants: Mapping[str, Tenant], now: datetime) -> bytes:
 
 @contextmanager
 def _lock(path: Path) -> Generator[None]:
-    """Of several editors one works at a time. Without `fcntl` (Windows) the last one wins."""
+    """Lock the file against concurrent edits. Without `fcntl` (Windows) the last edit wins."""
     try:
         import fcntl  # noqa: PLC0415 - only on Unix
     except ImportError:
         yield
         return
     with open(
-        # A file of its own: the key file itself is replaced, and a lock would stay with the file that was there before.
+        # A separate lock file: the keys file is replaced, and a lock would stay with the replaced file.
         path.with_name(f".{path.name}.lock"),
         "a",
         opener=lambda name, flags: os.open(name, flags, 0o600),

@@ -1,8 +1,8 @@
 """Shared limits in PostgreSQL, for servers on several machines. Needs `asyncpg`, the extra `postgres`.
 
-A function in the database computes what `shared.apply_batch` does, so that a batch is one round trip. The tables are
-unlogged: a commit waits for no disk, and a crash of the database empties them. Budgets are then known from the usage
-in the server's store.
+A function in the database does the same as `shared.apply_batch`, so a batch takes one round trip. The tables are
+unlogged: a commit does not wait for the disk, and a crash of the database empties them. Budgets are then restored from
+the usage in the server's store (`Demand.floor`).
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ _asyncpg: Any = asyncpg
 _FAILURES: Any = (_asyncpg.PostgresError, _asyncpg.InterfaceError, _asyncpg.InternalClientError, OSError, TimeoutError)
 _CONNECT_TIMEOUT = 10.0
 _SETUP_LOCK = 0x6C696D69
-"""The advisory lock under which the tables and the function are created."""
+"""The advisory lock for creating the tables and the function."""
 
-# The names end with the version of what they contain: servers of two versions can use one database.
+# Names end with the schema's version, so that servers of two versions can share a database.
 _FUNCTION = "dragoman_apply_limits_1"
 _SCHEMA = (
     """CREATE UNLOGGED TABLE IF NOT EXISTS dragoman_limit_counters_1 (key TEXT, counter TEXT, used NUMERIC NOT NULL,
@@ -45,7 +45,7 @@ DECLARE
     v_level NUMERIC; v_updated BIGINT; v_window BIGINT;
     v_levels NUMERIC[]; v_updates BIGINT[]; v_windows BIGINT[];
 BEGIN
-    -- In the same order everywhere, so that there is no deadlock. Each later statement sees what others have committed.
+    -- All batches lock in the same order, so there is no deadlock. Later statements see what others have committed.
     FOR v_lock IN SELECT DISTINCT hashtext(name) FROM unnest(v_locks) AS name ORDER BY 1 LOOP
         PERFORM pg_advisory_xact_lock({_SETUP_LOCK}, v_lock);
     END LOOP;
@@ -151,14 +151,14 @@ $body$""",
 _FORGET = (
     "DELETE FROM dragoman_limit_counters_1 WHERE touched < (extract(epoch FROM clock_timestamp()) - 6048000) * 1000000"
 )
-"""Counters of keys that were not used for 70 days, which is longer than any period of a limit."""
+"""Deletes counters that were not used for 70 days (6,048,000 s), which is longer than any period of a limit."""
 
 
 class PostgresLimits:
-    """A `LimitsStore`. Batches follow each other, so it has one connection.
+    """A `LimitsStore` in PostgreSQL. It needs only one connection, since a process sends one batch at a time.
 
     dsn: `postgresql://user:password@host/database`.
-    now: microseconds of Unix time; None is the database's clock, which all servers share.
+    now: returns microseconds of Unix time; None for the database's clock, which all servers share.
     """
 
     def __init__(self, dsn: str, now: Callable[[], int] | None = None) -> None:
@@ -170,12 +170,12 @@ class PostgresLimits:
             connection = await self._connect()
             async with connection.transaction():
                 await connection.execute("SELECT pg_advisory_xact_lock($1)", _SETUP_LOCK)
-                # Only the first server needs the right to create something.
+                # Only the first server needs the privilege to create tables and functions.
                 if await connection.fetchval("SELECT to_regproc($1)::TEXT", _FUNCTION) is None:
                     for statement in _SCHEMA:
                         await connection.execute(statement)
                 await connection.execute(_FORGET)
-        # ValueError: the address is invalid.
+        # asyncpg raises ValueError for an invalid DSN.
         except (*_FAILURES, ValueError) as error:
             self._drop()
             raise LimitsStoreUnavailable(f"PostgreSQL: {error}.") from error
@@ -202,16 +202,16 @@ class PostgresLimits:
             self._drop()
             raise LimitsStoreUnavailable(f"PostgreSQL: {error}") from error
         except BaseException:
-            # Cancelled: the connection may have a response that belongs to nothing.
+            # After a cancellation the connection may still receive the response, which no later query must read.
             self._drop()
             raise
-        # Not msgspec: these integers can have more than 64 bits.
+        # Not msgspec: the integers can exceed 64 bits.
         status, outcomes = json.loads(text)
         return BatchResult(BatchStatus(status), tuple(OperationOutcome(taken, tuple(used)) for taken, used in outcomes))
 
     async def _connect(self) -> Any:  # noqa: ANN401 - asyncpg is untyped
         self._connection = connection = await _asyncpg.connect(self._dsn, timeout=_CONNECT_TIMEOUT)
-        # A snapshot of the whole batch would be older than its locks.
+        # At higher isolation levels the transaction's snapshot would be older than its locks.
         await connection.execute("SET default_transaction_isolation = 'read committed'; SET synchronous_commit = off;")
         return connection
 

@@ -1,13 +1,15 @@
-"""Counters of limits that several processes share: `SharedCounters` over a `LimitsStore`.
+"""Counters of limits that several processes share: `SharedCounters`, on top of a `LimitsStore`.
 
-A process sends its operations in batches, one at a time: while one is under way, the next ones are collected. So a
-request waits for one round trip, whatever the load, and the store sees each process' operations in order.
+A process sends its operations in batches, one at a time: while one is in flight, further operations are collected for
+the next. So the number of round trips does not grow with the load, and the store sees the operations of a process in
+order.
 
-- Concurrency belongs to a holder, which is a process: its places are free again when its lease has expired. A process
-  renews its lease while it holds places, so none is lost if it is killed.
-- Every batch has a number, and is applied once: what a broken connection has left uncertain is sent again.
-- While the store fails, each process applies the limits alone, starting from what it last knew of the shared counters.
-  It tells the store what it has taken when the store responds again.
+- Places (concurrency slots) belong to a holder, which stands for a process. They are freed when the holder's lease
+  expires. A process renews its lease while it holds places; if it is killed, they are not lost.
+- Each batch has a number and is applied at most once: if a broken connection leaves its fate unknown, the next batch
+  names it to the store.
+- While the store fails, each process applies the limits alone, starting from the last known shared counters. When the
+  store responds again, the process sends what it has taken.
 """
 
 from __future__ import annotations
@@ -30,21 +32,21 @@ from .counters import Counter, CounterState, Demand, LocalCounters, UnmetDemand,
 log = logging.getLogger(__name__)
 
 LEASE = 30.0
-"""Seconds after which the places of a process that does not renew its lease are free."""
+"""Seconds after which the places of a process are freed if it does not renew its lease."""
 TIMEOUT = 2.0
 """Seconds for one batch."""
 RETRY_INTERVAL = 1.0
-"""Seconds between two tries while the store fails."""
+"""Seconds between attempts while the store fails."""
 LOG_INTERVAL = 60.0
-"""Seconds between two lines of the log while the store fails."""
+"""Seconds between log messages while the store fails."""
 MAX_BATCH = 64
-"""Takes in a batch, and as many other operations: a store holds locks on all of their keys."""
+"""Maximum takes in a batch, and maximum other operations: a store locks all of their keys."""
 HOLDER_RETENTION = 3_600_000_000
-"""Microseconds after its lease for which a store knows a holder, so that a late batch of it is not applied."""
+"""Microseconds after its lease for which a store remembers a holder, so that its late batches are rejected."""
 
 
 class LimitsStoreUnavailable(EngineError):
-    """The store of the limits does not respond, or not correctly."""
+    """The limits store does not respond, or not correctly."""
 
     status, code = 503, "limits_store_unavailable"
 
@@ -52,7 +54,9 @@ class LimitsStoreUnavailable(EngineError):
 class LimitOperation(Struct, frozen=True):
     """The units that one request takes or gives back.
 
-    is_forced: taken whatever is there.
+    key: id of the tenant.
+    demands: units by counter.
+    is_forced: the units are taken without checking the limits.
     """
 
     key: str
@@ -63,13 +67,14 @@ class LimitOperation(Struct, frozen=True):
 class Batch(Struct, frozen=True, kw_only=True):
     """Operations of one process.
 
-    holder: of the places that the batch takes.
-    seq: 1, 2, ... for each holder.
-    lease: microseconds; 0 gives up all places.
-    operations: in order.
-    previous: the last batch of a former holder of this process, whose fate is unknown. It will not be applied any more.
-    redo: what has to be taken if it was not applied.
-    places: all places of the process, by key, if it is a new holder.
+    holder: holder of the places that the batch takes.
+    seq: number of the batch: 1, 2, ... for each holder.
+    lease: duration of the lease, in microseconds; 0 gives up all places.
+    operations: operations, in order.
+    previous: holder and number of this process's last batch, if its fate is unknown. If it was not applied before, it
+        never will be.
+    redo: operations to apply if `previous` was not applied.
+    places: places of the process by key, if the holder is new.
     """
 
     holder: str
@@ -81,15 +86,15 @@ class Batch(Struct, frozen=True, kw_only=True):
     places: Mapping[str, int] = {}
 
     def list_keys(self) -> list[str]:
-        """Each key once, in the order in which all processes lock them."""
+        """Return each key once, sorted: all processes lock keys in this order."""
         return sorted({*self.places, *(operation.key for operation in (*self.redo, *self.operations))})
 
 
 class BatchStatus(StrEnum):
     """Whether a batch was applied.
 
-    EXPIRED: no, as the holder's lease has expired or the store has lost it.
-    REPEATED: not again.
+    EXPIRED: not applied, because the holder's lease has expired or the store has lost it.
+    REPEATED: not applied again; it was applied before.
     """
 
     APPLIED = "applied"
@@ -100,8 +105,8 @@ class BatchStatus(StrEnum):
 class OperationOutcome(Struct, frozen=True):
     """The result of an operation.
 
-    is_taken: whether all demands were met, or it was forced.
-    used: of each counter afterwards, as in `Counter`.
+    is_taken: the units were taken: all demands were met, or the operation was forced.
+    used: used units of each demand's counter afterwards, as in `Counter`.
     """
 
     is_taken: bool
@@ -111,7 +116,7 @@ class OperationOutcome(Struct, frozen=True):
 class BatchResult(Struct, frozen=True):
     """The result of a batch.
 
-    outcomes: of `Batch.operations`.
+    outcomes: outcomes of `Batch.operations`, in order; empty unless applied.
     """
 
     status: BatchStatus
@@ -119,22 +124,22 @@ class BatchResult(Struct, frozen=True):
 
 
 class LimitsStore(Protocol):
-    """The store of the counters. Every method can raise LimitsStoreUnavailable."""
+    """A store of shared counters. Every method can raise LimitsStoreUnavailable."""
 
     async def open(self) -> None: ...
 
     async def close(self) -> None: ...
 
     async def apply(self, batch: Batch) -> BatchResult:
-        """Apply a batch atomically, in one round trip. It must end soon after it was cancelled."""
+        """Apply a batch atomically, in one round trip. A cancellation must take effect soon."""
         ...
 
 
 class Holder(Struct):
     """A process that holds places.
 
-    expires: microseconds of Unix time.
-    seq: its last batch.
+    expires: end of its lease, in microseconds of Unix time.
+    seq: number of its last batch.
     """
 
     expires: int
@@ -152,15 +157,17 @@ class KeyState:
 def apply_batch(
     batch: Batch, now: int, find_state: Callable[[str], KeyState], holders: dict[str, Holder]
 ) -> BatchResult:
-    """Apply a batch to the states of its keys. What the stores that are servers compute is defined by this function.
+    """Apply a batch to the states of its keys. This is the reference for the scripts in PostgreSQL and Redis.
 
     now: microseconds of Unix time.
+    find_state: returns the state of a key.
+    holders: holders by id; changed in place.
     """
-    own = holders.get(batch.holder)
-    # It was applied before and its response was lost: applied again, it would take everything twice.
-    if own is not None and own.seq >= batch.seq:
+    own_holder = holders.get(batch.holder)
+    # It was applied before, and its response was lost: applying it again would take everything twice.
+    if own_holder is not None and own_holder.seq >= batch.seq:
         return BatchResult(BatchStatus.REPEATED)
-    if batch.seq > 1 and (own is None or own.expires <= now):
+    if batch.seq > 1 and (own_holder is None or own_holder.expires <= now):
         return BatchResult(BatchStatus.EXPIRED)
     redo = batch.redo
     if batch.previous is not None:
@@ -168,7 +175,7 @@ def apply_batch(
         former_holder = holders.get(former)
         if former_holder is not None and former_holder.seq >= seq:
             redo = ()
-        # The number is recorded, so that the former batch is rejected if it arrives only now.
+        # Record the number, so that the former batch is rejected if it arrives later.
         holders[former] = Holder(now, seq)
     holders[batch.holder] = Holder(now + batch.lease, batch.seq)
     for id in [id for id, holder in holders.items() if holder.expires <= now - HOLDER_RETENTION]:
@@ -185,7 +192,7 @@ def apply_batch(
 def _apply_operation(
     operation: LimitOperation, state: KeyState, holder: str, live: set[str], now: int
 ) -> OperationOutcome:
-    # Places of a server that died are released once its lease has ended.
+    # Free the places of holders whose lease has expired.
     for dead in [id for id in state.places if id not in live]:
         del state.places[dead]
     counters: list[Counter] = []
@@ -215,10 +222,11 @@ class _Take(Struct):
 
 
 class SharedCounters:
-    """The counters of one process that shares them with others. A `lifespan.LifespanResource`.
+    """One process's access to counters that it shares with others. It is a `lifespan.LifespanResource`.
 
-    read_clock: monotonic seconds.
-    lease, timeout: seconds.
+    read_clock: returns monotonic seconds.
+    lease: duration of the lease, in seconds.
+    timeout: seconds for one batch.
     """
 
     is_shared = True
@@ -229,10 +237,10 @@ class SharedCounters:
         self._store, self._read_clock = store, read_clock
         self._lease, self._timeout = lease, timeout
         self._known = LocalCounters(read_clock)
-        """What this process knows of the shared counters; the limits while the store fails."""
+        """Last known values of the shared counters; they enforce the limits while the store fails."""
         self._takes: list[_Take] = []
         self._adds: dict[tuple[str, str], Demand] = {}
-        """What is to be taken whatever is there, summed up by counter."""
+        """Queued forced operations, summed per counter."""
         self._places: Multiset[str] = Multiset()
         """Places that this process holds, by key."""
         self._recovery: Batch | None = None
@@ -244,7 +252,7 @@ class SharedCounters:
         self._task: asyncio.Task[None] | None = None
         self._use_new_holder()
         self.errors = 0
-        """Batches that failed."""
+        """Number of failed batches."""
 
     @property
     def is_failing(self) -> bool:
@@ -256,7 +264,7 @@ class SharedCounters:
         self._task = asyncio.create_task(self._run())
 
     async def close(self) -> None:
-        """Send what is left, and give up all places."""
+        """Send the queued operations, and give up all places."""
         if self._task is not None:
             self._is_closing = True
             self._wake.set()
@@ -274,7 +282,7 @@ class SharedCounters:
         try:
             return await future
         except asyncio.CancelledError:
-            # Decided, but this task was cancelled before it could learn that.
+            # The units were taken, but this task was cancelled before it resumed.
             if future.done() and not future.cancelled() and future.result() is None:
                 self._give_back(key, demands)
             raise
@@ -293,12 +301,12 @@ class SharedCounters:
         return self._known.peek(key, demands)
 
     async def settle(self) -> None:
-        """Wait until the store has everything, or fails."""
+        """Wait until the store has all queued operations, or fails."""
         if self._task is not None:
             await self._settled.wait()
 
     async def renew(self) -> None:
-        """Renew the lease now; if the store fails, try again now."""
+        """Renew the lease now; if the store is failing, retry now."""
         self._notify()
         self._retry.set()
         await self._settled.wait()
@@ -310,12 +318,11 @@ class SharedCounters:
     async def _run(self) -> None:
         is_last = False
         while not is_last:
-            # Until there is something to send, or the lease has to be renewed, or the store may respond again.
+            # Wait until there is something to send, the lease must be renewed, or the failing store is to be retried.
             if self.is_failing:
                 event, timeout = self._retry, RETRY_INTERVAL
             else:
-                # A third of the lease, so that a renewal that was late or failed can be repeated before others take the
-                # places.
+                # A third of the lease: a late or failed renewal can be repeated before the lease expires.
                 event, timeout = self._wake, self._lease / 3 if self._places.total() else None
             with suppress(TimeoutError):
                 async with asyncio.timeout(timeout):
@@ -326,21 +333,21 @@ class SharedCounters:
             is_last = self._is_closing
         if self.is_failing:
             return
-        # Places are free at once, not only when the lease ends.
+        # Free the places at once, not only when the lease expires.
         batch = Batch(holder=self._holder, seq=self._seq, lease=0)
         with suppress(LimitsStoreUnavailable, TimeoutError):
             async with asyncio.timeout(self._timeout):
                 await self._store.apply(batch)
 
     async def _send(self) -> bool:
-        """Send one batch; whether the store has accepted it or it can be sent in another form."""
+        """Send one batch. Return False if the store failed."""
         self._wake.clear()
         self._retry.clear()
         batch, takes = self._build_batch()
         try:
             async with asyncio.timeout(self._timeout):
                 result = await self._store.apply(batch)
-        # Whatever a driver raises: without this task every request with a limit would wait for ever.
+        # Catch anything that a driver raises: without this task all requests with limits would hang.
         except Exception as error:
             self._fail(batch, takes, error)
             return False
@@ -352,8 +359,8 @@ class SharedCounters:
             self._seq += 1
             return True
         if result.status is not BatchStatus.APPLIED:
-            # The process was suspended for longer than its lease, or the store was emptied. Nothing was applied.
-            # Takes go back to the head of the queue: they came before all that were queued meanwhile.
+            # Nothing was applied: the process was suspended for longer than its lease, or the store was emptied. The
+            # takes return to the head of the queue, before those that were queued in the meantime.
             self._takes[:0] = takes
             self._recover(None, [operation for operation in batch.operations if operation.is_forced])
             return True
@@ -362,7 +369,7 @@ class SharedCounters:
         outcomes = result.outcomes
         for operation, outcome in zip(batch.operations, outcomes, strict=True):
             for demand, used in zip(operation.demands, outcome.used, strict=True):
-                # What the store has answered replaces the estimate, so that errors of the estimate do not add up.
+                # Replace the estimate, so that its errors do not accumulate.
                 self._known.replace(operation.key, demand, used)
         for take, outcome in zip(takes, outcomes[len(outcomes) - len(takes) :], strict=True):
             if not outcome.is_taken:
@@ -377,7 +384,7 @@ class SharedCounters:
         return True
 
     def _build_batch(self) -> tuple[Batch, list[_Take]]:
-        """The next batch, and the takes that it contains."""
+        """Build the next batch; return it with the takes that it contains."""
         if self._recovery is not None:
             return self._recovery, []
         adds = [
@@ -389,7 +396,7 @@ class SharedCounters:
         gives_places = any(add.demands[0].is_hold for add in adds)
         is_idle = self._read_clock() - self._contacted_at > self._lease / 2
         if not self._places.total() and not gives_places and is_idle:
-            # A lease without places is not renewed.
+            # A lease without places is not renewed, so it may have expired.
             self._use_new_holder()
         operations = (*adds, *(LimitOperation(take.key, take.demands, is_forced=False) for take in takes))
         return self._new_batch(operations), takes
@@ -402,7 +409,7 @@ class SharedCounters:
         if not take.future.done():
             take.future.set_result(unmet)
         elif unmet is None:
-            # Its request was cancelled.
+            # The request was cancelled.
             self._give_back(take.key, take.demands)
 
     def _give_back(self, key: str, demands: Sequence[Demand]) -> None:
@@ -411,12 +418,12 @@ class SharedCounters:
                 self.add(key, msgspec.structs.replace(demand, amount=-demand.amount))
 
     def _fail(self, batch: Batch, takes: list[_Take], error: Exception) -> None:
-        """Go on alone: decide what waits for the store, and prepare what it has to know when it responds again."""
+        """Handle a failed batch: decide the waiting takes locally, and prepare the recovery of the store."""
         self.errors += 1
         now = self._read_clock()
         if self._failed_at is None or now - self._logged_at >= LOG_INTERVAL:
             self._logged_at = now
-            # A TimeoutError has no text of its own.
+            # str() of a TimeoutError is empty.
             reason = str(error) or f"no response within {self._timeout:g} s"
             log.error("the limits store fails; each process applies the limits alone until it responds: %s", reason)
         if self._failed_at is None:
@@ -429,15 +436,19 @@ class SharedCounters:
                     self._note_taken(take.key, take.demands)
                     forced.append(LimitOperation(take.key, take.demands, is_forced=True))
                 self._resolve(take, unmet)
-            # Whether the batch was applied is unknown. It is named to the store, which then applies or skips `redo`
-            # accordingly.
+            # It is unknown whether the batch was applied. The recovery names it, so that the store applies `redo` only
+            # if it was not.
             self._recover((batch.holder, batch.seq), forced)
         waiting, self._takes = self._takes, []
         for take in waiting:
             self._resolve(take, self._take_alone(take.key, take.demands))
 
     def _recover(self, previous: tuple[str, int] | None, forced: list[LimitOperation]) -> None:
-        """Prepare the first batch of a new holder: all places of this process, and what the last batch has taken."""
+        """Prepare the first batch of a new holder.
+
+        previous: holder and number of the last batch, if its fate is unknown.
+        forced: the operations that it should have applied.
+        """
         redo = [
             LimitOperation(operation.key, demands, is_forced=True)
             for operation in forced
@@ -445,7 +456,7 @@ class SharedCounters:
         ]
         self._use_new_holder()
         places = {key: number for key, number in self._places.items() if number}
-        # The new holder states all of its places at once, so queued changes of them would be counted twice.
+        # The new holder sends all places at once, so queued changes of places would count twice.
         self._adds = {name: demand for name, demand in self._adds.items() if not demand.is_hold}
         batch = self._new_batch()
         self._recovery = msgspec.structs.replace(batch, previous=previous, redo=tuple(redo), places=places)
@@ -465,14 +476,14 @@ class SharedCounters:
                 self._places[key] += demand.amount
 
     def _queue_add(self, key: str, demand: Demand) -> None:
-        # Budgets: the store of usage tells what was used meanwhile (`Demand.floor`).
+        # Budgets need no queue while the store fails: the usage ledger has what was used (`Demand.floor`).
         if not demand.amount or (demand.until and self.is_failing):
             return
         queued = self._adds.get((key, demand.counter))
         amount = demand.amount
         if queued is not None and queued.until == demand.until:
             amount += queued.amount
-        # Summed up: under load thousands of requests end between two batches, and each counter is sent once.
+        # Summed: under load thousands of requests end between two batches, and each counter is sent once.
         self._adds[key, demand.counter] = msgspec.structs.replace(demand, amount=amount)
 
     def _use_new_holder(self) -> None:

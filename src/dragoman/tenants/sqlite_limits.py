@@ -1,6 +1,6 @@
 """Shared limits in a SQLite file, for the processes of one machine.
 
-The file has nothing that must outlive the machine: a commit waits for no disk.
+Nothing in the file must survive a crash of the machine, so a commit does not wait for the disk.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from .shared import Batch, BatchResult, Holder, KeyState, LimitsStoreUnavailable
 BUSY_TIMEOUT = 1.0
 """Seconds to wait for other processes that are writing."""
 RETENTION = 70 * 86400
-"""Seconds after which a key that is not used is forgotten: longer than a month, the longest period of a limit."""
+"""Seconds after which the counters of an unused key are deleted: longer than a month, the longest period of a limit."""
 _SCHEMA = (
     "CREATE TABLE IF NOT EXISTS limits_of_keys (key TEXT PRIMARY KEY, state TEXT NOT NULL, touched INTEGER NOT NULL)",
     "CREATE TABLE IF NOT EXISTS holders (holder TEXT PRIMARY KEY, expires INTEGER NOT NULL, seq INTEGER NOT NULL)",
@@ -28,14 +28,14 @@ _SCHEMA = (
 
 
 def read_wall_clock() -> int:
-    """Microseconds of Unix time."""
+    """Return microseconds of Unix time."""
     return time.time_ns() // 1000
 
 
 class SqliteLimits:
-    """A `LimitsStore`. One thread does all the work.
+    """A `LimitsStore` in a SQLite file. One thread does all the work.
 
-    now: microseconds of Unix time.
+    now: returns microseconds of Unix time.
     """
 
     def __init__(self, path: Path, now: Callable[[], int] = read_wall_clock) -> None:
@@ -74,7 +74,7 @@ class SqliteLimits:
         connection = sqlite3.connect(self._path, timeout=BUSY_TIMEOUT, isolation_level=None, check_same_thread=False)
         self._connection = connection
         connection.execute("PRAGMA journal_mode = WAL")
-        # WAL with NORMAL syncs only at checkpoints: a power failure can lose the last commits, a killed process none.
+        # WAL with NORMAL syncs only at checkpoints: a power failure can lose the last commits, a killed process cannot.
         connection.execute("PRAGMA synchronous = NORMAL")
         connection.execute("BEGIN IMMEDIATE")
         for statement in _SCHEMA:
@@ -103,7 +103,7 @@ class SqliteLimits:
             rows_of_keys: list[tuple[str, str, int]] = []
             for key, state in states.items():
                 numbers = {name: (count.used, count.updated, count.until) for name, count in state.counters.items()}
-                # Not msgspec: these integers can have more than 64 bits.
+                # Not msgspec: the integers can exceed 64 bits.
                 rows_of_keys.append((key, json.dumps([numbers, state.places]), now))
             connection.executemany("INSERT OR REPLACE INTO limits_of_keys VALUES (?, ?, ?)", rows_of_keys)
             changed = {batch.holder, *(batch.previous or ())[:1]} & set(holders)

@@ -1,4 +1,4 @@
-"""The tests that every engine must pass."""
+"""The conformance tests that every engine must pass: `EngineKit`, and helpers to build requests and collect replies."""
 
 from __future__ import annotations
 
@@ -37,17 +37,17 @@ from ..pipeline.models import ServedModel
 from ..pipeline.run import admit
 from ..serving.clock import SystemClock
 
-# The engine under test, asked through the pipeline and judged by the canonical events.
+# The engine under test. Requests pass through the pipeline; assertions are about the canonical events.
 
 _numbers = count()
 
 
 @dataclass(frozen=True)
 class EngineUnderTest:
-    """A model that is served, with its engine started.
+    """A served model whose engine has started.
 
-    is_exact: what runs beside a request shows in none of its numbers; otherwise in the last digits of its logprobs.
-    is_scripted: it answers the same to all requests, whatever constrains them.
+    is_exact: concurrent requests change no number of a reply; if False, they may change the last digits of logprobs.
+    is_scripted: it gives the same reply to all requests, regardless of constraints.
     """
 
     model: ServedModel
@@ -55,28 +55,31 @@ class EngineUnderTest:
     is_scripted: bool = False
 
     def require(self, *features: Feature) -> None:
-        """Skip what this engine says that it cannot do."""
+        """Skip the test if the engine does not declare these features."""
         missing = [feature.value for feature in features if feature not in self.model.capabilities.features]
         if missing:
-            pytest.skip(f"this engine declares that it has no {', '.join(missing)}")
+            pytest.skip(f"this engine does not declare {', '.join(missing)}")
 
     def require_parameters(self, *names: str) -> None:
-        """Skip where the engine says that it does not honour one of these."""
+        """Skip the test if the engine does not declare support for one of these parameters."""
         missing = sorted(set(names) - self.model.capabilities.parameters)
         if missing:
-            pytest.skip(f"this engine declares that it does not honour {', '.join(missing)}")
+            pytest.skip(f"this engine does not declare support for {', '.join(missing)}")
 
     def build_request(self, text: str = "Tell me a story.", **fields: object) -> GenerateRequest:
-        """A conversation of one message. fields: of GenerateRequest."""
+        """Build a request with a conversation of one message.
+
+        fields: further fields of `GenerateRequest`.
+        """
         return GenerateRequest(self.model.name, prompt=build_conversation(text), **fields)  # pyright: ignore[reportArgumentType]
 
     async def collect_events(self, request: GenerateRequest) -> list[Event]:
-        """The events of the answer, which follow the event grammar. Raises DragomanError."""
+        """Return the events of the reply, validated against the event grammar. Raises DragomanError."""
         run = await admit(self.model, [request], build_terms())
         return list(check_events([event async for batch in run.batches for event in batch]))
 
     async def complete(self, request: GenerateRequest) -> Reply:
-        """The whole answer. Raises DragomanError."""
+        """Return the complete reply. Raises DragomanError."""
         return build_reply(await self.collect_events(request))
 
 
@@ -85,7 +88,7 @@ def build_conversation(text: str) -> Conversation:
 
 
 def build_terms() -> CallTerms:
-    """Sequences need names of their own among those that run at once."""
+    """Build the terms of a call. Concurrent calls need different ids."""
     number = next(_numbers)
     calls = count()
     return CallTerms(
@@ -103,7 +106,10 @@ def build_reply(events: list[Event]) -> Reply:
 
 
 def are_same(one: Reply, other: Reply, *, exact: bool) -> bool:
-    """Whether both say the same, and think the same of it."""
+    """Whether two replies are equal, in text, tokens, finish reasons and logprobs.
+
+    exact: if False, logprobs may differ in their last digits.
+    """
     if exact:
         return one.choices == other.choices
     return all(map(_are_alike, one.choices, other.choices)) and len(one.choices) == len(other.choices)
@@ -133,7 +139,7 @@ def get_prompt_tokens(events: list[Event]) -> int:
 
 @asynccontextmanager
 async def serve_engine(engine: SupportedEngine, **settings: Any) -> AsyncGenerator[EngineUnderTest]:  # noqa: ANN401 - as of create_app
-    """The engine, started and served as by `dragoman.create_app(engines=...)`, without HTTP. Raises SettingsError."""
+    """Start and serve the engine as `dragoman.create_app(engines=...)` does, but without HTTP. Raises SettingsError."""
     read_settings, build = resolve_models(None, {"engine": engine}, settings)
     models = build(read_settings, SystemClock())
     await models.start()
@@ -162,7 +168,10 @@ SCHEMA = {
 
 
 def build_mixed_request(subject: EngineUnderTest, number: int) -> GenerateRequest:
-    """Thirty-two requests of which no two are alike."""
+    """Build one of many different requests.
+
+    number: 0 to 31 give 32 requests, no two of which are equal.
+    """
     can = subject.model.capabilities
     kinds = [
         GREEDY,
@@ -170,7 +179,7 @@ def build_mixed_request(subject: EngineUnderTest, number: int) -> GenerateReques
         build_sampling(temperature=1.3, top_p=0.8, seed=number),
         build_sampling(temperature=0.9, top_k=5, min_p=0.05, seed=number),
         build_sampling(temperature=0.7, frequency_penalty=0.5, presence_penalty=0.3, seed=number),
-        # Not with the others: llama.cpp cannot keep the prompt out of those then, and rejects it.
+        # Not combined with the other penalties: llama.cpp cannot exclude the prompt from those then, and rejects it.
         build_sampling(temperature=0.7, repetition_penalty=1.2, seed=number),
     ]
     texts = ["Hello", "Count to 12.", "Tell me a story.", "What is 3 + 4?", LONG_TEXT * (1 + number % 4)]
@@ -183,10 +192,12 @@ def build_mixed_request(subject: EngineUnderTest, number: int) -> GenerateReques
 
 
 class EngineKit:
-    """Subclass it as `class TestMyEngine(EngineKit)`, with a fixture `subject` that yields a EngineUnderTest.
+    """The tests of an engine.
 
-    What an engine says in its capabilities that it cannot do is skipped with that reason, and nothing else. The engine
-    needs a context of at most 5000 tokens, and answers of at least 30 tokens where it is allowed to.
+    Subclass it as `class TestMyEngine(EngineKit)`, with a fixture `subject` that yields an `EngineUnderTest`.
+
+    Only tests of features and parameters that the engine's capabilities do not declare are skipped. The engine needs a
+    context of at most 5000 tokens, and must reply with at least 30 tokens if the request allows it.
     """
 
     pytestmark = pytest.mark.asyncio
@@ -229,7 +240,7 @@ class EngineKit:
             .choices[0]
             .join_text()
         )
-        # From the answer itself, as no fixed string is sure to occur in it.
+        # Taken from the reply itself, since no fixed string is certain to occur in it.
         stop = plain[8:11]
         limits = GenerationLimits(max_tokens=30, stop=(stop,))
         reply = await subject.complete(subject.build_request(sampling=GREEDY, limits=limits))
@@ -238,14 +249,16 @@ class EngineKit:
 
     async def test_every_token_has_its_logprob_and_its_alternatives(self, subject: EngineUnderTest) -> None:
         subject.require(Feature.LOGPROBS)
-        most = min(2, subject.model.capabilities.max_logprobs)
-        request = subject.build_request(sampling=GREEDY, limits=GenerationLimits(max_tokens=10), logprobs=most)
+        max_alternatives = min(2, subject.model.capabilities.max_logprobs)
+        request = subject.build_request(
+            sampling=GREEDY, limits=GenerationLimits(max_tokens=10), logprobs=max_alternatives
+        )
         tokens = (await subject.complete(request)).choices[0].tokens
         assert tokens
         for token in tokens:
             assert token.logprob is not None
             assert token.logprob <= 0.0
-            assert len(token.top) <= most
+            assert len(token.top) <= max_alternatives
             assert all(other.logprob <= 0.0 for other in token.top)
 
     async def test_the_prompt_comes_back_with_its_logprobs(self, subject: EngineUnderTest) -> None:
@@ -263,14 +276,16 @@ class EngineKit:
         assert tokenizer is not None
         text = "Once upon a time"
         limits = GenerationLimits(max_tokens=8)
-        spelled = GenerateRequest(subject.model.name, text, sampling=GREEDY, limits=limits)
-        # With the special tokens that an engine adds to a text.
-        counted = msgspec.structs.replace(spelled, prompt=tuple(tokenizer.encode(text, special=True)))
-        assert list_token_ids(await subject.complete(spelled)) == list_token_ids(await subject.complete(counted))
+        text_request = GenerateRequest(subject.model.name, text, sampling=GREEDY, limits=limits)
+        # Includes the special tokens that an engine adds to a text.
+        ids_request = msgspec.structs.replace(text_request, prompt=tuple(tokenizer.encode(text, special=True)))
+        assert list_token_ids(await subject.complete(text_request)) == list_token_ids(
+            await subject.complete(ids_request)
+        )
 
     async def test_a_schema_binds_the_answer(self, subject: EngineUnderTest) -> None:
         if subject.is_scripted:
-            pytest.skip("a script says what it says; it refuses a reply that its request's schema forbids")
+            pytest.skip("a script's replies are fixed; it rejects a reply that the request's schema forbids")
         subject.require(Feature.JSON_SCHEMA)
         for seed in range(4):
             request = subject.build_request(
@@ -293,14 +308,14 @@ class EngineKit:
         self, subject: EngineUnderTest, constraint: Regex | StringChoices, feature: Feature, fits: Callable[[str], bool]
     ) -> None:
         if subject.is_scripted:
-            pytest.skip("a script says what it says")
+            pytest.skip("a script's replies are fixed")
         subject.require(feature)
         request = subject.build_request(constraint=constraint, sampling=build_sampling(temperature=2.0, seed=1))
         assert fits((await subject.complete(request)).choices[0].join_text())
 
     async def test_a_required_call_follows_the_schema(self, subject: EngineUnderTest) -> None:
         if subject.is_scripted:
-            pytest.skip("a script says what it says")
+            pytest.skip("a script's replies are fixed")
         subject.require(Feature.TOOLS, Feature.JSON_SCHEMA)
         tool = FunctionTool("make_person", "Make a person", json.dumps(SCHEMA), strict=True)
         prompt = msgspec.structs.replace(

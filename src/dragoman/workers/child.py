@@ -1,6 +1,6 @@
-"""The side of the worker process: reads frames from stdin, writes one reply frame for each to stdout.
+"""The loop of a worker process: it reads frames from stdin, and writes one reply frame for each to stdout.
 
-A frame is its length as four bytes, little-endian, and the bytes. A reply begins with OK or FAILED.
+A frame is the length of its body as four bytes, little-endian, followed by the body. A reply begins with OK or FAILED.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from msgspec import Struct
 
 OK, FAILED = b"\0", b"\1"
 OUT_OF_MEMORY = 77
-"""Exit status. A Rust library aborts instead (SIGABRT)."""
+"""Exit status of a worker that exceeds its memory in Python. A Rust library aborts instead (SIGABRT)."""
 
 
 class Setup(Struct, frozen=True):
     """The first frame.
 
-    seconds: CPU time of one call.
-    memory: bytes of address space beyond what the process has when it is ready.
-    data: for `start` of the module that runs in the worker.
+    seconds: limit of CPU time of one call.
+    memory: limit of the address space that calls may add, in bytes.
+    data: passed to `start` of the worker's module.
     """
 
     seconds: float
@@ -35,7 +35,10 @@ class Setup(Struct, frozen=True):
 
 
 def serve(start: Callable[[bytes], Callable[[bytes], bytes]]) -> None:
-    """Run until stdin is closed. start: makes the function that answers calls out of `Setup.data`."""
+    """Serve calls until stdin is closed.
+
+    start: builds the function that handles calls, from `Setup.data`.
+    """
     requests, replies = sys.stdin.buffer, sys.stdout.buffer
     first = read_frame(requests)
     if first is None:
@@ -43,14 +46,14 @@ def serve(start: Callable[[bytes], Callable[[bytes], bytes]]) -> None:
     setup = msgspec.msgpack.decode(first, type=Setup)
     work = start(setup.data)
     write_frame(replies, OK)
-    # Rust prints to stderr when it aborts; only failures to start belong into the server's log.
+    # Rust prints to stderr when it aborts; only failures to start belong in the server's log.
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
-    # The address space is limited after `start`: its libraries and data do not count towards what a call may use.
-    # Windows has no such limit and macOS refuses it; there the time limit alone applies.
+    # The address space is limited after `start`, whose libraries and data do not count towards the limit of a call.
+    # Windows has no such limit, and macOS rejects it; there only the time limit applies.
     with contextlib.suppress(ImportError, OSError, ValueError):
         import resource  # noqa: PLC0415 - not on Windows
 
-        # An abort is an expected end here, and a core file would contain what clients have sent.
+        # Aborts are expected here, and a core file would contain clients' data.
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         with open("/proc/self/statm", "rb") as file:
             limit = int(file.read().split()[0]) * resource.getpagesize() + setup.memory
@@ -60,11 +63,11 @@ def serve(start: Callable[[bytes], Callable[[bytes], bytes]]) -> None:
         try:
             reply = OK + work(call)
         except MemoryError:
-            # Without a reply: at the limit, building one could fail as well.
+            # Without a reply: building one could exceed the limit again.
             os._exit(OUT_OF_MEMORY)
         except Exception:
             reply = FAILED + traceback.format_exc().encode("utf-8", "backslashreplace")
-        # The timer is stopped first: writing the reply is not part of the call.
+        # Stop the timer first: writing the reply is not part of the call.
         _limit_time(0)
         write_frame(replies, reply)
 
@@ -84,9 +87,7 @@ def write_frame(stream: IO[bytes], body: bytes) -> None:
 
 
 def memory_in_use() -> int:
-    """Bytes of resident memory after freed memory is returned to the system; 0 where the platform does not report
-    it.
-    """
+    """Return freed memory to the system, and report resident memory in bytes; 0 if the platform does not state it."""
     try:
         import ctypes  # noqa: PLC0415 - for Linux only
 
@@ -98,6 +99,6 @@ def memory_in_use() -> int:
 
 
 def _limit_time(seconds: float) -> None:
-    """Limit CPU time by SIGPROF, which also ends native code, and works after the server is gone."""
+    """Limit CPU time by SIGPROF, which also ends native code, and works even after the server has exited."""
     if hasattr(signal, "setitimer"):
         signal.setitimer(signal.ITIMER_PROF, seconds)

@@ -1,4 +1,4 @@
-"""Runs calls in worker processes that are killed when they exceed a limit or no client waits for them any more."""
+"""Runs calls in worker processes. A process is killed if its call exceeds a limit, or no client waits for it."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ class WorkerLimits(Struct, frozen=True):
 
     seconds: CPU time of one call.
     memory: bytes that one call may allocate.
-    processes: that run at the same time.
-    queued: calls that may wait for a process; others are rejected with 503.
-    clock_factor: how much longer than its CPU time a call may take by the wall clock, on a loaded machine.
+    processes: maximum processes that run at the same time.
+    queued: maximum calls that wait for a process; further ones are rejected with 503.
+    clock_factor: limit of wall-clock time, as a multiple of `seconds`: on a loaded machine a call takes longer.
     """
 
     seconds: float = 2.0
@@ -42,18 +42,18 @@ class WorkerLimits(Struct, frozen=True):
 
 
 class LimitExceeded(Exception):
-    """The call was killed because it exceeded its CPU time or memory."""
+    """A call was killed because it exceeded its limit of time or memory."""
 
     def __init__(self, resource: Literal["time", "memory"]) -> None:
-        super().__init__(f"a worker took too much {resource}")
+        super().__init__(f"a worker exceeded its limit of {resource}")
         self.resource: Literal["time", "memory"] = resource
 
 
 class WorkerPool:
     """A pool of worker processes, which start on demand and are reused.
 
-    module: run as `python -m`; it calls `child.serve`.
-    setup: builds the data that the module's `start` receives.
+    module: module of the worker, run by `python -m`; it must call `child.serve`.
+    setup: builds the data for the module's `start`.
     """
 
     def __init__(
@@ -73,12 +73,13 @@ class WorkerPool:
             worker.close()
 
     async def run(self, call: bytes) -> bytes:
-        """Run a call and return the reply. Equal concurrent calls share one run, killed when its last waiter is
-        cancelled.
+        """Run a call and return the reply.
+
+        Equal concurrent calls share one run, which is killed when its last waiter is cancelled.
 
         Raises:
             LimitExceeded: the call exceeded a limit.
-            Overloaded: the queue is full, or the pool is closed meanwhile.
+            Overloaded: the queue is full, or the pool was closed during the call.
             EngineError: the worker failed.
         """
         shared = self._running.get(call)
@@ -88,12 +89,12 @@ class WorkerPool:
             shared = self._running[call] = _Shared(asyncio.create_task(self._run(call)))
         shared.waiting += 1
         try:
-            # Shielded: a waiter that is cancelled must not end the run for the others.
+            # Shielded: a cancelled waiter must not end the run for the others.
             return await asyncio.shield(shared.task)
         except asyncio.CancelledError:
-            # The shared task was cancelled by `close`, not this one: callers take CancelledError for a disconnect.
+            # `close` cancelled the shared task, not this one: callers would treat a CancelledError as a disconnect.
             if shared.is_closed:
-                raise Overloaded("The server is stopping; try again.") from None
+                raise Overloaded("The server is shutting down; retry later.") from None
             raise
         finally:
             shared.waiting -= 1
@@ -103,7 +104,7 @@ class WorkerPool:
                     del self._running[call]
 
     def close(self) -> None:
-        """Kill all processes and fail the running and waiting calls. A later call starts a process again."""
+        """Kill all processes, and fail running and waiting calls. A later call starts a new process."""
         with self._lock:
             self._generation += 1
             idle, self._idle = self._idle, []
@@ -118,7 +119,7 @@ class WorkerPool:
 
     @property
     def pids(self) -> list[int]:
-        """Process ids of the running workers."""
+        """Process ids of the idle and busy workers."""
         with self._lock:
             return [worker.pid for worker in (*self._idle, *self._busy)]
 
@@ -127,14 +128,14 @@ class WorkerPool:
         try:
             return await anyio.to_thread.run_sync(self._call, call, attempt, limiter=self._limiter)
         except asyncio.CancelledError:
-            # The thread cannot be cancelled. It returns when its process has been killed.
+            # The thread cannot be cancelled, but returns when its process has been killed.
             attempt.cancel()
             raise
 
     def _call(self, call: bytes, attempt: _Attempt) -> bytes:
-        """Run the call in a worker; runs in a thread."""
+        """Run the call in a worker. Blocks; runs in a thread."""
         with self._worker() as worker, attempt.kill_on_cancel(worker):
-            # Before the timer starts: importing libraries is not part of the call.
+            # Before the timer starts: the worker's imports are not part of the call.
             worker.wait_until_ready()
             timer = Timer(self.limits.clock_factor * self.limits.seconds, worker.time_out)
             timer.daemon = True
@@ -146,24 +147,24 @@ class WorkerPool:
 
     @contextmanager
     def _worker(self) -> Generator[_Worker]:
-        """Yield an idle worker or a new one; it is reused unless an exception was raised."""
+        """Yield an idle worker or a new one, which is reused unless an exception is raised."""
         with self._lock:
             generation = self._generation
             worker = self._idle.pop() if self._idle else None
-        # An idle process may have ended too, for example killed by the kernel for its memory.
+        # An idle process may have ended too, for example killed by the kernel's OOM killer.
         if worker is not None and not worker.is_alive:
             worker.close()
             worker = None
         worker = worker or _Worker(self._module, self._setup, self.limits)
         with self._lock:
             self._busy.add(worker)
-            # `close` was called while the process started, and did not find it in either list.
+            # `close` was called while the process started, so it did not find the process in either collection.
             if generation != self._generation:
                 worker.kill()
         try:
             yield worker
         except BaseException:
-            # Its pipes may hold half a frame, or the reply to this call, which the next call would read as its own.
+            # Its pipes may contain a partial frame, or the reply to this call, which the next call would read.
             worker.kill()
             raise
         finally:
@@ -177,7 +178,7 @@ class WorkerPool:
 
 
 class _Shared:
-    """A call and the number of its waiters."""
+    """A run that equal calls share, with the number of its waiters."""
 
     def __init__(self, task: asyncio.Task[bytes]) -> None:
         self.task = task
@@ -188,7 +189,7 @@ class _Shared:
 
 
 class _Attempt:
-    """Connects the waiting task with the worker process, so that cancelling the task kills the process."""
+    """Connects a task with its worker process, so that cancelling the task kills the process."""
 
     def __init__(self) -> None:
         self._worker: _Worker | None = None
@@ -252,7 +253,7 @@ class _Worker:
         self.kill()
 
     def kill(self) -> None:
-        """Kill the process; thread-safe. A thread that waits for a reply gets none."""
+        """Kill the process. Thread-safe; a thread that waits for a reply gets none."""
         self._is_killed = True
         self._process.kill()
 
@@ -275,10 +276,10 @@ class _Worker:
             reply = None
         if reply is None:
             status = self._process.wait()
-            # The child's timer for CPU time ends it by SIGPROF, which no handler catches.
+            # The child's CPU timer ends it with SIGPROF, which it does not handle.
             if self._has_timed_out or (hasattr(signal, "SIGPROF") and status == -signal.SIGPROF):
                 raise LimitExceeded("time")
-            # A Rust library aborts when it gets no memory. Before the process is ready no limit is set.
+            # A Rust library aborts when an allocation fails. Until the process is ready there is no limit.
             if self._is_ready and (status == OUT_OF_MEMORY or status < 0):
                 raise LimitExceeded("memory")
             raise EngineError("A worker process ended unexpectedly.")

@@ -20,7 +20,11 @@ def build_routes() -> Sequence[Route]:
 
 
 async def show_usage(kind: str, http: HttpRequest) -> JsonResponse:
-    """A page of time buckets. Without keys nothing is counted, so there is nothing to show."""
+    """Return a page of time buckets.
+
+    Raises:
+        NotFound: the server has no API keys, so it does not count usage.
+    """
     if http.service.tenancy.keyring.is_open:
         raise NotFound("Usage is counted by API key, and this server has none.", code="unsupported_endpoint")
     query = read_usage_query(http.query.multi_items(), http.service.clock.now())

@@ -18,7 +18,7 @@ from ..streaming import Responder
 
 
 def build_routes() -> Sequence[Route]:
-    """Routes that describe or change the whole server require an administrator's key."""
+    """Build the routes; those that describe or change the whole server require an administrator's key."""
     user, admin = Access.USER, Access.ADMIN
     return (
         Route("/inference/v1/generate", user, OPENAI, {"POST": build_generation_handler(read_generate)}),
@@ -39,7 +39,7 @@ async def show_load(http: HttpRequest) -> JsonResponse | Responder:
 
 
 def count_requests(http: HttpRequest) -> tuple[int, int]:
-    """The numbers of running and of waiting requests of all models."""
+    """Return the numbers of running and of waiting requests of all models."""
     models = list(http.service.models)
     states = [engine.health() for model in models for engine in model.engines]
     n_held = sum(model.queue.n_held + model.encoding_queue.n_held for model in models)
@@ -47,7 +47,7 @@ def count_requests(http: HttpRequest) -> tuple[int, int]:
 
 
 async def show_world_size(_: HttpRequest) -> JsonResponse | Responder:
-    """The number of processes that hold a part of the model: always this one."""
+    """Return the number of processes that share the model: always 1."""
     return JsonResponse(b'{"world_size":1}')
 
 
@@ -93,10 +93,13 @@ class ServerInfo(Struct, frozen=True):
 
 
 async def show_server_info(http: HttpRequest) -> JsonResponse | Responder:
-    """Return server information. The query's config_format is `text` (default) or `json`."""
+    """Return the configuration of a model and of the server.
+
+    The query parameter `config_format` is `text` (default) or `json`.
+    """
     config_format = http.query.get("config_format") or "text"
     if config_format not in ("text", "json"):
-        raise RequestError("`config_format` is `text` or `json`.", param="config_format")
+        raise RequestError("`config_format` must be `text` or `json`.", param="config_format")
     config = VllmConfig(_build_model_info(await find_queried_model(http)), VllmParallel())
     vllm_config = config if config_format == "json" else msgspec.json.encode(config).decode()
     options = http.service.options

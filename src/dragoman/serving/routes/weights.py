@@ -41,14 +41,14 @@ def build_routes() -> Sequence[Route]:
 
 
 class WeightUploads:
-    """Weight updates that arrive in several requests, by model; used only when complete."""
+    """The weight updates in progress, by model. Parts arrive in several requests, and are applied when complete."""
 
     def __init__(self) -> None:
         self._open: dict[str, list[Weights]] = {}
 
     def start(self, model: str) -> None:
-        """Start an update, discarding one that a trainer did not finish."""
-        # A trainer that was restarted begins again, and its former pieces must not be mixed with the new ones.
+        """Start an update, discarding an unfinished one."""
+        # A restarted trainer sends everything again; its old parts must not be mixed with the new ones.
         self._open[model] = []
 
     def is_open(self, model: str) -> bool:
@@ -58,7 +58,9 @@ class WeightUploads:
         self._open.pop(model, None)
 
     def add(self, model: str, part: Weights, max_bytes: int) -> None:
-        """Add a part. max_bytes: limit of all parts.
+        """Add a part.
+
+        max_bytes: limit of all parts together.
 
         Raises:
             BodyTooLarge: the limit is exceeded.
@@ -70,7 +72,7 @@ class WeightUploads:
             for file in upload.files
         )
         if size > max_bytes:
-            raise BodyTooLarge(f"The pieces together exceed the limit of {max_bytes} bytes.")
+            raise BodyTooLarge(f"The parts together exceed the limit of {max_bytes} bytes.")
         self._open[model].append(part)
 
     def finish(self, model: str) -> Weights:
@@ -82,25 +84,25 @@ class WeightUploads:
         """
         if model not in self._open:
             raise Conflict("No weight update is in progress.")
-        # Ended in any case: after an error the trainer starts the update again from the beginning.
+        # The update ends even on an error: the trainer then starts again from the beginning.
         match self._open.pop(model):
             case []:
-                raise RequestError("No weights were sent since the update started.", param="weights")
+                raise RequestError("No weights have been sent since the update started.", param="weights")
             case [WeightsOnDisk() as stored]:
                 return stored
             case parts:
                 files = [file for part in parts if isinstance(part, WeightsInMemory) for file in part.files]
                 if len(files) < len(parts):
-                    raise RequestError("Send weights in pieces or give a path, not both.", param="weights")
+                    raise RequestError("Send the weights in parts or as a path, not both.", param="weights")
                 return WeightsInMemory(tuple(files))
 
 
 def find_trainable(http: HttpRequest) -> tuple[str, Trainable]:
-    """Return the model whose weights can be replaced, or the one in the query.
+    """Return the name and the engine of the model whose weights can be replaced: the one in the query, or the only one.
 
     Raises:
         NotFound: no engine supports weight updates.
-        RequestError: several models support them.
+        RequestError: several models support them, and the query names none.
     """
     models = http.service.models
     name = http.query.get("model")
@@ -114,7 +116,7 @@ def find_trainable(http: HttpRequest) -> tuple[str, Trainable]:
 
 
 def find_weights_on_disk(http: HttpRequest, path: str, param: str) -> WeightsOnDisk:
-    """Raises as `resolve_path_below`."""
+    """Return the weights at a path below `--weights-dir`. Raises the errors of `resolve_path_below`."""
     return WeightsOnDisk(str(resolve_path_below(http.service.options.weights_dir, path, "--weights-dir", param)))
 
 
@@ -184,7 +186,7 @@ class WeightFinish(Struct, frozen=True):
 
 async def finish(uploads: WeightUploads, http: HttpRequest) -> JsonResponse | Responder:
     name, trainable = find_trainable(http)
-    # Validated before the upload is taken, so that a wrong version does not cost the pieces.
+    # Validated before the upload is removed: after an invalid version the trainer can retry without sending it again.
     version = check_version((await decode_body(http, WeightFinish)).weight_version)
     weights = uploads.finish(name)
     return _render_update("Weight update finished", await trainable.update_weights(weights, version))

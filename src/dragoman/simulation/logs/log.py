@@ -1,4 +1,4 @@
-"""The common form of a log: requests and their times on one clock that starts with the first arrival.
+"""The common format of a log: requests and their times, on one clock that starts at the first arrival.
 
 `StreamTimings` collects the token times and counts of a streamed chat or completion.
 """
@@ -15,17 +15,19 @@ from ..workload import Timing, WorkloadRequest
 IDLE_SECONDS = 3600.0
 """Seconds of idle time between two joined runs."""
 MAX_MEAN_LATENCY = 3600.0
-"""Seconds of mean latency above which the unit must be wrong."""
+"""Mean latency in seconds above which the unit is probably wrong."""
 
 
 class LogError(ValueError):
-    """A log that cannot be used; the message names what is missing and how to record it."""
+    """A log is unusable; the message names what is missing and how to record it."""
 
 
 class MeasuredLog(Struct, frozen=True):
-    """A log in order of arrival.
+    """A log, in order of arrival.
 
-    format: the tool that wrote it.
+    format: name of the tool or file format.
+    requests: the workload.
+    timings: measured times, parallel to `requests`.
     notes: remarks for the user.
     """
 
@@ -45,21 +47,22 @@ def build_log(
 ) -> MeasuredLog:
     """Validate and sort timings, and shift them to start at 0.
 
-    skipped: requests without a response.
-    extra: further data of the requests, such as prefixes.
+    skipped: number of requests without a response.
+    extra: requests with further data, such as prefixes and priorities.
 
-    Raises: LogError.
+    Raises:
+        LogError: the timings are invalid.
     """
     ordered = sorted(timings, key=lambda timing: timing.arrival_s)
     if not ordered:
-        raise LogError(f"{format}: it contains no successful request ({skipped} failed)")
+        raise LogError(f"{format}: the log contains no successful request ({skipped} failed)")
     for timing in ordered:
         if timing.input_tokens < 1 or timing.output_tokens < 1:
             raise LogError(f"{format}: request {timing.id!r} has no tokens in its prompt or its answer")
         if not timing.arrival_s < timing.first_token_s <= timing.last_token_s < float("inf"):
             raise LogError(f"{format}: request {timing.id!r}: arrival, first and last token are not in this order")
     if len({timing.id for timing in ordered}) < len(ordered):
-        # Benchmarks number requests anew in each run, and logs of several runs are joined by hand.
+        # Benchmarks restart their ids in each run, and users concatenate logs of several runs.
         ordered = [msgspec.structs.replace(timing, id=f"{timing.id}#{index}") for index, timing in enumerate(ordered)]
     if sum(timing.latency for timing in ordered) / len(ordered) > MAX_MEAN_LATENCY:
         raise LogError(f"{format}: the mean latency is more than an hour; are these milliseconds? Use --unit ms")
@@ -70,7 +73,7 @@ def build_log(
     traced_by_id = {request.id: request for request in extra}
     requests: list[WorkloadRequest] = []
     for timing in shifted:
-        # At its measured arrival: measured think times stay, whatever a simulation would change.
+        # At its measured arrival, not `after` another request: measured think times must not depend on the simulation.
         request = WorkloadRequest(timing.id, timing.arrival_s, timing.input_tokens, timing.output_tokens)
         if (traced := traced_by_id.get(timing.id)) is not None:
             request = msgspec.structs.replace(
@@ -81,7 +84,7 @@ def build_log(
 
 
 def join_logs(logs: Sequence[MeasuredLog]) -> MeasuredLog:
-    """One run after the other, with a long pause between."""
+    """Join runs one after the other, with a pause of IDLE_SECONDS between them."""
     if len(logs) == 1:
         return logs[0]
     requests: list[WorkloadRequest] = []
@@ -94,7 +97,7 @@ def join_logs(logs: Sequence[MeasuredLog]) -> MeasuredLog:
             after = None if request.after is None else f"{number}/{request.after}"
             arrival = request.arrival_s if after else request.arrival_s + begin
             requests.append(msgspec.structs.replace(request, id=id, arrival_s=arrival, after=after))
-        # Long enough that the server of the simulation is idle again, as the real one was between the runs.
+        # The simulated server must be idle between runs, as the real one was.
         begin = max(timing.last_token_s for timing in timings) + IDLE_SECONDS
     notes = tuple(note for log in logs for note in log.notes)
     return MeasuredLog(" and ".join(dict.fromkeys(log.format for log in logs)), tuple(requests), tuple(timings), notes)
@@ -128,7 +131,7 @@ class _Choice(Struct):
 
     @property
     def has_token(self) -> bool:
-        """Whether the chunk has a token: the first chunk has a role only, the last a finish reason."""
+        """Whether the chunk has a token. The first chunk may have only a role, the last only a finish reason."""
         delta = self.delta or _Delta()
         return bool(self.text or delta.content or delta.reasoning_content or delta.reasoning or delta.tool_calls)
 
@@ -144,8 +147,9 @@ _CHUNK = msgspec.json.Decoder(_Chunk)
 class StreamTimings:
     """The token times and usage of a stream.
 
-    token_times: times at which tokens arrived, seconds.
-    usage: None until an event has it.
+    format: name of the log's format, for errors.
+    token_times: times at which tokens arrived, in seconds.
+    usage: token counts; None until a chunk has them.
     """
 
     def __init__(self, format: str) -> None:
@@ -154,7 +158,13 @@ class StreamTimings:
         self._format = format
 
     def feed(self, at: float, text: str) -> None:
-        """Feed whole lines of a stream, with or without `data:`. Raises LogError for an invalid chunk."""
+        """Feed complete lines of a stream, with or without `data:`.
+
+        at: arrival time in seconds.
+
+        Raises:
+            LogError: a chunk is invalid.
+        """
         for line in text.splitlines():
             data = line.removeprefix("data:").strip()
             if not data.startswith("{"):
@@ -164,6 +174,5 @@ class StreamTimings:
             except msgspec.MsgspecError as error:
                 raise LogError(f"{self._format}: not a chunk of a chat or a completion: {error}") from None
             self.usage = chunk.usage or self.usage
-            # The first chunk often has only the role, and the last one only usage: neither is a token's time.
             if any(choice.has_token for choice in chunk.choices):
                 self.token_times.append(at)

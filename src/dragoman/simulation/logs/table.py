@@ -40,6 +40,7 @@ COLUMN_NAMES: Mapping[str, tuple[str, ...]] = {
     ),
     "error": ("error",),
 }  # fmt: skip
+# Seconds per unit.
 UNITS = {"s": 1.0, "sec": 1.0, "seconds": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
 FORMAT = "table"
 TIMES = ("arrival", "scheduled", "first", "last", "ttft", "latency", "tpot")
@@ -47,7 +48,7 @@ Row = Mapping[str, object]
 
 
 def read_csv(data: bytes, unit: str) -> MeasuredLog:
-    """Raises LogError."""
+    """Read a CSV file with a header line. Raises LogError."""
     try:
         text = data.decode("utf-8-sig")
         dialect = csv.Sniffer().sniff(text[:4096], delimiters=",;\t")
@@ -57,7 +58,10 @@ def read_csv(data: bytes, unit: str) -> MeasuredLog:
 
 
 def read_json(data: bytes, unit: str) -> MeasuredLog:
-    """A list of objects, an object with such a list in `requests`, or an object of parallel lists. Raises LogError."""
+    """Read a list of objects, an object with such a list in `requests`, or an object of parallel lists.
+
+    Raises LogError.
+    """
     decoded = msgspec.json.decode(data)
     if isinstance(decoded, dict):
         columns = cast("dict[str, object]", decoded)
@@ -65,7 +69,7 @@ def read_json(data: bytes, unit: str) -> MeasuredLog:
         if "requests" in lists:
             return _build_table_log("JSON", _check_rows(lists["requests"]), unit)
         length = max((len(values) for values in lists.values()), default=0)
-        # A benchmark's file also has lists of other lengths, such as percentiles; columns are those of full length.
+        # A benchmark's file also has shorter lists, such as percentiles; only lists of full length are columns.
         complete = {name: values for name, values in lists.items() if len(values) == length}
         return _build_table_log(
             "JSON", [{name: values[row] for name, values in complete.items()} for row in range(length)], unit
@@ -76,7 +80,7 @@ def read_json(data: bytes, unit: str) -> MeasuredLog:
 
 
 def read_json_lines(data: bytes, unit: str) -> MeasuredLog:
-    """Raises LogError."""
+    """Read JSON Lines. Raises LogError."""
     rows: list[object] = []
     for number, line in enumerate(data.splitlines(), start=1):
         if line.strip():
@@ -86,7 +90,7 @@ def read_json_lines(data: bytes, unit: str) -> MeasuredLog:
                 raise LogError(f"line {number}: {error}") from None
     prefixes: list[WorkloadRequest] = []
     if b'"block_hashes"' in data:
-        # The lines are also those of a trace.
+        # With block hashes each line is also a line of a trace.
         try:
             prefixes = read_workload(data.splitlines())
         except WorkloadError as error:
@@ -104,8 +108,9 @@ def _build_table_log(format: str, rows: Sequence[Row], unit: str, extra: Sequenc
     if not rows or not rows[0]:
         raise LogError(f"{format}: it does not contain any request")
     columns: dict[str, tuple[str, str | None]] = {}
-    """The column of each quantity, and the unit in its name."""
+    """The column of each quantity, with the unit in its name, or None."""
     for column in rows[0]:
+        # "TTFT (ms)", "ttft.ms" and "ttft-ms" all become "ttft_ms".
         normalized = re.sub(r"[\s.()\[\]-]+", "_", column.strip().lower()).strip("_")
         base, _, ending = normalized.rpartition("_")
         name, column_unit = (base, ending) if base and ending in UNITS else (normalized, None)
@@ -135,6 +140,7 @@ def _build_timing(row: Row, number: int, columns: Mapping[str, tuple[str, str | 
         where = f"request {number}: {column}"
         if value is None or value == "":
             return None
+        # ISO 8601, such as 2026-01-31T12:00:00.
         if isinstance(value, str) and re.match(r"\d{4}-\d\d-\d\d[T ]", value):
             try:
                 return datetime.fromisoformat(value).timestamp()
@@ -154,7 +160,7 @@ def _build_timing(row: Row, number: int, columns: Mapping[str, tuple[str, str | 
     tpot = read_seconds("tpot")
     decoded = None if tpot is None else _add_times(first, tpot * (outputs - 1))
     last = _add_times(arrival, read_seconds("latency"), known=read_seconds("last"))
-    # A measured end is better than one that is computed from a rounded mean.
+    # Prefer a measured end to one computed from the mean time per token, which is often rounded.
     last = decoded if last is None else last
     if arrival is None or first is None or last is None:
         raise LogError(f"request {number}: a time is missing")

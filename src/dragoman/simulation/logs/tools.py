@@ -1,4 +1,4 @@
-"""Readers of the result files of benchmark tools and of recordings; `read_any` detects the format by the contents."""
+"""Readers of the result files of benchmark tools and of recordings; `read_any` detects the format from the content."""
 
 from __future__ import annotations
 
@@ -13,14 +13,17 @@ from ..workload import Timing
 from . import table
 from .log import LogError, MeasuredLog, StreamTimings, build_log, join_logs
 
-# AIPerf's profile_export.jsonl (0.2 and later: one record a request, `--export-level records`, its default).
+# AIPerf's profile_export.jsonl (0.2 and later: one record per request, `--export-level records`, the default).
 
 _AIPERF = "aiperf"
 _SECONDS_PER_UNIT = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0, "sec": 1.0}
 
 
 class _AiPerfMetadata(Struct):
-    """Metadata of a record. credit_phase: the older name of benchmark_phase."""
+    """Metadata of a record.
+
+    credit_phase: former name of benchmark_phase.
+    """
 
     request_start_ns: int | None = None
     benchmark_phase: str | None = None
@@ -36,7 +39,7 @@ class _AiPerfMetric(Struct):
     @property
     def seconds(self) -> float:
         if self.unit not in _SECONDS_PER_UNIT:
-            raise LogError(f"{_AIPERF}: times in {self.unit!r} are not known")
+            raise LogError(f"{_AIPERF}: unknown unit of time {self.unit!r}")
         return self.value * _SECONDS_PER_UNIT[self.unit]
 
 
@@ -59,7 +62,7 @@ def is_aiperf(data: bytes) -> bool:
 
 
 def read_aiperf(data: bytes) -> MeasuredLog:
-    """Raises LogError."""
+    """Read an AIPerf export. Raises LogError."""
     decoder = msgspec.json.Decoder(_AiPerfRecord)
     timings: list[Timing] = []
     skipped = 0
@@ -117,7 +120,7 @@ def is_genai_perf(data: bytes) -> bool:
 
 
 def read_genai_perf(data: bytes) -> MeasuredLog:
-    """Raises LogError."""
+    """Read a GenAI-Perf export. Raises LogError."""
     try:
         file = msgspec.json.decode(data, type=_GenAiPerfFile)
     except msgspec.MsgspecError as error:
@@ -149,7 +152,10 @@ _GUIDELLM = "guidellm"
 
 
 class _GuideLlmTimings(Struct):
-    """Timings of a request. first_iteration, last_iteration: of GuideLLM 0.3 and 0.4."""
+    """Timings of a request.
+
+    first_iteration, last_iteration: names in GuideLLM 0.3 and 0.4.
+    """
 
     request_start: float | None = None
     first_token_iteration: float | None = None
@@ -163,7 +169,10 @@ class _GuideLlmInfo(Struct):
 
 
 class _GuideLlmItem(Struct):
-    """A request. start_time, first_token_time, last_token_time: of GuideLLM 0.2."""
+    """A request.
+
+    start_time, first_token_time, last_token_time: names in GuideLLM 0.2.
+    """
 
     request_id: str | None = None
     prompt_tokens: int | None = None
@@ -193,7 +202,7 @@ def is_guidellm(data: bytes) -> bool:
 
 
 def read_guidellm(data: bytes) -> MeasuredLog:
-    """Raises LogError."""
+    """Read a GuideLLM benchmark. Raises LogError."""
     try:
         file = msgspec.json.decode(data, type=_GuideLlmFile)
     except msgspec.MsgspecError as error:
@@ -211,7 +220,7 @@ def read_guidellm(data: bytes) -> MeasuredLog:
         id = item.request_id or f"r{index}"
         timings.append(Timing(id, start, first, last, item.prompt_tokens, item.output_tokens))
     if items and not timings:
-        raise LogError(f"{_GUIDELLM}: no request has times of its tokens and counts; were the answers streamed?")
+        raise LogError(f"{_GUIDELLM}: no request has token times and counts; were the responses streamed?")
     skipped = len(items) - len(timings) + sum(len(group.incomplete) + len(group.errored) for group in requests)
     return build_log(_GUIDELLM, timings, skipped=skipped)
 
@@ -235,14 +244,14 @@ class _VllmBenchResult(Struct):
 
 
 def is_vllm_bench(data: bytes) -> bool:
-    """Also matches summaries without details, so that the error can name `--save-detailed`."""
+    """Whether this is a result of vLLM's benchmark, including summaries: their error names `--save-detailed`."""
     return b'"request_throughput"' in data[:20_000] and b'"total_input_tokens"' in data[:20_000]
 
 
 def read_vllm_bench(data: bytes) -> MeasuredLog:
-    """Raises LogError."""
+    """Read a result of vLLM's benchmark. Raises LogError."""
     if b'"input_lens"' not in data:
-        raise LogError(f"{_VLLM_BENCH}: it does not contain single requests; run it again with --save-detailed")
+        raise LogError(f"{_VLLM_BENCH}: the file has no individual requests; run it again with --save-detailed")
     try:
         result = msgspec.json.decode(data, type=_VllmBenchResult)
     except msgspec.MsgspecError as error:
@@ -265,7 +274,7 @@ def read_vllm_bench(data: bytes) -> MeasuredLog:
     return build_log(_VLLM_BENCH, timings, skipped=len(result.start_times) - len(timings))
 
 
-# Files of `dragoman record`: the streamed chats and completions in them.
+# Recordings of `dragoman record`, of which only streamed chats and completions are read.
 
 _RECORDING = "recording"
 _RECORDED_PATHS = ("/chat/completions", "/completions")
@@ -297,7 +306,7 @@ def is_recording(data: bytes) -> bool:
 
 
 def read_recording(data: bytes) -> MeasuredLog:
-    """Raises LogError. A file that was appended to has several runs, each with a clock of its own."""
+    """Read a recording. A file that was appended to has several runs, each with its own clock. Raises LogError."""
     runs: list[list[tuple[int, _RecordingExchange]]] = []
     decoder = msgspec.json.Decoder(_RecordingExchange)
     for number, line in enumerate(data.splitlines(), start=1):
@@ -329,7 +338,7 @@ def _build_recording_log(exchanges: list[tuple[int, _RecordingExchange]]) -> Mea
             counts = (usage.prompt_tokens, usage.completion_tokens)
             timings.append(Timing(f"line{number}", exchange.at, token_times[0], token_times[-1], *counts))
     if complete and not timings:
-        raise LogError(f"{_RECORDING}: no answer is streamed with its usage; ask for stream_options.include_usage")
+        raise LogError(f"{_RECORDING}: no response is streamed with usage; record with stream_options.include_usage")
     return build_log(_RECORDING, timings, skipped=len(exchanges) - len(timings))
 
 
@@ -347,11 +356,16 @@ _TOOLS = (
 
 
 def read_any(data: bytes, *, unit: str = "s") -> MeasuredLog:
-    """Read a log of any supported format. unit: of times in a table whose columns do not name theirs. Raises
-    LogError."""
+    """Read a log of any supported format.
+
+    unit: unit of times in a table whose column names do not state it.
+
+    Raises:
+        LogError: the log is invalid, or of an unknown format.
+    """
     if unit not in table.UNITS:
         raise LogError(f"unit {unit!r} is not one of {', '.join(UNITS)}")
-    # Tools' own formats first: their files are JSON too, and would pass for tables.
+    # Tools' formats first: their files are JSON too, and would be mistaken for tables.
     for matches_format, read in _TOOLS:
         if matches_format(data):
             return read(data)
@@ -364,7 +378,7 @@ def read_any(data: bytes, *, unit: str = "s") -> MeasuredLog:
             first_row: dict[str, object] | None = msgspec.json.decode(first_line, type=dict[str, object])
         except msgspec.MsgspecError:
             first_row = None
-        # JSON Lines: the first line is a whole object and others follow, or it is the only one of a request.
+        # JSON Lines if the first line is a complete object, and more lines follow or it is a single request.
         if first_row is not None and (
             further_lines.strip() or not any(isinstance(value, list) for value in first_row.values())
         ):
