@@ -54,8 +54,8 @@ def test_blank_space_before_a_line_is_no_line():
 @pytest.mark.parametrize(
     ("payloads", "rule"),
     [
-        ([HI], "never finished"),
-        ([], "never finished"),
+        ([HI], "`done` is true"),
+        ([], "`done` is true"),
         ([HI, END, HI], "after the last"),
         ([ERROR, HI], "after an error"),
         ([{"error": ""}], "empty"),
@@ -107,7 +107,7 @@ def test_a_completion_has_its_text_beside_the_counts():
     check_object(body, is_chat=False)
     with pytest.raises(Violation, match="the text"):
         check_object({**body, "response": None}, is_chat=False)
-    with pytest.raises(Violation, match="not done"):
+    with pytest.raises(Violation, match="done is false"):
         check_object(HI, is_chat=True)
     check_object({**HEAD, "response": "", "done": True, "done_reason": "load"}, is_chat=False)
 

@@ -170,7 +170,7 @@ def test_a_good_stream_passes(events: list[Json]):
         ([CREATED, *SAY, END], "before response.in_progress"),
         ([*BEGIN, *SAY, END, END], "after the terminal event"),
         ([CREATED, lifecycle("in_progress", id="resp_2")], "id changed"),
-        ([CREATED, lifecycle("in_progress", usage=COUNTS)], "usage already"),
+        ([CREATED, lifecycle("in_progress", usage=COUNTS)], "usage before the end"),
         ([lifecycle("created", status="completed")], "is 'completed'"),
         ([*BEGIN, *SAY, cut(FINISHED_MESSAGE) | {"type": "response.completed"}], "response.completed is 'incomplete'"),
         ([*BEGIN, *SAY, ended("completed")], "not the items that were done"),
@@ -215,7 +215,7 @@ def test_a_good_stream_passes(events: list[Json]):
         ([*BEGIN, ERROR, ended("completed")], "after an error"),
         ([*BEGIN, ERROR], "without a terminal event"),
         ([*BEGIN, *SAY, failed()], "not the items that were done"),
-        ([*BEGIN, ERROR | {"message": "n"}], "not the nested one"),
+        ([*BEGIN, ERROR | {"message": "n"}], "message differs"),
         ([*BEGIN, {**ERROR, "error": None}], "error is None"),
     ],
 )  # fmt: skip
