@@ -101,6 +101,6 @@ async def test_reward_rises_as_the_server_is_given_what_was_learnt(model: str):
             trainer.step(prompt, answers, sampled)
             await push(http, trainer.weights(), f"step-{step + 1}")
     assert respelled, "no answer would have been other ids, had its text been tokenised again: the test shows little"
-    # Means, and not each step: the reward of 48 samples varies by two hundredths, and a step of the trainer may overshoot.
+    # Means, not each step: the reward of 48 samples varies by two hundredths, and a step of the trainer may overshoot.
     # How far depends on the processor, whose kernels decide the last bits of the gradients.
     assert sum(rewards[-3:]) / 3 > sum(rewards[:2]) / 2 + 0.05, rewards
