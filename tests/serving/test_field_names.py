@@ -185,7 +185,7 @@ async def test_a_script_is_refused_by_the_name_of_the_field(
         answer = await post(http, entry, {"model": "scripted", "messages": messages, **fields})
     await models.stop()
     field = name.removesuffix(": ") or "parallel_tool_calls"
-    expected = f"{name}The script makes 2 tool calls at once, and {field} allows only one."
+    expected = f"{name}The script makes 2 tool calls at once, but {field} allows only one."
     assert (answer.status_code, answer.json()["error"]["message"]) == (400, expected)
 
 

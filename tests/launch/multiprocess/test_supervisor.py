@@ -369,7 +369,7 @@ def test_a_rejected_engine_ends_the_command_with_one_line(tmp_path: Path) -> Non
 
 def test_engines_that_a_program_created_cannot_be_replicated() -> None:
 
-    with pytest.raises(SettingsError, match="cannot be copied"):
+    with pytest.raises(SettingsError, match="cannot be shared"):
         dragoman.serve(engines={"a": ScriptedEngine(Script(()), tokenizer=tokenizer())}, workers=2, store="none")
     with pytest.raises(SettingsError, match="only `dragoman serve`"):
         dragoman.create_app("scripted", workers=2, store="none")

@@ -137,7 +137,7 @@ def require_conversation(request: GenerateRequest, kind: ServerKind) -> Conversa
     """
     prompt = request.prompt
     if not isinstance(prompt, Conversation):
-        raise Unsupported("The upstream supports only conversations, not plain prompts.", param="prompt")
+        raise Unsupported("The upstream does not support plain prompts, only conversations.", param="prompt")
     if request.return_prompt:
         raise Unsupported("The upstream does not return the tokens of this prompt.", param="return_token_ids")
     if request.limits.include_stop:
