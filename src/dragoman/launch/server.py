@@ -83,7 +83,7 @@ def build_greeting(settings: Settings, models: Models, port: int | None) -> list
     context = "" if first_slot.summary is None else f" (context {first_slot.summary.max_model_len} tokens)"
     if first_slot.spec is not None and first_slot.is_starting:
         context = f" ({first_slot.spec.progress.phase}; requests get 503 until GET /readyz returns 200)"
-    # Only the kind of an external store is shown: its URL may contain credentials.
+    # Only the kind of an external store is printed: its URL may contain credentials.
     match settings.store.partition(":"):
         case "memory", _, _:
             store = "in memory, lost on exit"

@@ -556,7 +556,7 @@ class CallParser(TextParser):
             self._events.append(ToolCallDelta(self._choice, arguments, self._take_pending_tokens(call=True)))
 
     def _build_start(self, choice: int, text: str, tokens: tuple[Token, ...]) -> Event:  # noqa: ARG002
-        # An id that the model wrote is kept: some templates repeat it in the next prompt, which must match the sampled
+        # An id from the model is preserved: some templates repeat it in the next prompt, which must match the sampled
         # tokens.
         id = self._call.id or self._new_id()
         return ToolCallStart(choice, id, self._call.name, tokens, self._call.is_custom)

@@ -232,7 +232,7 @@ def _read_tool_call(call: ChatToolCall, path: str) -> ToolCall:
 
 
 def _read_arguments(raw: Raw, param: str) -> str:
-    """Return a call's arguments as text. Invalid JSON in a string is kept: the model wrote it, not the client."""
+    """Return a call's arguments as text. Invalid JSON in a string is preserved: the model wrote it, not the client."""
     text = bytes(raw).strip()
     if text.startswith(b'"'):
         return msgspec.json.decode(text, type=str)
