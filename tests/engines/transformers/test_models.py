@@ -336,7 +336,7 @@ def cut_weights(directory: Path) -> None:
             partial(change_config, architectures=["BertLMHeadModel"], model_type="bert"),
             "lacks .* tensors of BertLMHead",
         ),
-        (partial(change_config, vocab_size=100), r"has shape \(96, 32\), and config\.json says \(100, 32\); download"),
+        (partial(change_config, vocab_size=100), r"has shape \(96, 32\), but config\.json says \(100, 32\); download"),
         (partial(change_config, hidden_size=30), "hidden size .30. is not a multiple of the number of attention heads"),
         (
             partial(change_config, model_type="t5"),
