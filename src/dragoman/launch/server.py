@@ -192,12 +192,7 @@ def run(
     for item in assembled_servers:
         item.models.on_start_failure = server.stop_after_failure
     install_signal_handlers(server, server.handle_reload)
-    greetings = [
-        build_greeting(item.settings, item.models, port) for item, port in zip(assembled_servers, ports, strict=True)
-    ]
-    # The first line, with the address, for each server; the other lines only once.
-    for line in (*(lines[0] for lines in greetings), *greetings[0][1:]):
-        print_line(line)
+    print_greetings(assembled_servers, ports, print_line)
     enable_collector()
     try:
         server.run(sockets=listeners)
@@ -207,6 +202,17 @@ def run(
     if server.failure is not None:
         raise SettingsError(server.failure)
     return 0
+
+
+def print_greetings(
+    assembled_servers: Sequence[AssembledServer], ports: Sequence[int | None], print_line: Callable[[str], None]
+) -> None:
+    """Print the first line of the greeting, with the address, for each server, and the other lines once."""
+    greetings = [
+        build_greeting(item.settings, item.models, port) for item, port in zip(assembled_servers, ports, strict=True)
+    ]
+    for line in (*(lines[0] for lines in greetings), *greetings[0][1:]):
+        print_line(line)
 
 
 def enable_collector() -> None:

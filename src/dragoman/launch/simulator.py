@@ -52,17 +52,9 @@ def build_simulator(settings: Settings, clock: Clock, name: str) -> ServedModel:
     if name and settings.profile:
         raise ValueError("the profile is set twice: in MODEL and by --profile")
     profile = load(name or settings.profile or DEFAULT_PROFILE)
-    directory = tiny.find_bundled_model() if settings.tokenizer is None else Path(settings.tokenizer)
-    if directory.is_dir() and any((directory / file).exists() for file in ("generation_config.json", "config.json")):
-        tokenizer, eos = load_tokenizer(directory), load_eos_ids(directory)
-    else:
-        tokenizer = load_tokenizer(directory) if directory.is_dir() else HfTokenizer(directory.read_bytes())
-        eos = frozenset(id for name, id in tokenizer.special_tokens.items() if name in _EOS_NAMES)
-        if not eos:
-            raise ValueError(
-                f"{directory} does not define an end-of-sequence token; add a generation_config.json next to it"
-            )
-        directory = directory if directory.is_dir() else directory.parent
+    path = tiny.find_bundled_model() if settings.tokenizer is None else Path(settings.tokenizer)
+    tokenizer, eos = _load_tokenizer(path)
+    directory = path if path.is_dir() else path.parent
     template = load_chat_template(settings, directory) or load_template(tiny.find_bundled_model())
     reasoning, tools = resolve_formats(settings, directory, template, tokenizer)
     recorded_replies = None
@@ -114,6 +106,17 @@ def build_simulator(settings: Settings, clock: Clock, name: str) -> ServedModel:
         tools=tools,
         tokenizer_info=load_tokenizer_info(directory, template),
     )
+
+
+def _load_tokenizer(path: Path) -> tuple[HfTokenizer, frozenset[int]]:
+    """Load a tokenizer and its end-of-sequence tokens from a model's directory or a `tokenizer.json`."""
+    if path.is_dir() and any((path / file).exists() for file in ("generation_config.json", "config.json")):
+        return load_tokenizer(path), load_eos_ids(path)
+    tokenizer = load_tokenizer(path) if path.is_dir() else HfTokenizer(path.read_bytes())
+    eos = frozenset(id for name, id in tokenizer.special_tokens.items() if name in _EOS_NAMES)
+    if not eos:
+        raise ValueError(f"{path} does not define an end-of-sequence token; add a generation_config.json next to it")
+    return tokenizer, eos
 
 
 def _build_config(settings: Settings, profile: SimulatorProfile) -> SimulatorConfig:

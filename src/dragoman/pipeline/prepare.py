@@ -273,14 +273,8 @@ class _TokenPreparation(msgspec.Struct, frozen=True):
         candidates = max(request.choices, request.best_of or 0)
         # best_of ranks candidates by likelihood, so it needs logprobs even if the client does not.
         logprobs = 0 if request.logprobs is None and candidates > request.choices else request.logprobs
-        closes_at_limit = False
-        matchers: list[Matcher | None] = [None] * candidates
-        if grammar is not None:
-            closes_at_limit, endings = self._closes_at_limit, self.backend.compiler.endings
-            matchers = [
-                grammar.build_closing_matcher(endings, max_tokens) if closes_at_limit else grammar.build_matcher()
-                for _ in range(candidates)
-            ]
+        closes_at_limit = grammar is not None and self._closes_at_limit
+        matchers = [self._build_matcher(grammar, max_tokens) for _ in range(candidates)]
         stop_token_ids = NO_IDS if limits.ignore_eos else self.backend.eos
         if limits.stop_token_ids:
             stop_token_ids = stop_token_ids.union(limits.stop_token_ids)
@@ -326,6 +320,13 @@ class _TokenPreparation(msgspec.Struct, frozen=True):
             for choice in range(1, candidates)
         ]
         return (first, *others)
+
+    def _build_matcher(self, grammar: CompiledGrammar | None, max_tokens: int) -> Matcher | None:
+        if grammar is None:
+            return None
+        if self._closes_at_limit:
+            return grammar.build_closing_matcher(self.backend.compiler.endings, max_tokens)
+        return grammar.build_matcher()
 
     @property
     def _closes_at_limit(self) -> bool:

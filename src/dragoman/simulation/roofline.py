@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping
 from importlib.resources import files
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Literal, cast, get_args
+from typing import Any, Literal, NamedTuple, cast, get_args
 
 import msgspec
 import yaml
@@ -258,9 +258,21 @@ class _Sizes:
         return number
 
 
-def _read_sizes(sizes: _Sizes, name: str, dtype: Dtype) -> ModelShape:
+class _Attention(NamedTuple):
+    """Sizes of attention, with the meanings of `ModelShape`.
+
+    params: parameters of one layer.
+    """
+
+    params: int
+    kv_values: int
+    kv_is_shared: bool
+    kv_heads: int
+    pair_flops: float
+
+
+def _read_attention(sizes: _Sizes) -> _Attention:
     hidden, layers, heads = sizes["hidden_size"], sizes["num_hidden_layers"], sizes["num_attention_heads"]
-    vocab = sizes["vocab_size"]
     kv_heads = sizes.get("num_key_value_heads") or heads
     if kv_heads > heads or heads % kv_heads:
         raise _ConfigError(f"'num_attention_heads' ({heads}) must be a multiple of 'num_key_value_heads' ({kv_heads})")
@@ -278,13 +290,16 @@ def _read_sizes(sizes: _Sizes, name: str, dtype: Dtype) -> ModelShape:
         attention = (
             query + hidden * (lora_rank + rope) + lora_rank * heads * (nope + value_dim) + heads * value_dim * hidden
         )
-        kv_values = layers * (lora_rank + rope)
         # In its absorbed form attention works on the compressed vectors.
         pair_flops = 2.0 * layers * heads * (2 * lora_rank + rope)
-    else:
-        attention = hidden * head_dim * (2 * heads + 2 * kv_heads)
-        kv_values = 2 * layers * kv_heads * head_dim
-        pair_flops = 4.0 * layers * heads * head_dim
+        return _Attention(attention, layers * (lora_rank + rope), True, 1, pair_flops)
+    attention = hidden * head_dim * (2 * heads + 2 * kv_heads)
+    return _Attention(attention, 2 * layers * kv_heads * head_dim, False, kv_heads, 4.0 * layers * heads * head_dim)
+
+
+def _read_sizes(sizes: _Sizes, name: str, dtype: Dtype) -> ModelShape:
+    hidden, layers = sizes["hidden_size"], sizes["num_hidden_layers"]
+    attention, vocab = _read_attention(sizes), sizes["vocab_size"]
     experts = sizes.get("num_experts", "num_local_experts", "n_routed_experts") or 0
     expert_width = sizes.get("moe_intermediate_size") or sizes["intermediate_size"]
     intermediate = sizes.get("intermediate_size") or 0
@@ -300,7 +315,7 @@ def _read_sizes(sizes: _Sizes, name: str, dtype: Dtype) -> ModelShape:
     # Qwen's configs state the total width of the shared experts, DeepSeek's their number.
     shared_width = sizes.get("shared_expert_intermediate_size") or expert_width * (sizes.get("n_shared_experts") or 0)
     dense_params = (
-        layers * attention
+        layers * attention.params
         + (layers - moe_layers) * 3 * hidden * intermediate
         + moe_layers * (3 * hidden * shared_width + hidden * experts)
     )
@@ -311,10 +326,10 @@ def _read_sizes(sizes: _Sizes, name: str, dtype: Dtype) -> ModelShape:
         dense_params=float(dense_params),
         head_params=float(vocab * hidden),
         embedding_params=0.0 if sizes.fields.get("tie_word_embeddings") else float(vocab * hidden),
-        kv_values=float(kv_values),
-        kv_is_shared=bool(lora_rank),
-        kv_heads=1 if lora_rank else kv_heads,
-        pair_flops=pair_flops,
+        kv_values=float(attention.kv_values),
+        kv_is_shared=attention.kv_is_shared,
+        kv_heads=attention.kv_heads,
+        pair_flops=attention.pair_flops,
         full_attention=_read_full_attention(sizes, layers),
         experts=experts,
         experts_per_token=used,
@@ -378,12 +393,7 @@ def predict_profile(
     Raises:
         ProfileError: the model does not fit into the memory, or cannot be divided among the devices this way.
     """
-    if parallelism.tensor > 1 and shape.hidden % parallelism.tensor:
-        raise ProfileError(f"the hidden size {shape.hidden} cannot be divided among {parallelism.tensor} devices")
-    if parallelism.expert and not shape.experts:
-        raise ProfileError(f"{shape.name} has no experts: expert parallelism does not apply")
-    if parallelism.expert and shape.experts % parallelism.devices:
-        raise ProfileError(f"{shape.experts} experts cannot be divided among {parallelism.devices} devices")
+    _check_parallelism(shape, parallelism)
     weight_bytes = compute_weight_bytes(shape, parallelism)
     kv_bytes = compute_kv_bytes(shape, parallelism)
     free = gpu.memory * memory_utilization - weight_bytes - ACTIVATION_BYTES
@@ -429,6 +439,15 @@ def predict_profile(
         latency=predict_latency(gpu, shape, parallelism),
         calibration=Calibration(source=f"predicted from datasheets, not measured: {gpu.source}", fitted=0, held_out=0),
     )
+
+
+def _check_parallelism(shape: ModelShape, parallelism: Parallelism) -> None:
+    if parallelism.tensor > 1 and shape.hidden % parallelism.tensor:
+        raise ProfileError(f"the hidden size {shape.hidden} cannot be divided among {parallelism.tensor} devices")
+    if parallelism.expert and not shape.experts:
+        raise ProfileError(f"{shape.name} has no experts: expert parallelism does not apply")
+    if parallelism.expert and shape.experts % parallelism.devices:
+        raise ProfileError(f"{shape.experts} experts cannot be divided among {parallelism.devices} devices")
 
 
 def compute_weight_bytes(shape: ModelShape, parallelism: Parallelism) -> float:

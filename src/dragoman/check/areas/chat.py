@@ -559,69 +559,71 @@ async def tool_cut(s: Session) -> None:
     require(reason == "length", f"3 tokens of a call end with {reason!r}")
 
 
+NAMELESS_TOOLS: list[Json] = [{"type": "function", "function": {"parameters": {}}}]
+INVALID_SCHEMA = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "wizard"}, "strict": True}}
+REJECTED: tuple[tuple[str, str, Json, tuple[str, ...]], ...] = (
+    ("n-zero", "`n: 0` is rejected.", {"n": 0}, ()),
+    ("n-of-wrong-type", "An `n` that is a word is rejected.", {"n": "two"}, ()),
+    ("penalty", "A `presence_penalty` above 2 is rejected.", {"presence_penalty": 5}, ("llamacpp", "ollama")),
+    ("frequency", "A `frequency_penalty` below -2 is rejected.", {"frequency_penalty": -5}, ("llamacpp", "ollama")),
+    (
+        "high-temperature",
+        "A temperature above 2 is rejected.",
+        {"temperature": 2.5},
+        ("vllm", "llamacpp", "ollama", "sglang"),
+    ),
+    (
+        "top-logprobs-alone",
+        "`top_logprobs` without `logprobs` is rejected.",
+        {"top_logprobs": 2},
+        ("llamacpp", "ollama", "sglang"),
+    ),
+    (
+        "many-top-logprobs",
+        "More than 20 `top_logprobs` are rejected.",
+        {"logprobs": True, "top_logprobs": 99},
+        ("llamacpp",),
+    ),
+    ("stop-of-wrong-type", "A `stop` that is a number is rejected.", {"stop": 5}, ()),
+    ("seed-of-wrong-type", "A `seed` that is a word is rejected.", {"seed": "x"}, ("ollama",)),
+    (
+        "logit-bias-of-wrong-type",
+        "A `logit_bias` that is a list of words is rejected.",
+        {"logit_bias": ["a"]},
+        ("ollama",),
+    ),
+    ("tools-of-wrong-type", "`tools` that are not a list are rejected.", {"tools": {"a": 1}}, ()),
+    ("tool-without-name", "A tool without a name is rejected.", {"tools": NAMELESS_TOOLS}, ("ollama",)),
+    (
+        "unknown-tool-choice",
+        "A `tool_choice` that names no declared tool is rejected.",
+        {"tools": TOOLS, "tool_choice": {"type": "function", "function": {"name": "nothing"}}},
+        ("ollama",),
+    ),
+    (
+        "response-format",
+        "A `response_format` of an unknown type is rejected.",
+        {"response_format": {"type": "x"}},
+        ("ollama",),
+    ),
+    (
+        "schema-without-schema",
+        "A json_schema without a schema is rejected.",
+        {"response_format": {"type": "json_schema"}},
+        ("ollama",),
+    ),
+    ("invalid-schema", "A JSON Schema that is none is rejected.", {"response_format": INVALID_SCHEMA}, ("ollama",)),
+    (
+        "stream-options-alone",
+        "`stream_options` without `stream` is rejected.",
+        {"stream_options": {"include_usage": True}},
+        ("llamacpp", "ollama", "sglang"),
+    ),
+)
+
+
 def add_rejected() -> None:
     """Add checks of values that OpenAI's reference excludes, in fields that only this API has."""
-    bad_tool: list[Json] = [{"type": "function", "function": {"parameters": {}}}]
-    bad_schema = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "wizard"}, "strict": True}}
-    values: tuple[tuple[str, str, Json, tuple[str, ...]], ...] = (
-        ("n-zero", "`n: 0` is rejected.", {"n": 0}, ()),
-        ("n-of-wrong-type", "An `n` that is a word is rejected.", {"n": "two"}, ()),
-        ("penalty", "A `presence_penalty` above 2 is rejected.", {"presence_penalty": 5}, ("llamacpp", "ollama")),
-        ("frequency", "A `frequency_penalty` below -2 is rejected.", {"frequency_penalty": -5}, ("llamacpp", "ollama")),
-        (
-            "high-temperature",
-            "A temperature above 2 is rejected.",
-            {"temperature": 2.5},
-            ("vllm", "llamacpp", "ollama", "sglang"),
-        ),
-        (
-            "top-logprobs-alone",
-            "`top_logprobs` without `logprobs` is rejected.",
-            {"top_logprobs": 2},
-            ("llamacpp", "ollama", "sglang"),
-        ),
-        (
-            "many-top-logprobs",
-            "More than 20 `top_logprobs` are rejected.",
-            {"logprobs": True, "top_logprobs": 99},
-            ("llamacpp",),
-        ),
-        ("stop-of-wrong-type", "A `stop` that is a number is rejected.", {"stop": 5}, ()),
-        ("seed-of-wrong-type", "A `seed` that is a word is rejected.", {"seed": "x"}, ("ollama",)),
-        (
-            "logit-bias-of-wrong-type",
-            "A `logit_bias` that is a list of words is rejected.",
-            {"logit_bias": ["a"]},
-            ("ollama",),
-        ),
-        ("tools-of-wrong-type", "`tools` that are not a list are rejected.", {"tools": {"a": 1}}, ()),
-        ("tool-without-name", "A tool without a name is rejected.", {"tools": bad_tool}, ("ollama",)),
-        (
-            "unknown-tool-choice",
-            "A `tool_choice` that names no declared tool is rejected.",
-            {"tools": TOOLS, "tool_choice": {"type": "function", "function": {"name": "nothing"}}},
-            ("ollama",),
-        ),
-        (
-            "response-format",
-            "A `response_format` of an unknown type is rejected.",
-            {"response_format": {"type": "x"}},
-            ("ollama",),
-        ),
-        (
-            "schema-without-schema",
-            "A json_schema without a schema is rejected.",
-            {"response_format": {"type": "json_schema"}},
-            ("ollama",),
-        ),
-        ("invalid-schema", "A JSON Schema that is none is rejected.", {"response_format": bad_schema}, ("ollama",)),
-        (
-            "stream-options-alone",
-            "`stream_options` without `stream` is rejected.",
-            {"stream_options": {"include_usage": True}},
-            ("llamacpp", "ollama", "sglang"),
-        ),
-    )
 
     def build(fields: Json) -> Callable[[Session], Awaitable[None]]:
         async def run(s: Session) -> None:
@@ -631,7 +633,7 @@ def add_rejected() -> None:
 
         return run
 
-    for name, rule, fields, except_for in values:
+    for name, rule, fields, except_for in REJECTED:
         AREA.add(f"rejects-{name}", rule, build(fields), except_for=except_for, level="should")
 
 

@@ -160,72 +160,73 @@ async def stop_sequence(s: Session) -> None:
     )
 
 
-def add_inputs() -> None:
-    use: Json = {"type": "tool_use", "id": "toolu_1", "name": "get_time", "input": {}}
-    inputs: tuple[tuple[str, str, Json], ...] = (
-        (
-            "blocks",
-            "Content may be a list of text blocks.",
-            {"messages": [{"role": "user", "content": [{"type": "text", "text": "Hi"}]}]},
-        ),
-        ("system", "`system` may be a text.", {"system": "Be brief."}),
-        (
-            "system-blocks",
-            "`system` may be a list of blocks with cache_control.",
-            {"system": [{"type": "text", "text": "Be brief.", "cache_control": {"type": "ephemeral"}}]},
-        ),
-        (
-            "history",
-            "Turns alternate, and the next one is answered.",
-            {"messages": [HI, {"role": "assistant", "content": "Hello"}, {"role": "user", "content": "Go on"}]},
-        ),
-        (
-            "same-roles",
-            "Two turns of the same role are merged.",
-            {"messages": [HI, {"role": "user", "content": "Go on"}]},
-        ),
-        (
-            "tool-history",
-            "A tool_use and its tool_result are accepted.",
-            {
-                "tools": TOOLS,
-                "messages": [
-                    HI,
-                    {"role": "assistant", "content": [use]},
-                    {
-                        "role": "user",
-                        "content": [{"type": "tool_result", "tool_use_id": "toolu_1", "content": "12:00"}],
-                    },
-                ],
-            },
-        ),
-        (
-            "tool-result-blocks",
-            "The content of a tool_result may be a list of blocks, and an error.",
-            {
-                "tools": TOOLS,
-                "messages": [
-                    HI,
-                    {"role": "assistant", "content": [use]},
-                    {
-                        "role": "user",
-                        "content": [
-                            {
-                                "type": "tool_result",
-                                "tool_use_id": "toolu_1",
-                                "is_error": True,
-                                "content": [{"type": "text", "text": "no clock"}],
-                            }
-                        ],
-                    },
-                ],
-            },
-        ),
-        ("metadata", "`metadata.user_id` is accepted.", {"metadata": {"user_id": "u1"}}),
-        ("top-k", "`top_k` is accepted.", {"top_k": 5}),
-        ("thinking-disabled", "`thinking: disabled` is accepted.", {"thinking": {"type": "disabled"}}),
-    )
+TOOL_USE: Json = {"type": "tool_use", "id": "toolu_1", "name": "get_time", "input": {}}
+INPUTS: tuple[tuple[str, str, Json], ...] = (
+    (
+        "blocks",
+        "Content may be a list of text blocks.",
+        {"messages": [{"role": "user", "content": [{"type": "text", "text": "Hi"}]}]},
+    ),
+    ("system", "`system` may be a text.", {"system": "Be brief."}),
+    (
+        "system-blocks",
+        "`system` may be a list of blocks with cache_control.",
+        {"system": [{"type": "text", "text": "Be brief.", "cache_control": {"type": "ephemeral"}}]},
+    ),
+    (
+        "history",
+        "Turns alternate, and the next one is answered.",
+        {"messages": [HI, {"role": "assistant", "content": "Hello"}, {"role": "user", "content": "Go on"}]},
+    ),
+    (
+        "same-roles",
+        "Two turns of the same role are merged.",
+        {"messages": [HI, {"role": "user", "content": "Go on"}]},
+    ),
+    (
+        "tool-history",
+        "A tool_use and its tool_result are accepted.",
+        {
+            "tools": TOOLS,
+            "messages": [
+                HI,
+                {"role": "assistant", "content": [TOOL_USE]},
+                {
+                    "role": "user",
+                    "content": [{"type": "tool_result", "tool_use_id": "toolu_1", "content": "12:00"}],
+                },
+            ],
+        },
+    ),
+    (
+        "tool-result-blocks",
+        "The content of a tool_result may be a list of blocks, and an error.",
+        {
+            "tools": TOOLS,
+            "messages": [
+                HI,
+                {"role": "assistant", "content": [TOOL_USE]},
+                {
+                    "role": "user",
+                    "content": [
+                        {
+                            "type": "tool_result",
+                            "tool_use_id": "toolu_1",
+                            "is_error": True,
+                            "content": [{"type": "text", "text": "no clock"}],
+                        }
+                    ],
+                },
+            ],
+        },
+    ),
+    ("metadata", "`metadata.user_id` is accepted.", {"metadata": {"user_id": "u1"}}),
+    ("top-k", "`top_k` is accepted.", {"top_k": 5}),
+    ("thinking-disabled", "`thinking: disabled` is accepted.", {"thinking": {"type": "disabled"}}),
+)
 
+
+def add_inputs() -> None:
     def build(fields: Json) -> Callable[[Session], Awaitable[None]]:
         async def run(s: Session) -> None:
             reply = await ask(s, limit=16, **fields)
@@ -233,7 +234,7 @@ def add_inputs() -> None:
 
         return run
 
-    for name, rule, fields in inputs:
+    for name, rule, fields in INPUTS:
         AREA.add(f"accepts-{name}", rule, build(fields))
 
 

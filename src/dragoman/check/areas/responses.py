@@ -217,68 +217,69 @@ def add_echoes() -> None:
 add_echoes()
 
 
-def add_inputs() -> None:
-    call = {"type": "function_call", "call_id": "call_1", "name": "get_time", "arguments": "{}"}
-    inputs: tuple[tuple[str, str, list[Json]], ...] = (
-        ("easy", "A message without a type is accepted.", [{"role": "user", "content": "Hi"}]),
-        (
-            "parts",
-            "Content may be `input_text` parts.",
-            [{"role": "user", "content": [{"type": "input_text", "text": "Hi"}]}],
-        ),
-        (
-            "developer",
-            "A developer message is accepted.",
-            [{"role": "developer", "content": "Be brief."}, {"role": "user", "content": "Hi"}],
-        ),
-        (
-            "assistant",
-            "An earlier output message is accepted as input.",
-            [
-                {"role": "user", "content": "Hi"},
-                {
-                    "type": "message",
-                    "id": "msg_1",
-                    "status": "completed",
-                    "role": "assistant",
-                    "content": [{"type": "output_text", "text": "Hello", "annotations": []}],
-                },
-                {"role": "user", "content": "Go on"},
-            ],
-        ),
-        (
-            "call",
-            "A call and its output are accepted, without ids and statuses of their own.",
-            [
-                {"role": "user", "content": "Hi"},
-                call,
-                {"type": "function_call_output", "call_id": "call_1", "output": "12:00"},
-            ],
-        ),
-        (
-            "call-output-parts",
-            "The output of a call may be a list of parts.",
-            [
-                {"role": "user", "content": "Hi"},
-                call,
-                {
-                    "type": "function_call_output",
-                    "call_id": "call_1",
-                    "output": [{"type": "input_text", "text": "12:00"}],
-                },
-            ],
-        ),
-        (
-            "reasoning",
-            "A reasoning item is accepted, with `content: null` as Codex replays it.",
-            [
-                {"role": "user", "content": "Hi"},
-                {"type": "reasoning", "id": "rs_1", "summary": [], "content": None, "encrypted_content": None},
-                {"role": "user", "content": "Go on"},
-            ],
-        ),
-    )
+CALL: Json = {"type": "function_call", "call_id": "call_1", "name": "get_time", "arguments": "{}"}
+INPUTS: tuple[tuple[str, str, list[Json]], ...] = (
+    ("easy", "A message without a type is accepted.", [{"role": "user", "content": "Hi"}]),
+    (
+        "parts",
+        "Content may be `input_text` parts.",
+        [{"role": "user", "content": [{"type": "input_text", "text": "Hi"}]}],
+    ),
+    (
+        "developer",
+        "A developer message is accepted.",
+        [{"role": "developer", "content": "Be brief."}, {"role": "user", "content": "Hi"}],
+    ),
+    (
+        "assistant",
+        "An earlier output message is accepted as input.",
+        [
+            {"role": "user", "content": "Hi"},
+            {
+                "type": "message",
+                "id": "msg_1",
+                "status": "completed",
+                "role": "assistant",
+                "content": [{"type": "output_text", "text": "Hello", "annotations": []}],
+            },
+            {"role": "user", "content": "Go on"},
+        ],
+    ),
+    (
+        "call",
+        "A call and its output are accepted, without ids and statuses of their own.",
+        [
+            {"role": "user", "content": "Hi"},
+            CALL,
+            {"type": "function_call_output", "call_id": "call_1", "output": "12:00"},
+        ],
+    ),
+    (
+        "call-output-parts",
+        "The output of a call may be a list of parts.",
+        [
+            {"role": "user", "content": "Hi"},
+            CALL,
+            {
+                "type": "function_call_output",
+                "call_id": "call_1",
+                "output": [{"type": "input_text", "text": "12:00"}],
+            },
+        ],
+    ),
+    (
+        "reasoning",
+        "A reasoning item is accepted, with `content: null` as Codex replays it.",
+        [
+            {"role": "user", "content": "Hi"},
+            {"type": "reasoning", "id": "rs_1", "summary": [], "content": None, "encrypted_content": None},
+            {"role": "user", "content": "Go on"},
+        ],
+    ),
+)
 
+
+def add_inputs() -> None:
     def build(items: list[Json]) -> Callable[[Session], Awaitable[None]]:
         async def run(s: Session) -> None:
             fields: Json = {"tools": TOOLS} if any(item.get("type") == "function_call" for item in items) else {}
@@ -287,7 +288,7 @@ def add_inputs() -> None:
 
         return run
 
-    for name, rule, items in inputs:
+    for name, rule, items in INPUTS:
         AREA.add(f"accepts-{name}-input", rule, build(items))
 
 

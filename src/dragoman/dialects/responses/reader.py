@@ -101,22 +101,11 @@ def read_responses(
     body = parsed.decode(_BODY)
     # Rejected fields are checked first: a request with a stored prompt has no `input` and needs the specific error.
     warnings, unknown = RESPONSES.classify_body(parsed, _BODY)
-    if isinstance(body.input, str):
-        items = [WireItem(type="message", role="user", content=body.input)]
-    # A turn may add nothing to a stored conversation, so an empty input is valid there.
-    elif body.input or body.previous_response_id or body.conversation:
-        items = body.input or []
-    elif "messages" in parsed.fields:
-        raise missing_parameter("input", " A body with 'messages' is a chat request: POST it to /v1/chat/completions.")
-    else:
-        raise missing_parameter("input")
+    items = _list_items(body, parsed)
     _check_fields(body, warnings)
     # OpenAI's /v1/responses/compact requires a model, so the server's default does not apply.
     if compact and body.model is None:
         raise missing_parameter("model")
-    for i, item in enumerate(items[:-1]):
-        if item.type == COMPACTION_TRIGGER:
-            raise invalid_value(f"input[{i}]", f"'{COMPACTION_TRIGGER}' must be the last item")
     compact = compact or (bool(items) and items[-1].type == COMPACTION_TRIGGER)
     updated_body = _apply_updates(body, items)
     declared_tools = ResponsesToolRegistry(body.tools or (), warnings)
@@ -163,6 +152,21 @@ def read_responses(
         store=body.store,
         background=echo.background,
     )
+
+
+def _list_items(body: ResponsesBody, parsed: ParsedBody) -> list[WireItem]:
+    """List the items of the input. A trigger of a compaction may only be the last one."""
+    if isinstance(body.input, str):
+        return [WireItem(type="message", role="user", content=body.input)]
+    items = body.input or []
+    # A turn may add nothing to a stored conversation, so an empty input is valid there.
+    if not items and not body.previous_response_id and not body.conversation:
+        hint = " A body with 'messages' is a chat request: POST it to /v1/chat/completions."
+        raise missing_parameter("input", hint if "messages" in parsed.fields else "")
+    for i, item in enumerate(items[:-1]):
+        if item.type == COMPACTION_TRIGGER:
+            raise invalid_value(f"input[{i}]", f"'{COMPACTION_TRIGGER}' must be the last item")
+    return items
 
 
 def _check_fields(body: ResponsesBody, warnings: list[str]) -> None:
