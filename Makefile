@@ -74,7 +74,7 @@ $(VENV)/openapi/.made: requirements/clients.txt $(VENV)/.made
 # A separate environment on top of the project's, as vLLM pins other versions than the locks do. ResourceWarnings are
 # ignored because vLLM leaves sockets to the garbage collector.
 test-vllm: $(VENV)/vllm/.made
-	$(VENV)/vllm/bin/python -m pytest -m vllm -W "ignore:Unclosed context:ResourceWarning" $(TEST_ARGS)
+	$(VENV)/vllm/bin/python -m pytest $(PARALLEL) -m vllm -W "ignore:Unclosed context:ResourceWarning" $(TEST_ARGS)
 
 $(VENV)/vllm/.made: requirements/vllm.txt $(VENV)/.check
 	@sed -n '/^[A-Za-z0-9]/s/ \\$$//p' requirements/check.lock > $(VENV)/constraints.txt
