@@ -118,7 +118,7 @@ coverage: $(VENV)/.test
 	@sed -n '/^[A-Za-z0-9]/s/ \\$$//p' requirements/check.lock > $(VENV)/constraints.txt
 	@$(PIP) install --constraint $(VENV)/constraints.txt coverage==7.17.3 pytest-cov==7.1.0
 	$(BIN)/pytest $(PARALLEL) -m "not torch and not mlx and not vllm and not llamacpp and not ray and not clients and not long" \
-		--cov=dragoman --cov-branch --cov-report=term:skip-covered --cov-report=html:build/coverage $(TEST_ARGS)
+		--cov --cov-report=term --cov-report=html $(TEST_ARGS)
 
 sbom:
 	@mkdir -p dist
@@ -132,7 +132,7 @@ lock:
 	$(COMPILE) --group docs -c requirements/check.lock -o requirements/docs.lock
 
 clean:
-	rm -rf build dist .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf build dist .coverage .pytest_cache .ruff_cache .hypothesis .import_linter_cache
 	find src tests benchmarks training -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # Each lock includes the previous one in the same versions, so installing the later one is enough.
