@@ -236,7 +236,7 @@ def architectures() -> Iterable[str]:
         if result == "refused":
             reason = next((words for part, words in _REASONS if part in tried["reason"]), tried["reason"])
             result = f"refused: {reason}"
-        groups.setdefault(result, []).append(tried["name"])
+        groups.setdefault(result, []).append(re.sub(r", (.+)", r" (\1)", tried["name"]))
     versions = ", ".join(f"{library} {version}" for library, version in found["versions"].items())
     yield f"Recorded on {found['date']} with {versions}."
     yield ""
