@@ -31,7 +31,10 @@ class FailingEngine:
 
     def __init__(self, lent: HfTokenizer) -> None:
         self._actor = ScriptedEngine(Script((ScriptEntry((Say("One two three four."),), repeat=True),)), tokenizer=lent)
-        self.dead = self.refuses = False
+        self.dead = self.refuses = self.ignores_stop = False
+        self.start_error: Exception | None = None
+        self.may_start = asyncio.Event()
+        self.may_start.set()
         self.die_at: int | None = None
         """So many events into its next answer."""
         self.starts = 0
@@ -44,14 +47,18 @@ class FailingEngine:
     async def start(self) -> None:
         if self.refuses:
             raise EngineError("no device")
+        if self.start_error is not None:
+            raise self.start_error
+        await self.may_start.wait()
         self.starts += 1
         self.dead = False
         self._stopped.clear()
         await self._actor.start()
 
     async def stop(self) -> None:
-        self._stopped.set()
-        await self._actor.stop()
+        if not self.ignores_stop:
+            self._stopped.set()
+            await self._actor.stop()
 
     def health(self) -> Health:
         return Health(False, "died", failed=True) if self.dead else self._actor.health()

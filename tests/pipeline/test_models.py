@@ -35,17 +35,19 @@ class ModelHost:
         self.lent, self.clock = lent, Clock()
         self.engines: dict[str, list[FailingEngine]] = {}
         self.broken = False
-        offers = [self._offer("a", ttl=60.0), self._offer("b"), self._offer("c")]
+        self.start_error: Exception | None = None
+        offers = [self._offer("a", ttl=60.0), self._offer("b"), self._offer("c"), self._offer("pinned", pinned=True)]
         self.models = Models(offers, memory=memory, clock=self.clock, sleep=never)
 
-    def _offer(self, name: str, ttl: float | None = None) -> ModelSpec:
+    def _offer(self, name: str, ttl: float | None = None, *, pinned: bool = False) -> ModelSpec:
         def load() -> ServedModel:
             if self.broken:
                 raise OSError("no such file")
             self.engines.setdefault(name, []).append(FailingEngine(self.lent))
+            self.engines[name][-1].start_error = self.start_error
             return served(name, self.engines[name][-1])
 
-        return ModelSpec(name, load, 0, ttl=ttl, memory=10)
+        return ModelSpec(name, load, 0, ttl=ttl, memory=10, is_eager=pinned)
 
     @property
     def loaded(self) -> list[str]:
@@ -193,6 +195,55 @@ async def test_a_model_larger_than_the_limit_is_an_error(lent: HfTokenizer) -> N
     host = ModelHost(lent, memory=5)
     with pytest.raises(EngineError, match="more memory"):
         await host.models.load_and_find("a")
+
+
+async def test_a_pinned_model_makes_no_room_for_others(lent: HfTokenizer) -> None:
+    host = ModelHost(lent, memory=10)
+    for name in ("a", "pinned", "b"):
+        await host.models.begin_load(host.models.find_slot(name))
+    assert host.loaded == ["b", "pinned"]
+
+
+async def test_an_unexpected_error_of_a_load_is_an_engine_error_with_a_backoff(lent: HfTokenizer) -> None:
+    host = ModelHost(lent)
+    host.start_error = RuntimeError("CUDA out of memory")
+    with pytest.raises(EngineError, match="could not be loaded"):
+        await host.models.load_and_find("a")
+    with pytest.raises(Overloaded, match="the next attempt is in"):
+        await host.models.load_and_find("a")
+    assert len(host.engines["a"]) == 1
+
+
+async def test_a_model_that_is_unloaded_during_a_restart_is_loaded_again(lent: HfTokenizer) -> None:
+    host = ModelHost(lent, memory=10)
+    await host.models.load_and_find("a")
+    slot, (engine,) = host.models.find_slot("a"), host.engines["a"]
+    engine.dead = True
+    await host.tend()
+    host.clock.now += 60
+    engine.may_start.clear()
+    restart = asyncio.create_task(host.models.poll(slot))
+    other = asyncio.create_task(host.models.load_and_find("b"))
+    for _ in range(20):
+        await asyncio.sleep(0)
+    engine.may_start.set()
+    await asyncio.gather(restart, other)
+    assert host.loaded == ["b"]
+    assert (await host.models.load_and_find("a")).name == "a"
+
+
+async def test_a_failed_model_is_unloaded_although_its_engine_ends_nothing(lent: HfTokenizer) -> None:
+    host = ModelHost(lent, memory=10)
+    run = await admit(await host.models.load_and_find("a"), [ASK], build_terms())
+    await anext(run.batches)
+    (engine,) = host.engines["a"]
+    engine.dead = engine.ignores_stop = True
+    rest = asyncio.ensure_future(anext(run.batches))
+    await host.tend()
+    other = asyncio.create_task(host.models.load_and_find("b"))
+    with pytest.raises(EngineError, match="failed"):
+        await rest
+    assert (await other).name == "b"
 
 
 async def dying(lent: HfTokenizer) -> tuple[Models, FailingEngine, Clock]:

@@ -158,7 +158,7 @@ class ModelSlot:
         self.last_used = self.started_at = self.retry_at = self._progressed = clock()
         self._events_seen = 0
         self._ttl = None if self.spec is None else self.spec.ttl
-        self._is_loading = False
+        self._is_loading = self._is_restarting = self._is_unloading = False
         self._weight_history: WeightHistory | None = None
         """Of the model that was unloaded, for its successor."""
         self.summary = None if self.model is None else ModelSummary.from_model(self.model)
@@ -266,8 +266,13 @@ class ModelSlot:
 
     @property
     def memory(self) -> int:
-        """Bytes that it takes now."""
-        return 0 if self.spec is None or self.model is None else self.spec.memory
+        """Bytes that it takes now, as a model on demand."""
+        return 0 if self.model is None else self.required_memory
+
+    @property
+    def required_memory(self) -> int:
+        """Bytes that it takes once loaded, as a model on demand; a pinned model does not count."""
+        return 0 if self.spec is None or self.is_pinned else self.spec.memory
 
     @property
     def has_expired(self) -> bool:
@@ -293,8 +298,8 @@ class ModelSlot:
 
     @property
     def retry_due(self) -> bool:
-        """Whether the backoff is over."""
-        return self.state is ModelState.FAILED and self._clock() >= self.retry_at
+        """Whether the backoff is over, and the model is not being unloaded."""
+        return self.state is ModelState.FAILED and self._clock() >= self.retry_at and not self._is_unloading
 
     def note_progress(self) -> None:
         """Record whether generations have advanced since the last call. Called periodically; a paused engine need
@@ -357,8 +362,12 @@ class ModelSlot:
     async def _fail_on_error(self) -> AsyncGenerator[None]:
         try:
             yield
-        except (DragomanError, OSError, ValueError) as error:
-            log.error("%s cannot be loaded: %s", self.name, error, exc_info=log.isEnabledFor(logging.DEBUG))
+        # Any exception: libraries raise RuntimeError for a full GPU, and a plugin's engine can raise anything.
+        except Exception as error:
+            is_expected = isinstance(error, DragomanError | OSError | ValueError)
+            log.error(
+                "%s cannot be loaded: %s", self.name, error, exc_info=not is_expected or log.isEnabledFor(logging.DEBUG)
+            )
             await self._fail_and_stop()
             raise EngineError(f"The model `{self.name}` could not be loaded; see the server's log.") from error
 
@@ -374,14 +383,21 @@ class ModelSlot:
 
     async def drain_and_unload(self) -> None:
         """Wait for running requests, then unload the model."""
-        # Requests that have waited for the load come first: a draining model would reject them.
-        await self._wait_until(lambda: not self._n_resuming)
-        self.state = ModelState.DRAINING
-        await self._wait_until(lambda: not self._n_users)
-        if self.model is not None and isinstance(self.model.trainable, SucceedingTrainable):
-            self._weight_history = self.model.trainable.history
-        await self.stop()
-        self.model, self.state = None, ModelState.UNLOADED
+        # From now on a failed engine is not restarted: a restart would start an engine that has been unloaded.
+        self._is_unloading = True
+        try:
+            # Requests that have waited for the load come first: a draining model would reject them.
+            await self._wait_until(lambda: not self._n_resuming and not self._is_restarting)
+            # The poll ends them only while the state is FAILED.
+            self.fail_generations()
+            self.state = ModelState.DRAINING
+            await self._wait_until(lambda: not self._n_users)
+            if self.model is not None and isinstance(self.model.trainable, SucceedingTrainable):
+                self._weight_history = self.model.trainable.history
+            await self.stop()
+            self.model, self.state = None, ModelState.UNLOADED
+        finally:
+            self._is_unloading = False
         log.info("%s is unloaded", self.name)
 
     async def retire(self) -> None:
@@ -433,6 +449,7 @@ class ModelSlot:
         if self._was_never_loaded:
             self.model, self.state = None, ModelState.UNLOADED
             return
+        self._is_restarting = True
         try:
             await self.start()
         except Exception:
@@ -440,6 +457,9 @@ class ModelSlot:
             await self._fail_and_stop()
         else:
             log.info("%s: the engine was restarted", self.name)
+        finally:
+            self._is_restarting = False
+            self._changed.set()
 
     def _find_engines(self) -> tuple[Engine | TokenEngine | Encoder, ...]:
         return () if self.model is None else self.model.engines

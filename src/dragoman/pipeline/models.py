@@ -323,7 +323,7 @@ class Models:
             # It may have been loaded while this task waited for the lock.
             if slot.state is not ModelState.UNLOADED:
                 return
-            required = 0 if slot.spec is None else slot.spec.memory
+            required = slot.required_memory
             # Unload least recently used models until the new one fits; running requests finish first.
             while self._memory is not None and sum(other.memory for other in self._slots) + required > self._memory:
                 candidates = [other for other in self._slots if other.memory and other.state is not ModelState.DRAINING]
