@@ -124,7 +124,8 @@ class RequestMetrics:
         self._tokens += count
         stats.generation_tokens += count
         if self._first_token_time is None:
-            self._first_token_time = now
+            # Further tokens of the first batch arrive with it, so the wait before it is no gap between tokens.
+            self._first_token_time = self._last_token_time = now
             stats.ttft.observe(now - self._arrival_time)
             count -= 1
         if count:
