@@ -119,8 +119,9 @@ async def test_a_cancelled_commit_does_not_affect_others(tmp_path: Path):
 async def test_a_closed_store_says_so(tmp_path: Path):
     store = await opened(tmp_path / "x.db")
     await store.close()
-    with pytest.raises(StoreUnavailable, match="closed"):
-        await store.commit(Put(key("a"), 0, b""))
+    for call in (store.commit(Put(key("a"), 0, b"")), store.get(key("a")), store.list_abandoned("response")):
+        with pytest.raises(StoreUnavailable, match="closed"):
+            await call
 
 
 async def test_the_file_gives_back_what_was_removed(tmp_path: Path):

@@ -64,6 +64,7 @@ class SqliteStore(SqlStore):
         self._synchronous, self._busy_timeout = synchronous, busy_timeout
         self._run = "run_" + secrets.token_hex(16)
         self._writer: GroupWriter | None = None
+        self._reader_pool: ThreadPoolExecutor | None = None
 
     @property
     def run(self) -> str:
@@ -77,19 +78,21 @@ class SqliteStore(SqlStore):
         """
         loop = asyncio.get_running_loop()
         # In WAL mode readers never wait for the writer, and reads are short, so two threads suffice.
-        self._reader_pool = ThreadPoolExecutor(2, thread_name_prefix="store-reader")
+        self._reader_pool = reader_pool = ThreadPoolExecutor(2, thread_name_prefix="store-reader")
         self._thread_state = threading.local()
         self._reader_connections: list[sqlite3.Connection] = []
         try:
             connection = await self._run_in_thread(self._prepare)
         except StoreUnavailable:
-            self._reader_pool.shutdown(wait=False)
+            self._reader_pool = None
+            reader_pool.shutdown(wait=False)
             raise
         self._writer = GroupWriter(connection, loop)
 
     async def close(self) -> None:
         writer, self._writer = self._writer, None
-        if writer is None:
+        reader_pool, self._reader_pool = self._reader_pool, None
+        if writer is None or reader_pool is None:
             return
         touches = self._take_touches()
         # Only times of last use would be lost.
@@ -97,7 +100,7 @@ class SqliteStore(SqlStore):
             await writer.write(lambda connection: run_steps(connection, sql.update_touched(touches)))
         # In a thread: joining the writer blocks until its last commit is on disk.
         await asyncio.to_thread(writer.stop)
-        await asyncio.to_thread(self._reader_pool.shutdown)
+        await asyncio.to_thread(reader_pool.shutdown)
         for connection in self._reader_connections:
             connection.close()
         self._run_lock.release()
@@ -208,8 +211,10 @@ class SqliteStore(SqlStore):
         return connection
 
     async def _run_in_thread(self, work: Callable[[], T]) -> T:
+        if (pool := self._reader_pool) is None:
+            raise StoreUnavailable("The store is closed.")
         try:
-            return await asyncio.get_running_loop().run_in_executor(self._reader_pool, work)
+            return await asyncio.get_running_loop().run_in_executor(pool, work)
         except sqlite3.Error as error:
             raise build_unavailable_error(error) from error
 
