@@ -18,6 +18,7 @@ from .base import (
     Store,
     StoreFull,
     StoreUnavailable,
+    is_storable,
 )
 from .memory import MemoryStore
 from .sqlite import SqliteStore
@@ -42,4 +43,5 @@ __all__ = [
     "Store",
     "StoreFull",
     "StoreUnavailable",
+    "is_storable",
 ]

@@ -56,6 +56,15 @@ async def test_its_items_are_added_listed_read_and_deleted() -> None:
         await client.conversations.items.delete(one, conversation_id=conversation.id)
 
 
+async def test_an_id_that_cannot_be_stored_is_the_clients_fault() -> None:
+    it = remembering(ANSWER)
+    conversation = await it.openai().conversations.create()
+    items = [{"type": "message", "role": "user", "content": "hello", "id": "a\0b"}]
+    for path in ("/v1/conversations", f"/v1/conversations/{conversation.id}/items"):
+        answer = await it.post(path, {"items": items})
+        assert (answer.status_code, answer.json()["error"]["param"]) == (400, "items[0].id")
+
+
 async def test_items_keep_their_kind_and_get_ids() -> None:
     client = remembering(ANSWER).openai()
     given: Any = [

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ...core.errors import Conflict, NotFound, Unsupported
-from ...dialects.body import abbreviate
+from ...dialects.body import abbreviate, invalid_value
 from ...dialects.pagination import PageRow, read_page_query, render_page, unknown_cursor_error
 from ...dialects.responses import InputItem
 from ...dialects.responses.stored import (
@@ -18,7 +18,7 @@ from ...dialects.responses.stored import (
     render_conversation,
     render_deleted_conversation,
 )
-from ...store import Append, CommitConflict, Delete, Item, Key, Put, Record, Remove, Replace, Store
+from ...store import Append, CommitConflict, Delete, Item, Key, Put, Record, Remove, Replace, Store, is_storable
 from ..auth import Access
 from ..endpoint import OPENAI, HttpRequest, JsonResponse, Route
 from ..generate import reject_unknown_fields
@@ -122,6 +122,9 @@ async def delete_item(http: HttpRequest) -> JsonResponse | Responder:
 
 def _build_rows(http: HttpRequest, items: Sequence[InputItem]) -> list[PageRow]:
     ids = http.service.ids
+    for index, item in enumerate(items):
+        if item.id is not None and not is_storable(item.id):
+            raise invalid_value(f"items[{index}].id", "an id cannot contain NUL")
     items_with_ids = [(item.id or ids.new(get_id_prefix(item)), item) for item in items]
     if len({id for id, _ in items_with_ids}) < len(items_with_ids):
         raise Conflict("Two items have the same id.", param="items")
