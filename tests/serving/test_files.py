@@ -76,6 +76,22 @@ async def test_a_file_can_expire():
             )
 
 
+@pytest.mark.parametrize("seconds", ["000000003600" + "9" * 9, "000000003600" + "0" * 5000, "٣٦٠٠"])
+@pytest.mark.parametrize("headers", [{}, {"anthropic-version": "2023-06-01"}])
+async def test_seconds_that_are_no_plain_number_are_the_clients_fault(seconds: str, headers: dict[str, str]):
+    fields = {
+        "purpose": "batch",
+        "expires_after[anchor]": "created_at",
+        "expires_after[seconds]": seconds,
+        "expires_in_seconds": seconds,
+    }
+    async with working() as server, server.http() as http:
+        answer = await http.post("/v1/files", files={"file": ("a", b"x")}, data=fields, headers=headers)
+        listed = await http.get(f"/v1/files?limit=000010{'0' * 5000}", headers=headers)
+    assert answer.status_code == 400
+    assert listed.status_code == 400
+
+
 async def test_a_file_that_is_too_large_leaves_nothing():
     store = MemoryStore(now=Still().now)
     async with working(store=store, options=ServingOptions(max_file_bytes=10_000)) as server:

@@ -348,7 +348,13 @@ def read_purpose(purpose: str | None) -> str:
 
 def read_expiry_seconds(text: str, param: str = "expires_after") -> int:
     """Parse the seconds until expiry, from one hour to 30 days. Raises RequestError."""
-    if not text.isdecimal() or not _MIN_EXPIRY_SECONDS <= int(text[:12]) <= _MAX_EXPIRY_SECONDS:
+    # Python converts no text of more than 4300 digits, so the length is checked first.
+    if not (
+        text.isascii()
+        and text.isdecimal()
+        and len(text) <= 12
+        and _MIN_EXPIRY_SECONDS <= int(text) <= _MAX_EXPIRY_SECONDS
+    ):
         raise invalid_value(
             f"{param}.seconds", f"expected from {_MIN_EXPIRY_SECONDS} to {_MAX_EXPIRY_SECONDS}, got {abbreviate(text)}"
         )

@@ -182,7 +182,7 @@ class CursorQuery(Struct, frozen=True):
 def read_cursor_query(limit: str | None, after: str | None, before: str | None) -> CursorQuery:
     """Parse the query parameters of a list. Raises RequestError."""
     text = "20" if limit is None else limit
-    if not (text.isascii() and text.isdecimal() and 1 <= int(text[:6]) <= 1000):
+    if not (text.isascii() and text.isdecimal() and len(text) <= 9 and 1 <= int(text) <= 1000):
         raise invalid_value("limit", f"expected an integer from 1 to 1000, got {abbreviate(text)}")
     if after and before:
         raise invalid_value("before_id", "it cannot be combined with `after_id`")
@@ -239,7 +239,13 @@ def read_expiry_seconds(text: str | None) -> int | None:
     """Parse `expires_in_seconds`, which is from one hour to 90 days. Raises RequestError."""
     if text is None:
         return None
-    if not (text.isascii() and text.isdecimal() and _MIN_EXPIRY_SECONDS <= int(text[:12]) <= _MAX_EXPIRY_SECONDS):
+    # Python converts no text of more than 4300 digits, so the length is checked first.
+    if not (
+        text.isascii()
+        and text.isdecimal()
+        and len(text) <= 12
+        and _MIN_EXPIRY_SECONDS <= int(text) <= _MAX_EXPIRY_SECONDS
+    ):
         raise invalid_value(
             "expires_in_seconds",
             f"expected from {_MIN_EXPIRY_SECONDS} to {_MAX_EXPIRY_SECONDS}, got {abbreviate(text)}",

@@ -158,10 +158,12 @@ def _render_file(file: FileObject) -> JsonResponse:
 
 
 def _build_metadata(file: FileObject) -> FileMetadata:
+    # Without the path: Python 3.13 parses the name as a URL and raises ValueError for one like `http://[x`.
+    name = file.filename.rpartition("/")[2]
     return FileMetadata(
         id=file.id,
         filename=file.filename,
-        mime_type=file.mime_type or mimetypes.guess_type(file.filename)[0] or _OCTET_STREAM,
+        mime_type=file.mime_type or mimetypes.guess_type(name)[0] or _OCTET_STREAM,
         size_bytes=file.bytes,
         created_at=format_timestamp(file.created_at),
         expires_at=None if file.expires_at is None else format_timestamp(file.expires_at),
