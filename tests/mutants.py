@@ -359,14 +359,14 @@ MUTANTS = (
     Mutant(
         "an answer that was closed at its limit looks complete",
         "pipeline/prompt_run.py",
-        "if reason is FinishReason.STOP and (choice.was_closed or output.was_closed):",
+        "if reason is FinishReason.STOP and (choice.was_closed or ended.was_closed):",
         "if False:",
         ("tests/serving/test_closing.py",),
     ),
     Mutant(
         "the same where the engine is in another process",
         "pipeline/prompt_run.py",
-        "(choice.was_closed or output.was_closed)",
+        "(choice.was_closed or ended.was_closed)",
         "choice.was_closed",
         (REMOTE,),
     ),
@@ -553,8 +553,8 @@ MUTANTS = (
     Mutant(
         "clients of an engine that has failed and ends nothing wait for ever",
         "pipeline/prompt_run.py",
-        "                self._waiting_task.cancel()\n",
-        "                pass\n",
+        "            self._failure = error\n            self._interrupt()\n",
+        "            self._failure = error\n",
         ("tests/hardening/test_dying_engines.py",),
     ),
     Mutant(

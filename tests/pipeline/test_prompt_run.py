@@ -1,8 +1,9 @@
-"""One prompt on an engine of tokens, where the engine does what the kit's engines never do."""
+"""One prompt on an engine that does what the kit's engines never do."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncGenerator
 from dataclasses import replace
 
 import pytest
@@ -10,6 +11,8 @@ import pytest
 from dragoman.core.engine import (
     Capabilities,
     Ended,
+    EventReceiver,
+    Failed,
     Health,
     OutputCallback,
     Rejected,
@@ -18,11 +21,12 @@ from dragoman.core.engine import (
     TokenOutput,
     TokenRequest,
 )
-from dragoman.core.errors import RequestError
+from dragoman.core.errors import EngineError, RequestError
 from dragoman.core.events import ChoiceFinished, Event, Finished, FinishReason, Started, TextDelta
 from dragoman.core.request import GenerateRequest, GenerationLimits
 from dragoman.launch import build_models
-from dragoman.pipeline.models import ServedModel, TokenBackend
+from dragoman.pipeline.engine_calls import Progress
+from dragoman.pipeline.models import EventBackend, ServedModel, TokenBackend
 from dragoman.pipeline.run import admit
 from dragoman.serving.clock import SystemClock
 from dragoman.settings import Settings
@@ -117,3 +121,78 @@ async def test_a_receiver_that_is_ready_gets_all_but_the_end(tiny: ServedModel) 
     assert [type(event) for event in await first] == [Finished]
     kinds = [[type(event) for event in batch] for batch in collected.batches]
     assert kinds == [[Started], [TextDelta], [TextDelta, ChoiceFinished]]
+
+
+class Direct:
+    """Delivers what the test passes to its receiver, and never ends by itself.
+
+    delivery: events that the engine passes on from inside its own generator, before it yields another delta.
+    """
+
+    capabilities = Capabilities()
+
+    def __init__(self, *delivery: Event) -> None:
+        self._delivery = list(delivery)
+        self.receiver: asyncio.Future[EventReceiver] = asyncio.get_running_loop().create_future()
+
+    def generate(self, request: GenerateRequest) -> AsyncGenerator[Event]:
+        raise NotImplementedError
+
+    async def generate_directly(self, request: GenerateRequest, receiver: EventReceiver) -> AsyncGenerator[Event]:
+        yield Started(1)
+        if self._delivery:
+            receiver.receive(self._delivery)
+            yield TextDelta(0, "late")
+        self.receiver.set_result(receiver)
+        await asyncio.Event().wait()
+
+    async def start(self) -> None: ...
+
+    async def stop(self) -> None: ...
+
+    def health(self) -> Health:
+        return Health()
+
+
+async def collect_directly(engine: Direct, progress: Progress) -> list[Event]:
+    """Collect the events that the consumer is resumed for, and wait again: a stray cancellation would show there."""
+    model = ServedModel("m", EventBackend(engine), 4096, 1_700_000_000, progress=progress)
+    limits = GenerationLimits(stop=("<stop>",))
+    run = await admit(model, [GenerateRequest("m", build_conversation("Hello"), limits=limits)], build_terms())
+    assert run.direct is not None
+    run.direct.attach(Collected())
+    events = [event async for batch in run.batches for event in batch]
+    await asyncio.sleep(0)
+    return events
+
+
+async def test_an_engine_that_fails_right_after_a_stop_string_does_not_cancel_the_finished_response() -> None:
+    engine, progress = Direct(), Progress()
+    consumer = asyncio.ensure_future(collect_directly(engine, progress))
+    receiver = await engine.receiver
+    await asyncio.sleep(0)
+    receiver.receive([TextDelta(0, "<stop>")])
+    progress.fail_all(EngineError("The engine has crashed."))
+    assert [type(event) for event in await consumer] == [Started, Finished]
+
+
+async def test_a_stop_string_delivered_inside_the_engines_generator_does_not_cancel_the_consumer() -> None:
+    events = await asyncio.ensure_future(collect_directly(Direct(TextDelta(0, "<stop>")), Progress()))
+    assert [type(event) for event in events] == [Started, Finished]
+
+
+async def test_a_failure_after_the_last_choice_has_finished_is_ignored(tiny: ServedModel) -> None:
+    """The engine's step can fail before it has handled the abort of a sequence that a stop string ended."""
+    assert isinstance(tiny.backend, TokenBackend)
+    engine = Stepped()
+    model = replace(tiny, backend=replace(tiny.backend, engine=engine))
+    limits = GenerationLimits(max_tokens=9, stop=("word",))
+    run = await admit(model, [GenerateRequest(model.name, build_conversation("Hello"), limits=limits)], build_terms())
+    consumer = asyncio.ensure_future(anext(run.batches))
+    await asyncio.sleep(0)
+    engine.deliver[0](Scheduled("a", 0))
+    for token in tiny.backend.tokenizer.encode("word", special=False):
+        engine.deliver[0](Sampled("a", token))
+    engine.deliver[0](Failed("a", "The step failed."))
+    assert [type(event) for event in await consumer] == [Started, ChoiceFinished]
+    assert [[type(event) for event in batch] async for batch in run.batches] == [[Finished]]

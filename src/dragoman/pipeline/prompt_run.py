@@ -3,8 +3,8 @@
 Batches are delivered in one of two ways. By default, the consumer of `stream_batches` is resumed for each batch. If it
 has attached a receiver that is ready, the receiver is called with the batch instead, in the event loop's iteration
 after the engine's step; this costs neither a future nor a resumed coroutine. The consumer is still woken by a failure,
-by the end, and by any batch that arrives while the receiver is not ready. The receiver of a stream is not ready until
-the headers have been sent.
+by the end, and by any batch that arrives while the receiver is not ready. The receiver of a stream is not ready before
+the headers have been sent and the engine has started, nor while the client reads too slowly.
 """
 
 from __future__ import annotations
@@ -76,11 +76,11 @@ class TokenRun:
         "_n_unfinished",
         "_observers",
         "_pending_outputs",
-        "_place",
         "_progress",
         "_prompt_tokens",
         "_queue",
         "_queue_was_full",
+        "_queued_request",
         "_receiver",
         "_rounds",
         "_ticket",
@@ -95,7 +95,7 @@ class TokenRun:
         self._direct_failure: Exception | None = None
         self._engine, self._eos = job.engine, job.eos
         self._ticket = job.queue_ticket
-        self._place: QueuedRequest | None = None
+        self._queued_request: QueuedRequest | None = None
         self._generates_nothing = job.generates_nothing
         self._prompt_tokens = len(job.prompt)
         self._queue: OutputQueue[TokenOutput] = OutputQueue()
@@ -112,7 +112,7 @@ class TokenRun:
 
     async def stream_batches(self) -> AsyncGenerator[list[Event]]:
         progress = self._progress
-        self._place = place = self._ticket.enqueue()
+        self._queued_request = place = self._ticket.enqueue()
         # After `enqueue`, which may raise: then there is nothing to end.
         progress.begin(self._fail)
         try:
@@ -208,7 +208,11 @@ class TokenRun:
         return [event for output in outputs for event in self._handle_output(output)]
 
     def _handle_output(self, output: TokenOutput) -> list[Event]:
-        if type(output) is Sampled and self._pending_outputs is None:  # The common case.
+        if self._pending_outputs is not None:
+            if isinstance(output, WeightVersionSet | Sampled | Ended):
+                self._pending_outputs.append(output)
+                return []
+        elif isinstance(output, Sampled):  # The common case.
             choice = self._choices[0] if self._choices_by_id is None else self._choices_by_id[output.id]
             return self._handle_token(choice, output.token, output.logprobs)
         match output:
@@ -220,28 +224,20 @@ class TokenRun:
                     *self._build_prompt_events(scores),
                     *(event for pending_output in pending for event in self._handle_output(pending_output)),
                 ]
+            case Failed() | Rejected() if not self._n_unfinished:
+                # The response is complete. The engine has failed before it handled the abort of a stop string.
+                pass
             case Failed(_, message, is_cut):
-                # Pending output is sent before the error, even if both arrived together.
+                # The events of this delivery are sent first. Output that waits for prompt logprobs is dropped.
                 self._failure = ConnectionDropped(message) if is_cut else EngineError(message)
             case Rejected(_, error):
                 self._failure = error
                 # An engine in another process rejects after `add`.
                 self._queue_was_full = self._queue_was_full or isinstance(error, QueueFull)
-            case Ended(kv_transfer_params=kv_transfer_params) if self._pending_outputs is None:
-                choice = self._find_choice(output.id)
-                # OpenAI's and vLLM's `stop_reason` is null for the end of the turn, and names only stops that the
-                # request set.
-                reason, stop = output.reason, None if output.stop in self._eos else output.stop
-                # The grammar was closed because of the token limit, so the response is truncated, although it is valid.
-                if reason is FinishReason.STOP and (choice.was_closed or output.was_closed):
-                    reason, stop = FinishReason.LENGTH, None
-                if not choice.pipeline.has_finished:
-                    return self._finish_choice(choice, reason, stop, kv_transfer_params)
-            case WeightVersionSet(id, version) if self._pending_outputs is None:
+            case Ended():
+                return self._handle_end(output)
+            case WeightVersionSet(id, version):
                 self._find_choice(id).record_weight_change(version)
-            case WeightVersionSet() | Sampled() | Ended():
-                assert self._pending_outputs is not None
-                self._pending_outputs.append(output)
         return []
 
     def _handle_scheduled(self, scheduled: Scheduled) -> list[Event]:
@@ -249,8 +245,8 @@ class TokenRun:
             return []
         self._has_started = True
         self._cached_tokens, self._written_tokens = scheduled.cached_tokens, scheduled.written_tokens
-        if self._place is not None:
-            self._place.start()
+        if self._queued_request is not None:
+            self._queued_request.start()
         edited = () if self._job is None else self._job.applied_edits
         events: list[Event] = [
             Started(
@@ -291,7 +287,8 @@ class TokenRun:
         if pipeline.has_finished:
             return []
         if self._generates_nothing:
-            # The prompt logprobs have arrived, else the sequence would have been closed when it was scheduled.
+            # max_tokens is 0 and the prompt is scored: the engine had to sample one token, which is discarded. Without
+            # prompt logprobs the sequence has already ended when it was scheduled.
             return self._finish_empty()
         choice.n_sampled += 1
         delta = choice.assembler.feed(token, score)
@@ -303,6 +300,17 @@ class TokenRun:
             self._engine.abort(choice.id)
             events += self._finish_choice(choice, FinishReason.STOP, None)
         return events
+
+    def _handle_end(self, ended: Ended) -> list[Event]:
+        choice = self._find_choice(ended.id)
+        if choice.pipeline.has_finished:
+            return []
+        # OpenAI's and vLLM's `stop_reason` is null for the end of the turn, and names only stops that the request set.
+        reason, stop = ended.reason, None if ended.stop in self._eos else ended.stop
+        # The grammar was closed because of the token limit, so the response is truncated, although it is valid.
+        if reason is FinishReason.STOP and (choice.was_closed or ended.was_closed):
+            reason, stop = FinishReason.LENGTH, None
+        return self._finish_choice(choice, reason, stop, ended.kv_transfer_params)
 
     def _finish_choice(
         self, choice: _Choice, reason: FinishReason, stop: int | None, kv_transfer_params: str | None = None
@@ -379,12 +387,13 @@ class EventRun:
         self._receiver: BatchReceiver | None = None
         self._observers: tuple[Callable[[list[Event]], None], ...] = ()
         self._waiting_task: asyncio.Task[object] | None = None
-        self._was_stopped = self._ended = False
-        self._place: QueuedRequest | None = None
+        self._has_matched_stop = self._was_interrupted = self._ended = False
+        self._queued_request: QueuedRequest | None = None
 
     async def stream_batches(self) -> AsyncGenerator[list[Event]]:
         task, progress = asyncio.current_task(), self._progress
-        self._place = place = self._job.queue_ticket.enqueue()
+        assert task is not None
+        self._queued_request = place = self._job.queue_ticket.enqueue()
         progress.begin(self._fail)
         events: AsyncGenerator[Event] | None = None
         try:
@@ -397,30 +406,10 @@ class EventRun:
                     else engine.generate(request)
                 )
             while not self._ended:
-                if self._failure is not None:
-                    raise self._failure
-                # Set only while the engine is awaited: a cancellation at any other time would cancel the consumer's own
-                # work.
-                self._waiting_task = task
-                event: Event | None = None
-                try:
-                    event = await anext(events)
-                except BaseException as error:
-                    failure = self._find_failure(error, task)
-                    if failure is error:
-                        raise
-                    if failure is not None:
-                        raise failure from error
-                finally:
-                    self._waiting_task = None
-                if event is None and self._ended:
-                    # A delta that was received directly has met the last stop string.
+                event = await self._next_event(events, task)
+                if self._ended:
                     yield [Finished(self._build_usage())]
                     break
-                if self._failure is not None and task is not None:
-                    # The engine has ignored the cancellation.
-                    task.uncancel()
-                    raise self._failure
                 progress.events += 1
                 batch = self._feed(event)
                 if batch:
@@ -467,24 +456,61 @@ class EventRun:
         # The error concerns this response only, and must not fail the connection that the events came from.
         except Exception as error:
             self._failure = self._failure or error
-        if (self._ended or self._failure is not None) and self._waiting_task is not None:
-            self._waiting_task.cancel()
+        if self._ended or self._failure is not None:
+            self._interrupt()
 
-    def _find_failure(self, error: BaseException, task: asyncio.Task[object] | None) -> BaseException | None:
-        """Return the exception to raise instead of one of the engine's stream; None if this run ended the response."""
-        # The cancellation is our own. If another one is pending as well, the consumer is being cancelled, which takes
-        # precedence.
-        if (self._ended or self._failure is not None) and (task is None or not task.uncancel()):
-            return self._failure
-        if isinstance(error, StopAsyncIteration):
-            return ProtocolError("the engine's stream ended without Finished")
-        return contain(error, task)
+    async def _next_event(self, events: AsyncGenerator[Event], task: asyncio.Task[object]) -> Event | None:
+        """Wait for the engine's next event. Returns None if a direct delivery has ended the response meanwhile.
+
+        Raises the engine's error, or that of a direct delivery.
+        """
+        if self._failure is not None:
+            raise self._failure
+        event: Event | None = None
+        self._waiting_task = task
+        try:
+            event = await anext(events)
+        except BaseException as error:
+            # If another cancellation is pending as well, the consumer is being cancelled, which takes precedence.
+            is_interruption = self._was_interrupted and not task.uncancel()
+            has_ended = self._ended or self._failure is not None
+            if not is_interruption and not (has_ended and isinstance(error, Exception)):
+                failure = contain(error, task)
+                if isinstance(error, StopAsyncIteration):
+                    failure = ProtocolError("the engine's stream ended without Finished")
+                if failure is error:
+                    raise
+                raise failure from error
+        else:
+            if self._was_interrupted:
+                # The engine has ignored the cancellation.
+                task.uncancel()
+        finally:
+            self._waiting_task = None
+        if self._failure is not None:
+            raise self._failure
+        return None if self._ended else event
+
+    def _interrupt(self) -> None:
+        """Cancel the wait for the engine's next event. `_next_event` undoes this one cancellation.
+
+        Nothing is cancelled at any other time: that would cancel the consumer's own work.
+        """
+        task = self._waiting_task
+        if task is None or self._was_interrupted:
+            return
+        # The engine has called the receiver from its own generator. It may yield without waiting, and then the
+        # cancellation would reach the consumer: before Python 3.13, `uncancel` does not retract one that is not raised.
+        if task is asyncio.current_task():
+            asyncio.get_running_loop().call_soon(self._interrupt)
+            return
+        self._was_interrupted = True
+        task.cancel()
 
     def _fail(self, error: EngineError) -> None:
-        if self._failure is None:
+        if self._failure is None and not self._ended:
             self._failure = error
-            if self._waiting_task is not None:
-                self._waiting_task.cancel()
+            self._interrupt()
 
     def _feed(self, event: Event | None) -> list[Event]:
         """Handle an event that the stream yielded."""
@@ -507,18 +533,18 @@ class EventRun:
         match event:
             case Started():
                 self._started = event
-                if self._place is not None:
-                    self._place.start()
+                if self._queued_request is not None:
+                    self._queued_request.start()
                 self._choices = [self._job.build_choice(choice) for choice in range(event.choices)]
             case PromptTokens():
                 pass
             case Finished(usage):
                 self._completion_tokens = usage.completion
-                counts_tokens = any(choice.n_tokens for choice in self._choices) or not usage.completion
-                if self._was_stopped:
+                has_token_counts = any(choice.n_tokens for choice in self._choices) or not usage.completion
+                if self._has_matched_stop:
                     usage = self._build_usage()
                 # The engine's counts are used, but reasoning tokens are counted here if our parser separates reasoning.
-                elif self._job.parses_reasoning or (usage.reasoning is None and counts_tokens):
+                elif self._job.parses_reasoning or (usage.reasoning is None and has_token_counts):
                     n_reasoning = sum(choice.n_reasoning_tokens for choice in self._choices)
                     usage = msgspec.structs.replace(usage, reasoning=n_reasoning)
                 events = [Finished(usage)]
@@ -529,9 +555,9 @@ class EventRun:
                     return []
                 events = pipeline.feed(event)
                 if pipeline.has_matched_stop:
-                    self._was_stopped = True
+                    self._has_matched_stop = True
                     events += pipeline.feed(ChoiceFinished(event.choice, FinishReason.STOP))
-        if self._was_stopped and all(choice.has_finished for choice in self._choices):
+        if self._has_matched_stop and all(choice.has_finished for choice in self._choices):
             self._ended = True
         return events
 
