@@ -73,7 +73,7 @@ class EngineConfig(Struct, frozen=True):
 
     max_model_len: tokens of prompt and output together.
     num_kv_tokens: capacity of the KV cache in tokens; its memory is allocated on use.
-    max_num_waiting: sequences that may queue before Overloaded is raised.
+    max_num_waiting: sequences that may be active beyond `max_num_seqs`; further ones are rejected with QueueFull.
     stall_after: seconds without a step, while there is work, after which the engine is not ready.
     step_timeout: seconds after which a step counts as hung and the engine as failed.
     """
@@ -183,12 +183,13 @@ class BatchingEngine:
         worker, self._worker = self._worker, None
         if worker is None:
             return
-        if self._compute_stalled_seconds(worker) > self._config.step_timeout:
+        worker.stop()
+        remaining_seconds = self._config.step_timeout - self._compute_stalled_seconds(worker)
+        if remaining_seconds > 0:
+            await asyncio.to_thread(worker.join, remaining_seconds)
+        if worker.is_alive:
             # Python cannot kill a thread. If the hung step ever ends, its outputs are dropped.
             worker.abandon()
-        else:
-            worker.stop()
-            await asyncio.to_thread(worker.join)
         if self._files:
             await asyncio.to_thread(self._files.close)
         self._active.fail_all()
@@ -212,10 +213,14 @@ class BatchingEngine:
         return Health(waiting=num_active - running, running=running, kv_cache_usage=worker.kv_cache_usage)
 
     def _compute_stalled_seconds(self, worker: Worker) -> float:
-        """Compute the seconds since the last step ended while there was work."""
-        if not self._active or self._paused:
-            return 0.0
-        return self._clock() - max(worker.last_step_at, self._busy_since)
+        """Compute the seconds since the last step ended while there was work.
+
+        A step that hangs counts even if its clients have left or the engine was paused meanwhile.
+        """
+        step_started_at, now = worker.step_started_at, self._clock()
+        step_seconds = 0.0 if step_started_at is None else now - step_started_at
+        has_work = self._active and not self._paused
+        return max(step_seconds, now - max(worker.last_step_at, self._busy_since) if has_work else 0.0)
 
     def count_cached_tokens(self, prompt: Tokens[int], cache_salt: str) -> int:
         """See `PrefixCache.count_cached_tokens`."""
@@ -228,8 +233,12 @@ class BatchingEngine:
     def add(self, request: TokenRequest, deliver: OutputCallback) -> None:
         """See `TokenEngine.add`.
 
-        Raises: RequestError for a token id outside the vocabulary, ContextTooLong if the prompt leaves no room for
-        output tokens.
+        Raises:
+            RequestError: a token id is outside the vocabulary, or the adapter is not loaded.
+            ContextTooLong: the prompt leaves no room for output tokens.
+            Unsupported: the engine does not support a field of the request.
+            QueueFull: the limit of active sequences is reached.
+            EngineError: the engine is not running, is paused or asleep.
         """
         if self._worker is None:
             raise EngineError("The engine is not running.")

@@ -262,6 +262,8 @@ class Worker:
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self.last_step_at = clock()
         """Monotonic time of the last step's end."""
+        self.step_started_at: float | None = None
+        """Monotonic time of the current step's start; None between steps."""
         self.num_running = 0
         """Number of sequences running at that time."""
         self.kv_cache_usage = 0.0
@@ -293,8 +295,9 @@ class Worker:
         self._abandoned = True
         self.stop()
 
-    def join(self) -> None:
-        self._thread.join()
+    def join(self, timeout: float) -> None:
+        """Wait for the thread to end, at most `timeout` seconds."""
+        self._thread.join(timeout)
 
     def _run(self) -> None:
         while not self._stopping:
@@ -363,13 +366,16 @@ class Worker:
         return failures
 
     def _run_step(self) -> list[SequenceOutput]:
-        began_at = self._clock()
-        outputs = self._stepper.step()
+        self.step_started_at = started_at = self._clock()
+        try:
+            outputs = self._stepper.step()
+        finally:
+            self.step_started_at = None
         # The step announces the sequences that it takes from the queue before its other outputs.
         for index, output in enumerate(outputs):
             if not isinstance(output.output, Scheduled):
                 break
-            scheduled = replace(output.output, elapsed=self._clock() - began_at)
+            scheduled = replace(output.output, elapsed=self._clock() - started_at)
             outputs[index] = SequenceOutput(output.key, scheduled)
         return outputs
 
