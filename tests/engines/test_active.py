@@ -12,13 +12,14 @@ from dragoman.core.engine import (
     Ended,
     Failed,
     PromptLogprobs,
+    Rejected,
     Sampled,
     Scheduled,
     TokenEngine,
     TokenOutput,
     TokenRequest,
 )
-from dragoman.core.errors import QueueFull
+from dragoman.core.errors import QueueFull, RequestError
 from dragoman.core.events import FinishReason
 from dragoman.engines import tiny
 from dragoman.engines.active import ActiveSequence, ActiveSequences
@@ -36,6 +37,18 @@ class Endless(BaseTokenEngine):
         while True:
             await asyncio.sleep(0)
             yield request.prompt[0]
+
+
+class Refusing(BaseTokenEngine):
+    """Rejects small limits of tokens, and gives its tokens an id of its own."""
+
+    def __init__(self) -> None:
+        super().__init__(tiny.find_bundled_model(), max_model_len=100)
+
+    async def generate(self, request: TokenRequest) -> AsyncGenerator[Sampled]:
+        if request.max_tokens < 2:
+            raise RequestError("This engine generates at least 2 tokens.", param="max_tokens")
+        yield Sampled("another", 7)
 
 
 class Hanging(Dice):
@@ -61,6 +74,32 @@ async def test_an_id_runs_once_and_a_full_engine_says_so(engine: str) -> None:
         subject.add(TokenRequest("c", (1, 2), 50), outputs.append)
     await subject.stop()
     assert outputs[-2:] == [Failed("a", "The engine is shutting down."), Failed("b", "The engine is shutting down.")]
+
+
+async def run_refusing(max_tokens: int) -> list[TokenOutput]:
+    engine, outputs, ended = Refusing(), list[TokenOutput](), asyncio.Event()
+
+    def deliver(output: TokenOutput) -> None:
+        outputs.append(output)
+        if isinstance(output, Ended | Failed | Rejected):
+            ended.set()
+
+    await engine.start()
+    engine.add(TokenRequest("a", (1, 2), max_tokens), deliver)
+    await ended.wait()
+    await engine.stop()
+    return outputs
+
+
+async def test_a_plug_in_that_rejects_a_request_before_its_first_token_delivers_nothing_else() -> None:
+    """Otherwise a stream begins with 200, and the error comes as an event."""
+    assert [type(output) for output in await run_refusing(1)] == [Rejected]
+
+
+async def test_tokens_of_a_plug_in_have_the_id_of_their_sequence() -> None:
+    outputs = await run_refusing(9)
+    assert [type(output) for output in outputs] == [Scheduled, Sampled, Ended]
+    assert {output.id for output in outputs} == {"a"}
 
 
 def test_what_has_ended_gets_nothing_more_even_if_its_id_is_in_use_again() -> None:

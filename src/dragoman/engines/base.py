@@ -82,7 +82,7 @@ class BaseTokenEngine(ABC):
         """tokenizer: a directory with tokenizer.json, the chat template and generation_config.json.
 
         max_model_len: tokens of prompt and answer together.
-        max_sequences: maximum number of concurrent sequences; another one gets QueueFull.
+        max_sequences: maximum number of concurrent sequences; further ones are rejected with QueueFull.
         """
         self.tokenizer, self.max_model_len, self.max_sequences = Path(tokenizer), max_model_len, max_sequences
         self._active: ActiveSequences[_TaskSequence] = ActiveSequences()
@@ -133,7 +133,8 @@ class BaseTokenEngine(ABC):
 
     async def _run(self, sequence: _TaskSequence) -> None:
         request, deliver, count = sequence.request, partial(self._active.deliver, sequence), 0
-        deliver(Scheduled(request.id, 0, 0))
+        get_time = asyncio.get_running_loop().time
+        started_at = get_time()
         try:
             async with aclosing(self.generate(request)) as tokens:
                 async for item in tokens:
@@ -141,6 +142,13 @@ class BaseTokenEngine(ABC):
                     sampled = item if isinstance(item, Sampled) else Sampled(request.id, index(item))
                     if sampled.token < 0:
                         raise EngineError(f"The engine sampled {sampled.token}, an invalid token id.")
+                    if sampled.id != request.id:
+                        sampled = Sampled(request.id, sampled.token, sampled.logprobs)
+                    # Only now, since `generate` may reject the request until its first token.
+                    if not count:
+                        deliver(
+                            Scheduled(request.id, cached_tokens=0, written_tokens=0, elapsed=get_time() - started_at)
+                        )
                     count += 1
                     deliver(sampled)
                     end = _find_end(request, sampled.token, count)
@@ -149,6 +157,8 @@ class BaseTokenEngine(ABC):
                         return
                     # Let other tasks run even if the generator never waits.
                     await asyncio.sleep(0)
+            if not count:
+                deliver(Scheduled(request.id, cached_tokens=0, written_tokens=0))
             deliver(Ended(request.id, FinishReason.STOP))
         except RequestError as error:
             deliver(Failed(request.id, error.message) if count else Rejected(request.id, error))
