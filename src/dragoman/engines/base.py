@@ -146,9 +146,8 @@ class BaseTokenEngine(ABC):
                         sampled = Sampled(request.id, sampled.token, sampled.logprobs)
                     # Only now, since `generate` may reject the request until its first token.
                     if not count:
-                        deliver(
-                            Scheduled(request.id, cached_tokens=0, written_tokens=0, elapsed=get_time() - started_at)
-                        )
+                        elapsed = get_time() - started_at
+                        deliver(Scheduled(request.id, cached_tokens=0, written_tokens=0, elapsed=elapsed))
                     count += 1
                     deliver(sampled)
                     end = _find_end(request, sampled.token, count)

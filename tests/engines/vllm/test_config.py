@@ -9,7 +9,9 @@ from dragoman.core.request import Extras, GenerationLimits, SamplingOptions
 from dragoman.engines.vllm import VllmFeatures, check_version
 
 
-@pytest.mark.parametrize("version", ["0.32.0", "0.33.0", "0.33.1rc1.dev5+g4ba787ec9", "0.32.0+cpu", "dev"])
+@pytest.mark.parametrize(
+    "version", ["0.32.0", "0.33.0", "0.33.1rc1.dev5+g4ba787ec9", "0.32.0+cpu", "0.1.dev1+g1234", "dev"]
+)
 def test_a_version_that_was_tested_is_taken(version: str) -> None:
     check_version(version)
 

@@ -252,7 +252,7 @@ class BatchingEngine:
         if name is not None and self._adapters is not None:
             adapter = self._adapters.find(name)
             if adapter is None:
-                raise RequestError(f"The adapter `{name}` is not loaded.", param="model")
+                raise RequestError(f"The LoRA adapter `{name}` is not loaded.", param="model")
         if request.images and self._vision_runner is None:
             raise Unsupported("This engine does not accept images.", param="messages")
         self._active.check_admission(request.id, self._config.scheduler.max_num_seqs + self._config.max_num_waiting)

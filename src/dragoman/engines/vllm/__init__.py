@@ -32,7 +32,15 @@ COPIED_PARAMETERS = (
 _CONVERTED_PARAMETERS = ("seed", "logit_bias", "allowed_token_ids", "bad_words")
 """Parameters that `build_sampling_params` converts."""
 # Without close_at_limit: vLLM runs grammars in its own process, where the end of an output cannot be replaced.
-_LIMITS = ("max_tokens", "min_tokens", "stop", "stop_token_ids", "include_stop", "ignore_eos", "truncate_prompt")
+_LIMIT_AND_STOP_PARAMETERS = (
+    "max_tokens",
+    "min_tokens",
+    "stop",
+    "stop_token_ids",
+    "include_stop",
+    "ignore_eos",
+    "truncate_prompt",
+)
 _EXTRAS = ("vllm_xargs", "data_parallel_rank", "session_id")
 
 
@@ -44,7 +52,7 @@ class VllmFeatures(Struct, frozen=True):
     reasoning_delimiters: None if reasoning budgets are not supported.
     can_sleep: sleep mode is enabled.
     has_kv_transfer: a KV connector is configured.
-    has_priorities: the lowest priority runs first.
+    has_priorities: vLLM's scheduling policy is `priority` (a lower value runs earlier).
     has_tracing: vLLM records spans.
     has_images: the model reads images.
     """
@@ -63,7 +71,7 @@ class VllmFeatures(Struct, frozen=True):
 
     def build_capabilities(self) -> Capabilities:
         features = {Feature.TOOLS, Feature.LOGPROBS, Feature.PROMPT_LOGPROBS, Feature.TOKEN_IDS}
-        parameters = {*COPIED_PARAMETERS, *_CONVERTED_PARAMETERS, *_LIMITS, *_EXTRAS}
+        parameters = {*COPIED_PARAMETERS, *_CONVERTED_PARAMETERS, *_LIMIT_AND_STOP_PARAMETERS, *_EXTRAS}
         if self.eos_id is not None:
             features |= CONSTRAINT_FEATURES
         if self.reasoning_delimiters is not None:
@@ -84,8 +92,13 @@ def check_version(installed: str) -> None:
     installed: `vllm.__version__`.
     """
     match = re.match(r"(\d+)\.(\d+)", installed)
-    # A build from a source tree without tags has no version number to compare.
-    if match is None or SUPPORTED_VERSIONS[0] <= (int(match[1]), int(match[2])) <= SUPPORTED_VERSIONS[1]:
+    # A build from a source tree without tags has no version to compare: setuptools-scm names it `0.1.dev1+g<commit>`,
+    # and vLLM `dev` if even that is missing.
+    if (
+        match is None
+        or installed.startswith("0.1.dev")
+        or SUPPORTED_VERSIONS[0] <= (int(match[1]), int(match[2])) <= SUPPORTED_VERSIONS[1]
+    ):
         return
     first, last = (".".join(map(str, version)) for version in SUPPORTED_VERSIONS)
     raise EngineError(

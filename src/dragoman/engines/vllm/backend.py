@@ -1,4 +1,4 @@
-"""Everything that this package imports from vLLM, and the table of LoRA adapters. Imported when the engine is selected.
+"""What this package imports from vLLM and Pillow, and the table of LoRA adapters. Imported when the engine is selected.
 
 The names are untyped, since vLLM's types need torch: values are checked where they are used. Tested with vLLM 0.32 and
 0.33. All imports are here, so that an adaptation to another version starts with this module.
@@ -71,8 +71,8 @@ BusyError: type[Exception] = _errors.GracefulHTTPError
 class AdapterTable:
     """The loaded LoRA adapters.
 
-    vLLM caches weights by an adapter's number and KV blocks by its name. Each load gets a new number and a new name, so
-    cached blocks are never reused for a later adapter of the same name.
+    vLLM caches weights by an adapter's number and KV blocks by its name. Each load gets a new number, and a name that
+    no earlier load had, so cached blocks are never reused for a later adapter of the same name.
 
     on_drop: called with the name of an adapter that could not be loaded when vLLM started.
     """
@@ -85,9 +85,11 @@ class AdapterTable:
 
     def create(self, name: str, path: str) -> LoRARequest:
         """Create a load request; `register` adds it to the table."""
-        number = next(self._numbers)
-        unique_name = f"{name}#{number}" if name in self._used else name
-        self._used.add(name)
+        number, unique_name = next(self._numbers), name
+        # Repeated, since `a#2` may be the name of another adapter.
+        while unique_name in self._used:
+            unique_name += f"#{number}"
+        self._used.add(unique_name)
         return lora.LoRARequest(unique_name, number, path)
 
     def register(self, name: str, adapter: LoRARequest) -> None:
@@ -114,5 +116,5 @@ class AdapterTable:
             return None
         adapter = self._adapters.get(name)
         if adapter is None:
-            raise RequestError(f"The lora adapter '{name}' is not loaded.", param="model")
+            raise RequestError(f"The LoRA adapter `{name}` is not loaded.", param="model")
         return adapter
