@@ -25,7 +25,7 @@ from dragoman.serving.clock import RandomIdGenerator, SystemClock
 from dragoman.serving.service import ServingOptions
 from dragoman.serving.usage import UsageCounts, UsageKey, UsageLedger
 from dragoman.settings import Settings
-from dragoman.store import Change, MemoryStore, SqliteStore, Store
+from dragoman.store import Change, Delete, Key, MemoryStore, Put, SqliteStore, Store
 from dragoman.tenants import Counters, KeyHash, Tenant, hash_key
 from tests.hardening.test_fairness import SteppedEvents
 from tests.serving.harness import tokenizer
@@ -360,12 +360,26 @@ async def test_storing_usage_outlives_its_client() -> None:
     store, key = WaitingStore(), UsageKey("key_a", "a", "completions", "m", False)
     ledger = UsageLedger(store, lambda: NOW)
     ledger.record(key, UsageCounts(1, 2, 0, 3))
-    reading = asyncio.create_task(ledger.read(0, int(NOW) + 1))
+    reading = asyncio.create_task(ledger.load_hours(0, int(NOW) + 1))
     await store.is_waiting.wait()
     reading.cancel()
     await asyncio.wait([reading])
     store.go_on.set()
-    assert await ledger.read(0, int(NOW) + 1) == [(int(NOW) // 3600 * 3600, {key: UsageCounts(1, 2, 0, 3)})]
+    assert await ledger.load_hours(0, int(NOW) + 1) == [(int(NOW) // 3600 * 3600, {key: UsageCounts(1, 2, 0, 3)})]
+
+
+async def test_usage_that_cannot_be_stored_is_kept_and_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    """Another process may have written a record that this version cannot decode."""
+    store, key, hour = MemoryStore(), UsageKey("key_a", "a", "completions", "m", False), int(NOW) // 3600 * 3600
+    record_key = Key("dragoman.usage", "usage", str(hour))
+    await store.commit(Put(record_key, hour, b"[1]"))
+    ledger = UsageLedger(store, lambda: NOW)
+    for _ in range(2):
+        ledger.record(key, UsageCounts(1, 2, 0, 3))
+        await ledger.flush()
+    assert [record.levelname for record in caplog.records] == ["ERROR"]
+    await store.commit(Delete(record_key))
+    assert await ledger.load_hours(0, int(NOW) + 1) == [(hour, {key: UsageCounts(2, 4, 0, 6)})]
 
 
 async def test_usage_is_grouped_by_key_and_model() -> None:

@@ -207,7 +207,7 @@ class Tenancy:
                     period=0,
                     amount=0,
                     until=(start_of_day(now) + 86400) * SECOND,
-                    floor=self.ledger.count_tokens_of_day(tenant.id),
+                    floor=self.ledger.get_tokens_today(tenant.id),
                 )
             )
         if tenant.tokens_per_month is not None:
@@ -218,7 +218,7 @@ class Tenancy:
                     period=0,
                     amount=0,
                     until=end_of_month(now) * SECOND,
-                    floor=self.ledger.count_tokens_of_month(tenant.id),
+                    floor=self.ledger.get_tokens_this_month(tenant.id),
                 )
             )
         return demands

@@ -15,7 +15,6 @@ from datetime import UTC, datetime
 import msgspec
 from msgspec import Struct
 
-from ..core.errors import DragomanError
 from ..store import CommitConflict, Key, Put, Record, Replace, Store
 
 log = logging.getLogger(__name__)
@@ -28,7 +27,7 @@ RETENTION = 400 * 86400
 """Seconds for which usage is stored."""
 FLUSH_INTERVAL = 1.0
 """Seconds between writes to the store."""
-MAX_CONFLICTS = 20
+MAX_ATTEMPTS = 20
 """Attempts to update a record that other processes change at the same time."""
 PAGE = 100
 """Records per page when reading."""
@@ -114,6 +113,8 @@ class UsageLedger:
         """Tokens by owner, for each hour of this month, as last read from or written to the store."""
         self._sums: Counter[tuple[str, str, int]] = Counter()
         """Tokens by owner, `day` or `month`, and start of that period."""
+        self._failed_hours: set[int] = set()
+        """Hours with counts that could not be stored. Each failure is logged once."""
         self._flush_lock = asyncio.Lock()
         self._task: asyncio.Task[None] | None = None
         self._stop = asyncio.Event()
@@ -122,7 +123,7 @@ class UsageLedger:
         month = start_of_month(self._now())
         async for record in self._iterate_records():
             hour = int(record.key.id)
-            # Read one more day: clock changes may have affected the order of the records, as in `read`.
+            # Read one more day: clock changes may have affected the order of the records, as in `load_hours`.
             if hour < month - 86400:
                 break
             if hour >= month:
@@ -144,13 +145,13 @@ class UsageLedger:
         self._pending.setdefault(hour, {}).setdefault(key, UsageCounts()).add(counts)
         self._add_to_sums(hour, key.owner, counts.tokens)
 
-    def count_tokens_of_day(self, owner: str) -> int:
+    def get_tokens_today(self, owner: str) -> int:
         return self._sums[owner, "day", start_of_day(self._now())]
 
-    def count_tokens_of_month(self, owner: str) -> int:
+    def get_tokens_this_month(self, owner: str) -> int:
         return self._sums[owner, "month", start_of_month(self._now())]
 
-    async def read(self, start: int, end: int) -> list[tuple[int, HourUsage]]:
+    async def load_hours(self, start: int, end: int) -> list[tuple[int, HourUsage]]:
         """Return the usage of the hours that begin within [start, end), in order; hours without usage are absent."""
         # Shielded: a cancelled flush would lose the counts that it has removed from `_pending`.
         await asyncio.shield(self.flush())
@@ -176,10 +177,15 @@ class UsageLedger:
                 usage = self._pending.pop(hour)
                 try:
                     merged = await self._add_to_record(hour, usage)
-                # The store has logged its errors.
-                except (DragomanError, CommitConflict):
+                # Catch anything, such as a record that cannot be decoded: an exception would lose these counts, and end
+                # the task that flushes.
+                except Exception:
                     _merge(self._pending.setdefault(hour, {}), usage)
+                    if hour not in self._failed_hours:
+                        self._failed_hours.add(hour)
+                        log.exception("usage could not be stored; trying again every %.0f s", FLUSH_INTERVAL)
                     continue
+                self._failed_hours.discard(hour)
                 self._note_stored(hour, merged, own=usage)
 
     async def _flush_forever(self) -> None:
@@ -193,7 +199,7 @@ class UsageLedger:
     async def _add_to_record(self, hour: int, usage: HourUsage) -> HourUsage:
         """Add usage to the record of an hour, which other processes may change at the same time; return the result."""
         key = Key(OWNER, KIND, str(hour))
-        for attempt in range(MAX_CONFLICTS):
+        for attempt in range(MAX_ATTEMPTS):
             record = await self._store.get(key)
             merged: HourUsage = {} if record is None else _decode(record)
             _merge(merged, usage)
@@ -205,7 +211,7 @@ class UsageLedger:
                 else:
                     await self._store.commit(Replace(key, "", body, version=record.version))
             except CommitConflict:
-                if attempt == MAX_CONFLICTS - 1:
+                if attempt == MAX_ATTEMPTS - 1:
                     raise
                 continue
             return merged

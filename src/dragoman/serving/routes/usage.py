@@ -40,7 +40,7 @@ async def show_usage(kind: str, http: HttpRequest) -> JsonResponse:
             counts.cached,
             counts.output,
         )
-        for hour, usage in await http.service.tenancy.ledger.read(query.start, query.page_end)
+        for hour, usage in await http.service.tenancy.ledger.load_hours(query.start, query.page_end)
         for key, counts in sorted(usage.items(), key=lambda item: item[0])
         if key.kind == kind
     ]
