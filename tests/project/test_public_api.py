@@ -138,16 +138,19 @@ async def test_without_its_lifespan_it_says_so():
     app = dragoman.create_app(engines={"shouter": public_api_example.Shouter()}, store="none")
     outer = Starlette(routes=[Mount("/llm", app)])
     async with httpx2.AsyncClient(transport=httpx2.ASGITransport(outer), base_url="http://localhost") as client:
-        for path, status in (("/v1/chat/completions", 503), ("/v1/messages", 529), ("/health", 503)):
+        for path, status in (("/v1/chat/completions", 500), ("/v1/messages", 500), ("/health", 500)):
             reply = await client.post(f"/llm{path}", json={})
             assert reply.status_code == status
             assert "lifespan=app.lifespan" in reply.json()["error"]["message"]
+            # A configuration error: SDKs should not repeat the request.
+            assert reply.headers["x-should-retry"] == "false"
+            assert "retry-after" not in reply.headers
         async with app.lifespan():
             assert (await client.get("/llm/health")).status_code == 200
             with pytest.raises(RuntimeError, match="is already running"):
                 async with app.lifespan():
                     pass
-        assert (await client.get("/llm/health")).status_code == 503
+        assert (await client.get("/llm/health")).status_code == 500
 
 
 async def test_the_embedded_model_is_an_application():

@@ -19,6 +19,7 @@
      +-- EngineError               500  the engine failed; never the client's fault
           +-- Overloaded           503  no capacity now, see `retry_after`
           |    +-- QueueFull       503
+          +-- NotStarted           500  the application has not been started; a retry does not help
           +-- EngineTimeout        504  the engine exceeded its deadline
           +-- ConnectionDropped    500  an injected fault: the connection closes without a terminal event
 
@@ -171,6 +172,12 @@ class Overloaded(EngineError):
 
 class QueueFull(Overloaded):
     """The engine's queue is at its limit."""
+
+
+class NotStarted(EngineError):
+    """The application has not been started: an error in the program that embeds it. Clients should not retry."""
+
+    code = "not_started"
 
 
 class EngineTimeout(EngineError):

@@ -13,7 +13,7 @@ from starlette.types import Receive, Scope, Send
 
 from .. import __version__
 from ..core.control import ModelPuller
-from ..core.errors import NotFound, Overloaded
+from ..core.errors import NotFound, NotStarted
 from ..dialects.base import ReaderOptions, VerificationMode
 from ..dialects.body import abbreviate
 from ..http.asgi_extensions import find_direct_response, find_on_disconnect
@@ -133,10 +133,9 @@ def build_not_found_handler(routes: Sequence[Route]) -> Handler:
 
 async def raise_not_started(_: HttpRequest) -> JsonResponse:
     """Handle all paths while the application's lifespan does not run."""
-    raise Overloaded(
+    raise NotStarted(
         "This application has not been started: its lifespan does not run. A mounted application needs "
-        "`lifespan=app.lifespan` in the application that it is mounted in.",
-        code="not_started",
+        "`lifespan=app.lifespan` in the application that it is mounted in."
     )
 
 
@@ -170,7 +169,7 @@ def create_app(
     counters: count the use of the keys' limits; None counts in this process.
     telemetry: traces and metrics for OpenTelemetry; closed with the lifespan.
     metrics_exchange: adds the other workers of the server to `/metrics`; None if there are none.
-    requires_lifespan: requests get a 503 unless the lifespan runs; if false, the caller may start the engines itself.
+    requires_lifespan: requests get a 500 unless the lifespan runs; if false, the caller may start the engines itself.
     """
     options, clock = options or ServingOptions(), clock or SystemClock()
     features = Features(
@@ -299,8 +298,8 @@ class Application:
             scope = {**scope, "path": relative or "/", "root_path": ""}
         if scope["type"] == "websocket":
             if self._not_started is not None and not self._is_started:
-                # 1013 is "try again later", 1008 "policy violation" (RFC 6455 and its registry of close codes).
-                await send({"type": "websocket.close", "code": 1013})
+                # 1011 is "internal error", 1008 "policy violation" (RFC 6455, 7.4.1).
+                await send({"type": "websocket.close", "code": 1011})
             elif scope["path"] == self._websocket.path:
                 await self._websocket(scope, receive, send)
             else:

@@ -96,17 +96,17 @@ class RequestRecord:
     """Data about a request that its handler collects for response headers and the access log.
 
     owner: the owner whose rate limits the response headers report.
-    arrival_time: when its JSON body was complete, on the event loop's clock; None without one.
+    body_received_at: when its JSON body was complete, on the event loop's clock; None without one.
     call: its last call that used a model; None if there was none, or if nothing observes calls.
     span: of the request; None if it is not traced.
     read_query: names of query parameters that its handler has looked for.
     """
 
-    __slots__ = ("arrival_time", "call", "owner", "read_query", "span")
+    __slots__ = ("body_received_at", "call", "owner", "read_query", "span")
 
     def __init__(self) -> None:
         self.owner = ""
-        self.arrival_time: float | None = None
+        self.body_received_at: float | None = None
         self.span: Span | None = None
         self.read_query: set[str] = set()
         self.call: RequestLogLine | None = None

@@ -18,7 +18,7 @@ import msgspec
 from starlette.datastructures import Headers, QueryParams
 from starlette.types import Receive, Scope, Send
 
-from ..core.errors import BudgetExhausted, DragomanError, MethodNotAllowed, UnsupportedMediaType
+from ..core.errors import BudgetExhausted, DragomanError, MethodNotAllowed, NotStarted, UnsupportedMediaType
 from ..dialects.anthropic import map_anthropic_status, render_anthropic_error
 from ..dialects.anthropic.batches import is_anthropic_request
 from ..dialects.base import Profile
@@ -105,8 +105,8 @@ LOG_FIELDS = "fields"
 _PLAIN_ID = re.compile(r"[A-Za-z0-9._-]{1,128}", re.ASCII)
 WARNINGS_HEADER = "x-dragoman-warnings"
 """In a response, the header with the warnings; in a request, the value `body` asks for them in the body too."""
-JSON: tuple[bytes, bytes] = (b"content-type", b"application/json")
-_QUERY_HINTS = frozenset({"beta", "api-version"})
+JSON_CONTENT_TYPE: tuple[bytes, bytes] = (b"content-type", b"application/json")
+_IGNORED_QUERY_PARAMS = frozenset({"beta", "api-version"})
 """Query parameters that the SDKs of Anthropic and Azure add to every URL."""
 _MAX_UNREAD = 16
 
@@ -149,7 +149,7 @@ class HttpRequest(msgspec.Struct, frozen=True):
         """Return warnings for query parameters that the handler did not read."""
         if not self.query_string:
             return ()
-        unread = sorted(QueryParams(self.query_string).keys() - self.record.read_query - _QUERY_HINTS)
+        unread = sorted(QueryParams(self.query_string).keys() - self.record.read_query - _IGNORED_QUERY_PARAMS)
         return tuple(f"{abbreviate(name)} is ignored: unknown query parameter" for name in unread[:_MAX_UNREAD])
 
     @property
@@ -183,10 +183,12 @@ class HttpRequest(msgspec.Struct, frozen=True):
         if not is_json and (media_type or (self._has_body and not allow_untyped)):
             raise UnsupportedMediaType("Send the body as `Content-Type: application/json`.")
         body = await read_body(self.receive, self.headers, self.service.options.max_body_bytes, self.body_memory)
-        self.record.arrival_time = asyncio.get_running_loop().time()
+        self.record.body_received_at = asyncio.get_running_loop().time()
         return body
 
-    def build_headers(self, content_type: tuple[bytes, bytes] = JSON, warnings: Sequence[str] = ()) -> RawHeaders:
+    def build_headers(
+        self, content_type: tuple[bytes, bytes] = JSON_CONTENT_TYPE, warnings: Sequence[str] = ()
+    ) -> RawHeaders:
         """Build the headers of this request's response."""
         elapsed, id = (self.service.clock.monotonic() - self.started_at) * 1000, self.id.encode()
         headers = [
@@ -237,8 +239,8 @@ class HttpRequest(msgspec.Struct, frozen=True):
         if error.retry_after is not None:
             # At least 1, because SDKs would retry at once after 0. Rounded up: an earlier retry would be rejected too.
             headers.append((b"retry-after", str(max(1, ceil(error.retry_after))).encode()))
-        if isinstance(error, BudgetExhausted):
-            # Otherwise OpenAI's and Anthropic's SDKs would retry the 429.
+        if isinstance(error, BudgetExhausted | NotStarted):
+            # Otherwise OpenAI's and Anthropic's SDKs would retry the 429 or 500.
             headers.append((b"x-should-retry", b"false"))
         if error.status == 401:
             # RFC 9110, 11.6.1: a 401 must have a challenge.
@@ -259,7 +261,7 @@ class JsonResponse:
 
     body: bytes
     status: int = 200
-    content_type: tuple[bytes, bytes] = JSON
+    content_type: tuple[bytes, bytes] = JSON_CONTENT_TYPE
     warnings: tuple[str, ...] = ()
 
 
@@ -374,10 +376,10 @@ class Endpoint:
         service, span = self._service, lifecycle.record.span
         elapsed = service.clock.monotonic() - lifecycle.started_at
         if span is not None and service.telemetry is not None:
-            reason = None if outcome.error is None else type(outcome.error).__name__
-            service.telemetry.end_request(
-                span, outcome.status if outcome.error is None else outcome.error.status, reason
-            )
+            # The error's own status, since a dialect may map it to one below 500 and a stream begins with 200.
+            is_failure = outcome.error is not None and outcome.error.status >= 500
+            reason = type(outcome.error).__name__ if is_failure else None
+            service.telemetry.end_request(span, outcome.status, reason)
         # Labeled with the route's pattern: the number of actual paths is unbounded.
         self._http_metrics.record(
             lifecycle.method, self.route.path, outcome.status, elapsed, lifecycle.content_length, outcome.length
@@ -392,7 +394,7 @@ class Endpoint:
                 fields = {LOG_FIELDS: build_log_fields(lifecycle, escaped_path, outcome.status, elapsed, name)}
             log.info(
                 "%s %s %s %s %d %.1fms",
-                show_address(lifecycle.client),
+                format_address(lifecycle.client),
                 lifecycle.id,
                 lifecycle.method,
                 escaped_path,
@@ -412,7 +414,7 @@ def build_log_fields(
     """
     call, span = lifecycle.record.call, lifecycle.record.span
     fields: dict[str, object] = {
-        "client": show_address(lifecycle.client),
+        "client": format_address(lifecycle.client),
         "request_id": lifecycle.id,
         "method": lifecycle.method,
         "path": path,
@@ -553,7 +555,7 @@ def accepts_html(headers: Headers) -> bool:
     return "text/html" in headers.get("accept", "").lower()
 
 
-def show_address(client: tuple[str, int] | None) -> str:
+def format_address(client: tuple[str, int] | None) -> str:
     """Format a client's address for the access log; `-` over a Unix socket."""
     if client is None or not client[0]:
         return "-"
@@ -563,7 +565,7 @@ def show_address(client: tuple[str, int] | None) -> str:
 
 def encode_header_text(text: str) -> bytes:
     """Encode text for a header: printable ASCII, at most 2048 bytes."""
-    return text.encode("ascii", "replace").translate(_UNPRINTABLE)[:2048]
+    return text.encode("ascii", "replace").translate(_TO_PRINTABLE)[:2048]
 
 
-_UNPRINTABLE = bytes(byte if 32 <= byte < 127 else ord("?") for byte in range(256))
+_TO_PRINTABLE = bytes(byte if 32 <= byte < 127 else ord("?") for byte in range(256))

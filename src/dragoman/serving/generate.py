@@ -340,7 +340,7 @@ def build_terms(context: RequestContext, answer_id: str, tool_prefix: str = "cal
         close_at_limit=context.service.options.close_at_limit,
         timeout=request_timeout(context),
         begin_start=service.generation.start_limiter.acquire,
-        arrival_time=context.record.arrival_time,
+        arrival_time=context.record.body_received_at,
     )
 
 

@@ -88,7 +88,7 @@ _HEADERS: Mapping[str, tuple[object, str]] = {
 }
 _ERROR_HEADERS: Mapping[str, tuple[object, str]] = {
     "retry-after": (int, "Seconds after which to retry."),
-    "x-should-retry": (str, "`false` with the 429 of a budget: clients should not retry by themselves."),
+    "x-should-retry": (str, "`false` if a retry does not help, as with the 429 of a budget."),
     "www-authenticate": (str, "With a 401."),
     "allow": (str, "The route's methods, with a 405."),
 }

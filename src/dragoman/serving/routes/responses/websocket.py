@@ -19,7 +19,7 @@ from ....core.events import ChoiceFinished, Event, FinishReason
 from ....dialects.responses.websocket_frames import ClientFrame, read_frame, render_error_frame, split_frames
 from ...auth import Access, AccessPolicy
 from ...disconnect import never
-from ...endpoint import RESPONSES, HttpRequest, build_http_request, restrict_service, show_address
+from ...endpoint import RESPONSES, HttpRequest, build_http_request, format_address, restrict_service
 from ...generate import AdmittedCall, build_reader_options, find_header_timeout, run_in_thread_if_large
 from ...service import Service
 from ...streaming import EventBatches, GenerationResponder, RawHeaders, wrap_unexpected_error
@@ -230,7 +230,7 @@ class WebSocketSession:
             self._history = None
         if self._http.service.options.access_log:
             elapsed = (self._http.service.clock.monotonic() - started_at) * 1000
-            client = show_address(self._http.client)
+            client = format_address(self._http.client)
             log.info("%s %s WEBSOCKET /v1/responses %d %.1fms", client, self._http.id, status, elapsed)
 
     async def _open_turn(self, client_frame: ClientFrame) -> ResponseTurn:
