@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Generator
+from collections.abc import AsyncGenerator, Generator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -14,8 +14,13 @@ import httpx2
 import pytest
 from starlette.datastructures import Headers
 
+from dragoman.core.errors import QueueFull
+from dragoman.core.events import Event
 from dragoman.core.metrics import Histogram
-from dragoman.core.request import SpanContext, parse_trace_context
+from dragoman.core.request import GenerateRequest, SpanContext, parse_trace_context
+from dragoman.engines.base import BaseEngine
+from dragoman.pipeline.models import EventBackend, Models, ServedModel
+from dragoman.serving.app import create_app
 from dragoman.serving.tracing import ServerSpan, Telemetry
 from dragoman.telemetry import (
     GenAiMetrics,
@@ -208,6 +213,24 @@ def test_a_request_is_described_as_the_conventions_say(
     assert span.name == name
     names = ("http.request.method", "http.request.method_original", "server.address", "server.port")
     assert tuple(found.get(each) for each in names) == expected
+
+
+class Full(BaseEngine):
+    async def generate(self, request: GenerateRequest) -> AsyncGenerator[Event]:
+        raise QueueFull("The queue is full.")
+        yield
+
+
+async def test_a_span_has_the_status_that_the_client_gets() -> None:
+    """Anthropic's API has 529 instead of 503."""
+    ended: list[Span] = []
+    telemetry = Telemetry(build_tracer(ended), GenAiMetrics(MetricSet(0)))
+    app = create_app(Models([ServedModel("m", EventBackend(Full()), 4096, 1_700_000_000)]), telemetry=telemetry)
+    body = {"model": "m", "max_tokens": 9, "messages": [{"role": "user", "content": "Hello"}]}
+    async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app), base_url="http://localhost") as client:
+        assert (await client.post("/v1/messages", json=body)).status_code == 529
+    (span,) = [span for span in ended if span.kind == SpanKind.SERVER]
+    assert (span.attributes["http.response.status_code"], span.attributes["error.type"]) == (529, "QueueFull")
 
 
 def export(collector: Collector, *spans: Span) -> None:

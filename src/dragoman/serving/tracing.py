@@ -78,12 +78,13 @@ class Telemetry:
         return self._tracer.start(name, SpanKind.SERVER, parent, attributes)
 
     def end_request(self, span: Span, status: int, error: str | None) -> None:
-        """End a request's span. A status below 500 is not an error of the server.
+        """End a request's span. Without an error, only a status of 500 or more makes it one of a failure.
 
-        error: type of the error; None if there is none.
+        status: the HTTP status that the client got.
+        error: type of the server's error; None if there is none.
         """
         attributes: dict[str, AttributeValue] = {"http.response.status_code": status}
-        reason = (error or str(status)) if status >= 500 else None
+        reason = str(status) if error is None and status >= 500 else error
         if reason is not None:
             attributes["error.type"] = reason
         self._tracer.end(span, attributes, reason)
