@@ -394,7 +394,7 @@ MUTANTS = (
     Mutant(
         "a schema of 212 bytes takes all memory: multipleOf is compiled to as many states (llguidance)",
         "constraints/schema.py",
-        "        if max(_count_last_digit_units(multiple), _count_last_digit_units(common)) > MOST_MULTIPLE:\n",
+        "        if max(_count_last_digit_units(multiple), _count_last_digit_units(common)) > MAX_MULTIPLE:\n",
         "        if False:\n",
         ("tests/constraints/test_bounded.py",),
     ),

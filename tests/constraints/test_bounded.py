@@ -12,7 +12,7 @@ import pytest
 
 from dragoman.constraints.bounded import BoundedCompiler
 from dragoman.constraints.lark import CallForm, ConstraintGrammar, ToolCallRules, compose_grammar
-from dragoman.constraints.schema import estimate, parse_schema
+from dragoman.constraints.schema import estimate_compile_cost, parse_schema
 from dragoman.core.errors import Overloaded, RequestError
 from dragoman.core.request import ContextFreeGrammar, JsonObject, JsonSchema, Regex, StringChoices
 from dragoman.core.syntax import FreeText, JsonValue, LiteralText
@@ -173,6 +173,23 @@ def test_multiples_that_hold_at_the_same_time_are_multiplied() -> None:
         parse_schema(json.dumps({"allOf": every}), "x")
 
 
+@pytest.mark.parametrize("keyword", ["const", "default"])
+@pytest.mark.parametrize("value", [True, 99_999])
+def test_the_values_of_a_schema_are_not_schemas(keyword: str, value: Any) -> None:
+    parse_schema(json.dumps({keyword: {"multipleOf": value}}), "x")
+
+
+@pytest.mark.parametrize("reference", ["#/default", "#/d%65fault"])
+def test_a_value_that_is_used_as_a_schema_is_bounded(reference: str) -> None:
+    with pytest.raises(RequestError, match="multipleOf"):
+        parse_schema(json.dumps({"items": {"$ref": reference}, "default": {"multipleOf": 99_999}}), "x")
+
+
+def test_a_property_may_be_named_like_a_keyword() -> None:
+    with pytest.raises(RequestError, match="multipleOf"):
+        parse_schema(json.dumps({"properties": {"default": {"multipleOf": 99_999}}}), "x")
+
+
 @pytest.mark.parametrize(
     "schema",
     [
@@ -184,10 +201,12 @@ def test_multiples_that_hold_at_the_same_time_are_multiplied() -> None:
         {"properties": {"a": {"items": {"propertyNames": {"pattern": "a"}}}}},
         {"anyOf": [{"$ref": "#/$defs/a", "type": "string"}], "$defs": {"a": True}},
         {"$defs": {"a": {"pattern": "a"}}, "$ref": "#/$defs/a"},
+        {"$schema": "http://json-schema.org/draft-07/schema#", "items": [{"pattern": "a{1,1000}b"}]},
+        {"properties": {"a": {"$ref": "#/examples/0"}}, "examples": [{"pattern": "a{1,1000}b"}]},
     ],
 )
 def test_a_schema_with_what_may_take_any_time_goes_through_a_trial(embedded: HfTokenizer, schema: Any) -> None:
-    assert estimate(schema).costly
+    assert estimate_compile_cost(schema).costly
     assert not compose_grammar(embedded.special_tokens, body=JsonSchema(json.dumps(schema))).is_cheap
 
 

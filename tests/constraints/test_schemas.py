@@ -12,7 +12,7 @@ import pytest
 
 from dragoman.constraints.grammar_compiler import Compiler
 from dragoman.constraints.lark import CallForm, ConstraintGrammar, ToolCallRules, compose_grammar
-from dragoman.constraints.schema import check_schema
+from dragoman.constraints.schema import parse_schema
 from dragoman.core.errors import RequestError
 from dragoman.core.request import JsonObject, JsonSchema
 from dragoman.core.syntax import JsonValue, LiteralText
@@ -253,7 +253,7 @@ def deep(levels: int) -> str:
 )
 def test_a_text_that_is_no_fit_schema_is_refused(schema: str, word: str) -> None:
     with pytest.raises(RequestError, match=word) as caught:
-        check_schema(schema, "tools.0.function.parameters")
+        parse_schema(schema, "tools.0.function.parameters")
     assert caught.value.param == "tools.0.function.parameters"
     assert len(caught.value.message) < 1_000
 
@@ -262,7 +262,7 @@ def test_a_text_that_is_no_fit_schema_is_refused(schema: str, word: str) -> None
     "schema", ["true", "false", "{}", deep(32), '{"$schema":"http://json-schema.org/draft-07/schema#"}']
 )
 def test_a_fit_schema_passes(schema: str) -> None:
-    check_schema(schema, "response_format")
+    parse_schema(schema, "response_format")
 
 
 def same(*patterns: str) -> Schema:

@@ -21,7 +21,7 @@ from .grammar_compiler import CompiledGrammar, Compiler, CompilerLimits
 from .lark import ConstraintGrammar
 from .trial import Outcome, TrialSetup
 
-_MOST_REJECTED = 4096
+_MAX_REJECTED = 4096
 """Maximum cached rejections, each a digest and a message."""
 
 
@@ -93,7 +93,7 @@ class BoundedCompiler:
                 message = f"The constraint takes too much {exceeded.resource} to compile{suspects}."
         if message is not None:
             self._rejected[digest] = message
-            if len(self._rejected) > _MOST_REJECTED:
+            if len(self._rejected) > _MAX_REJECTED:
                 self._rejected.popitem(last=False)
             raise RequestError(message, param=param)
         # With a limiter of its own: compiling may take seconds, as the trial did, and must not block other threads.

@@ -28,7 +28,16 @@ from ..core.syntax import (
     RepeatedPieces,
     SyntaxPiece,
 )
-from .schema import CHEAP_VALUES, MAX_INTERSECTED, Json, Schema, combines_schemas, estimate, iterate_parts, parse_schema
+from .schema import (
+    CHEAP_VALUES,
+    MAX_INTERSECTED_PATTERNS,
+    Json,
+    Schema,
+    combines_schemas,
+    estimate_compile_cost,
+    iterate_schemas,
+    parse_schema,
+)
 
 # Constraints that clients write: regexes, choices and grammars, with limits on their size.
 
@@ -102,8 +111,8 @@ def _check_lark(text: str, param: str) -> None:
             parse_schema(json.dumps(schema), param)
             end = len(text) - len(tail) + length
         match = _LARK_LEXEME.search(text, end)
-    if intersections > MAX_INTERSECTED:
-        raise RequestError(f"The grammar intersects more than {MAX_INTERSECTED} terminals.", param=param)
+    if intersections > MAX_INTERSECTED_PATTERNS:
+        raise RequestError(f"The grammar intersects more than {MAX_INTERSECTED_PATTERNS} terminals.", param=param)
 
 
 # Closing of object schemas.
@@ -122,13 +131,13 @@ _EXTENSION_KEYWORDS = frozenset(
 def close_schema(schema: Schema) -> Schema:
     """Close every object that has `properties`, even empty ones, and does not set `additionalProperties`.
 
-    Schemas combined by `allOf` or `oneOf` stay open: a closed `allOf` branch would reject its siblings' properties, and
-    a closed `oneOf` branch could accept a value that the original rejects because several branches match.
+    A schema that uses `oneOf` anywhere, or combines schemas otherwise, stays open everywhere: a closed `allOf` branch
+    would reject its siblings' properties, and a closed `oneOf` branch could accept a value that the original rejects
+    because several branches match.
     """
     if isinstance(schema, bool):
         return schema
-    parts = (part for part in iterate_parts(schema) if isinstance(part, dict))
-    if any("oneOf" in part or combines_schemas(part) for part in parts):
+    if any("oneOf" in part or combines_schemas(part) for part in iterate_schemas(schema)):
         return schema
     return _close_node(schema)
 
@@ -454,9 +463,9 @@ class _GrammarWriter:
                 return "@grammar"
 
     def _write_schema(self, schema: Schema, strict: bool, param: str) -> str:
-        work = estimate(schema)
-        self._values += work.values
-        self._costly |= work.costly
+        cost = estimate_compile_cost(schema)
+        self._values += cost.values
+        self._costly |= cost.costly
         closed_schema = close_schema(schema)
         expression = "%json false"
         if closed_schema is not False:

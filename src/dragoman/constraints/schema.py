@@ -7,24 +7,36 @@ less than 20 ms. Other keywords may take any time, above all if several regular 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator
 from decimal import Decimal
 from fractions import Fraction
 from typing import TypeAlias
+from urllib.parse import unquote
 
 import msgspec
 from msgspec import Struct
 
 from ..core.errors import RequestError
 
-MAX_BYTES = 64 * 1024
-MAX_LEVELS = 32
-"""Maximum nested schemas."""
-MAX_INTERSECTED = 8
-"""Maximum regular expressions that may apply to one value: the work to intersect them doubles with each."""
+Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
+Schema: TypeAlias = "dict[str, Json] | bool"
 
-MOST_MULTIPLE = 10_000
+# Limits.
+
+MAX_BYTES = 64 * 1024
+MAX_DEPTH = 32
+"""Maximum nested schemas."""
+MAX_INTERSECTED_PATTERNS = 8
+"""Maximum regular expressions that may apply to one value: the work to intersect them doubles with each."""
+MAX_MULTIPLE = 10_000
 """Maximum `multipleOf` in units of its last digit: the automaton has that many states (0.1 s and 10 MB for 10,000)."""
+CHEAP_VALUES = 2000
+"""Maximum total JSON values in the schemas of a cheap grammar."""
+_CHEAP_MULTIPLE = 100
+"""Maximum integer `multipleOf` of a cheap grammar."""
+
+# Keywords.
 
 DRAFTS = frozenset(
     [
@@ -35,7 +47,6 @@ DRAFTS = frozenset(
         "https://json-schema.org/draft/2020-12/schema",
     ]
 )
-Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
 _APPLICATORS = frozenset({"allOf", "anyOf", "oneOf", "$ref", "$dynamicRef"})
 """Keywords that apply other schemas to the same value."""
 INERT = frozenset(
@@ -45,12 +56,23 @@ INERT = frozenset(
     ]
 )
 """Keywords that do not constrain a value."""
-Schema: TypeAlias = "dict[str, Json] | bool"
-
-
-def check_schema(schema: str, param: str) -> None:
-    """Raise RequestError for a JSON Schema that `parse_schema` rejects."""
-    parse_schema(schema, param)
+_DATA_KEYWORDS = frozenset({"const", "enum", "default", "example", "examples"})
+"""Keywords whose values are no schemas."""
+_CHEAP_SCHEMAS_BY_NAME = frozenset({"properties", "$defs", "definitions"})
+_SCHEMAS_BY_NAME = _CHEAP_SCHEMAS_BY_NAME | {"patternProperties", "dependentSchemas", "dependencies"}
+_CHEAP_SUBSCHEMAS = frozenset({"anyOf", "oneOf", "prefixItems", "items", "additionalProperties"})
+_ASSERTION_KEYWORDS = frozenset(
+    [
+        *("type", "enum", "const", "required", "$ref", "nullable", "minLength", "maxLength", "minItems", "maxItems"),
+        *("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "format"),
+    ]
+)
+_CHEAP_KEYWORDS = INERT | _ASSERTION_KEYWORDS | _CHEAP_SCHEMAS_BY_NAME | _CHEAP_SUBSCHEMAS
+"""The keywords that are cheap to compile, including their subschemas."""
+_CHEAP_REFERENCE = re.compile(
+    r"#(/(\$defs|definitions|properties)/[^/%]*|/(items|additionalProperties)|/(anyOf|oneOf|prefixItems|items)/\d+)*"
+)
+"""References to schemas whose cost is estimated. Others may lead into an example, for instance."""
 
 
 def parse_schema(schema: str, param: str) -> Schema:
@@ -71,35 +93,43 @@ def parse_schema(schema: str, param: str) -> Schema:
         containers = [item for item in level if isinstance(item, (dict, list))]
         level = [part for item in containers for part in (item.values() if isinstance(item, dict) else item)]
         n_levels += bool(containers)
-    if n_levels > 2 * MAX_LEVELS:  # A schema level is two JSON levels: `properties`, and a name in it.
+    if n_levels > 2 * MAX_DEPTH:  # A schema level is two JSON levels: `properties`, and a name in it.
         raise _build_too_deep_error(param)
-    _check_meta(value, param)
-    _check_work(value, param)
+    _check_against_metaschema(value, param)
+    parts = list(iterate_schemas(value))
+    is_merged = any(map(combines_schemas, parts))
+    if is_merged:
+        _check_patterns(parts, param)
+    _check_multiples(parts, is_merged, param)
     return value
 
 
 def _build_too_deep_error(param: str) -> RequestError:
-    return RequestError(f"The JSON Schema is nested deeper than {MAX_LEVELS} levels.", param=param)
+    return RequestError(f"The JSON Schema is nested deeper than {MAX_DEPTH} levels.", param=param)
 
 
-def _check_work(schema: Schema, param: str) -> None:
-    """Reject a schema that could take unbounded time to compile. Raises RequestError.
-
-    That is one whose merged parts may intersect too many regular expressions, or whose `multipleOf` has many digits,
-    alone or as the least common multiple of those that may be merged.
-    """
-    objects = [part for part in iterate_parts(schema) if isinstance(part, dict)]
-    is_merged = any(combines_schemas(part) for part in objects)
+def _check_patterns(parts: list[dict[str, Json]], param: str) -> None:
+    """Reject too many regular expressions in a schema whose parts may be merged. Raises RequestError."""
     expressions = {
-        text for part in objects for text in (part.get("pattern"), part.get("format")) if isinstance(text, str)
+        text for part in parts for text in (part.get("pattern"), part.get("format")) if isinstance(text, str)
     }
-    if is_merged and len(expressions) > MAX_INTERSECTED:
-        message = f"More than {MAX_INTERSECTED} patterns and formats in a schema that combines others by allOf or $ref"
-        raise RequestError(f"{message} are not supported.", param=param)
+    if len(expressions) > MAX_INTERSECTED_PATTERNS:
+        raise RequestError(
+            f"More than {MAX_INTERSECTED_PATTERNS} patterns and formats in a schema that combines others by allOf or "
+            "$ref are not supported.",
+            param=param,
+        )
+
+
+def _check_multiples(parts: list[dict[str, Json]], is_merged: bool, param: str) -> None:
+    """Reject a `multipleOf` of many digits, alone or as the least common multiple of those that may be merged.
+
+    Raises RequestError.
+    """
     common = Fraction(1)
-    for part in objects:
+    for part in parts:
         value = part.get("multipleOf")
-        if not isinstance(value, (int, float)):
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
             continue
         # Parsed from its text: the float 0.1 is not exactly a tenth, its fraction has a denominator of 2**55.
         multiple = abs(Fraction(str(value)))
@@ -108,10 +138,13 @@ def _check_work(schema: Schema, param: str) -> None:
         else:
             numerator = math.lcm(common.numerator, multiple.numerator)
             common = Fraction(numerator, math.gcd(common.denominator, multiple.denominator))
-        if max(_count_last_digit_units(multiple), _count_last_digit_units(common)) > MOST_MULTIPLE:
-            message = f"multipleOf {str(value)[:50]} is not supported: without a decimal point and trailing zeros"
-            merged = ", and combined with others that apply to the same value," if common != multiple else ""
-            raise RequestError(f"{message}{merged} it may be at most {MOST_MULTIPLE}.", param=param)
+        if max(_count_last_digit_units(multiple), _count_last_digit_units(common)) > MAX_MULTIPLE:
+            merged = " (together with the other multipleOf of the same value)" if common != multiple else ""
+            raise RequestError(
+                f"multipleOf {str(value)[:50]}{merged} is too expensive: in units of its last nonzero digit it may "
+                f"be at most {MAX_MULTIPLE}.",
+                param=param,
+            )
 
 
 def _count_last_digit_units(value: Fraction) -> int:
@@ -121,26 +154,46 @@ def _count_last_digit_units(value: Fraction) -> int:
 
 
 def combines_schemas(part: dict[str, Json]) -> bool:
-    """Whether two schemas apply to the same value."""
+    """Whether the schema combines others: several in `allOf`, or `anyOf`, `oneOf` or a reference beside other keywords.
+
+    An `anyOf` alone does not.
+    """
     all_of = part.get("allOf")
     has_several = isinstance(all_of, list) and len(all_of) > 1
     keywords = part.keys() - INERT
     return has_several or bool(keywords & _APPLICATORS and len(keywords) > 1)
 
 
-def iterate_parts(schema: Json) -> Iterator[Json]:
-    """Yield the schema and all its subschemas."""
-    pending = [schema]
+def iterate_schemas(schema: Json) -> Iterator[dict[str, Json]]:
+    """Yield the schema, its subschemas and the maps of subschemas, such as `properties`, as far as they are objects.
+
+    Values such as those of `const` are included only if a reference may lead into them: llguidance follows it.
+    """
+    pending: list[Json] = [schema]
+    data: list[Json] = []
+    refers_to_data = False
     while pending:
         part = pending.pop()
-        yield part
-        if isinstance(part, dict):
-            pending += part.values()
-        elif isinstance(part, list):
+        if isinstance(part, list):
             pending += part
+        elif isinstance(part, dict):
+            yield part
+            for keyword, value in part.items():
+                if keyword in _DATA_KEYWORDS:
+                    data.append(value)
+                elif keyword in _SCHEMAS_BY_NAME and isinstance(value, dict):
+                    yield value
+                    pending += value.values()
+                else:
+                    pending.append(value)
+                    if keyword in ("$ref", "$dynamicRef") and isinstance(value, str):
+                        reference = unquote(value)
+                        refers_to_data |= any(f"/{keyword}" in reference for keyword in _DATA_KEYWORDS)
+        if not pending and refers_to_data:
+            pending, data = data, []
 
 
-def _check_meta(schema: Schema, param: str) -> None:
+def _check_against_metaschema(schema: Schema, param: str) -> None:
     """Validate against the metaschema. An unknown `$schema` URL is rejected: the library would fetch it.
 
     Raises RequestError.
@@ -160,27 +213,8 @@ def _check_meta(schema: Schema, param: str) -> None:
         raise RequestError(f"Invalid JSON Schema: {error}", param=param) from error
 
 
-CHEAP_VALUES = 2000
-"""Maximum total JSON values in the schemas of a cheap grammar."""
-_CHEAP_MULTIPLE = 100
-"""Maximum integer `multipleOf` of a cheap grammar."""
-_SCHEMAS_BY_NAME = frozenset({"properties", "$defs", "definitions"})
-_SCHEMA_LISTS = frozenset({"anyOf", "oneOf", "prefixItems"})
-_SCHEMAS = frozenset({"items", "additionalProperties"})
-_PLAIN = frozenset(
-    [
-        *("type", "enum", "const", "required", "$ref", "nullable", "minLength", "maxLength", "minItems", "maxItems"),
-        *("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "format"),
-    ]
-)
-
-
-_BOUNDED_KEYWORDS = INERT | _PLAIN | _SCHEMAS_BY_NAME | _SCHEMA_LISTS | _SCHEMAS
-"""The keywords that are cheap to compile, including their subschemas."""
-
-
-class Work(Struct, frozen=True):
-    """The estimated work of a schema.
+class CompileCost(Struct, frozen=True):
+    """The estimated cost of compiling a schema.
 
     values: number of JSON values in it.
     costly: its keywords that may take any time to compile.
@@ -190,28 +224,38 @@ class Work(Struct, frozen=True):
     costly: frozenset[str] = frozenset()
 
 
-def estimate(schema: Schema) -> Work:
-    """Estimate the work of compiling a schema that `parse_schema` has accepted."""
+def estimate_compile_cost(schema: Schema) -> CompileCost:
+    """Estimate the cost of compiling a schema that `parse_schema` has accepted."""
     costly: set[str] = set()
     pending: list[Json] = [schema]
     while pending:
         part = pending.pop()
         if not isinstance(part, dict):
             continue
-        keywords = set(part.keys() - _BOUNDED_KEYWORDS)
-        multiple = part.get("multipleOf")
-        if isinstance(multiple, int) and multiple <= _CHEAP_MULTIPLE:
-            keywords.discard("multipleOf")
+        costly |= part.keys() - _CHEAP_KEYWORDS - {"multipleOf"}
+        multiple, reference = part.get("multipleOf", 1), part.get("$ref", "#")
+        if not isinstance(multiple, int) or multiple > _CHEAP_MULTIPLE:
+            costly.add("multipleOf")
+        if not isinstance(reference, str) or not _CHEAP_REFERENCE.fullmatch(reference):
+            costly.add("$ref")
         if combines_schemas(part):
-            keywords |= part.keys() & {"allOf", "anyOf", "oneOf", "$ref"}
+            costly |= part.keys() & _APPLICATORS
         if "format" in part and part.keys() & {"minLength", "maxLength"}:
-            keywords.add("format")
-        costly |= keywords
+            costly.add("format")
         for keyword, value in part.items():
-            if keyword in _SCHEMAS_BY_NAME and isinstance(value, dict):
+            if keyword in _CHEAP_SCHEMAS_BY_NAME and isinstance(value, dict):
                 pending += value.values()
-            elif keyword in _SCHEMA_LISTS and isinstance(value, list):
-                pending += value
-            elif keyword in _SCHEMAS:
-                pending.append(value)
-    return Work(sum(1 for _ in iterate_parts(schema)), frozenset(costly))
+            elif keyword in _CHEAP_SCHEMAS_BY_NAME | _CHEAP_SUBSCHEMAS:
+                # Before draft 2020-12, `items` may be a list.
+                pending += value if isinstance(value, list) else [value]
+    return CompileCost(_count_values(schema), frozenset(costly))
+
+
+def _count_values(schema: Json) -> int:
+    count, pending = 0, [schema]
+    while pending:
+        part = pending.pop()
+        count += 1
+        if isinstance(part, (dict, list)):
+            pending += part.values() if isinstance(part, dict) else part
+    return count

@@ -12,7 +12,7 @@ import anyio.to_thread
 
 from ..constraints.grammar_compiler import CompiledGrammar
 from ..constraints.lark import CallForm, ConstraintGrammar, ReasoningSection, ToolCallRules, compose_grammar
-from ..constraints.schema import check_schema
+from ..constraints.schema import parse_schema
 from ..core.engine import ReasoningBudget, check_ids
 from ..core.errors import RequestError, Unsupported
 from ..core.message import CustomTool, FunctionTool, Tool
@@ -111,7 +111,7 @@ async def compile_grammar(
     def compose_whole() -> ConstraintGrammar | None:
         body = request.constraint
         if isinstance(body, JsonSchema):
-            check_schema(body.schema, request.constraint_param)
+            parse_schema(body.schema, request.constraint_param)
         if body is None and calls is None:
             return None
         return compose_grammar(
@@ -212,7 +212,7 @@ def _compose_tool(format: ToolFormat, backend: TokenBackend, tool: Tool, place: 
     if tool.parameters is None:
         return _Composed(tool, param, CallForm(_build_pieces(format, tool, param), param, bool(tool.strict)))
     try:
-        check_schema(tool.parameters, param)
+        parse_schema(tool.parameters, param)
         form = CallForm(_build_pieces(format, tool, param), param, bool(tool.strict))
         # Each tool is compiled alone first: an error of the joined grammar could not be attributed to one of them.
         rules = ToolCallRules((form,), is_required=True, around=format.section_delimiters)
