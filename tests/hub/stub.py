@@ -40,7 +40,8 @@ class HubStub:
 
     requests: method, path and range of each request.
     leaked_tokens: paths of the CDN that were requested with a token.
-    cut_after: bytes after which the connection of the next large file closes without notice; None is never.
+    cuts: bytes after which the connections of the next large files close without notice.
+    max_sent: bytes of a large file that a response has at most, with a content-length that fits.
     stall_after: bytes of a large file after which its response waits for `released`.
     ignores_ranges: answers ranges with the whole file.
     stalled: set when one waits.
@@ -51,7 +52,8 @@ class HubStub:
     cdn_url: str = ""
     requests: list[tuple[str, str, str | None]] = field(default_factory=list[tuple[str, str, str | None]])
     leaked_tokens: list[str] = field(default_factory=list[str])
-    cut_after: int | None = None
+    cuts: list[int] = field(default_factory=list[int])
+    max_sent: int | None = None
     ignores_ranges: bool = False
     stall_after: int | None = None
     stalled: threading.Event = field(default_factory=threading.Event)
@@ -175,7 +177,8 @@ class _Handler(BaseHTTPRequestHandler):
         headers["accept-ranges"] = "bytes"
         if start:
             headers["content-range"] = f"bytes {start}-{len(data) - 1}/{len(data)}"
-        self.send(206 if start else 200, data[start:], headers, with_body=with_body, is_large=True)
+        body = data[start:][: self.hub.max_sent]
+        self.send(206 if start else 200, body, headers, with_body=with_body, is_large=True)
 
     def send(
         self,
@@ -192,12 +195,11 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("content-length", str(len(body)))
         self.end_headers()
         if with_body:
-            self.write(body, self.hub.cut_after if is_large else None, self.hub.stall_after if is_large else None)
+            self.write(body, self.hub.cuts if is_large else [], self.hub.stall_after if is_large else None)
 
-    def write(self, body: bytes, cut_after: int | None, stall_after: int | None) -> None:
-        if cut_after is not None and len(body) > cut_after:
-            self.wfile.write(body[:cut_after])
-            self.hub.cut_after = None
+    def write(self, body: bytes, cuts: list[int], stall_after: int | None) -> None:
+        if cuts and len(body) > cuts[0]:
+            self.wfile.write(body[: cuts.pop(0)])
             self.close_connection = True
             return
         try:

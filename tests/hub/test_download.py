@@ -5,18 +5,21 @@ from __future__ import annotations
 import importlib.util
 import shutil
 import sys
+import threading
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 
 import pytest
 
 from dragoman.hub import (
+    DownloadCancelled,
     DownloadEvent,
     DownloadPlan,
     HubError,
     ModelReference,
     download,
     find_cached_repository,
+    format_bytes,
     open_repository,
     parse_reference,
 )
@@ -141,17 +144,46 @@ def test_a_killed_download_is_resumed(hub: HubStub, cache: Path, model: str):
 
 @pytest.mark.usefixtures("cache")
 def test_a_connection_that_closes_early_is_continued(hub: HubStub):
-    hub.cut_after = 7_000
+    hub.cuts = [7_000]
     plan = prepare(SINGLE).plan
     assert fetch(plan)[-1].status == "success"
     assert any(requested for _, path, requested in hub.requests if path.startswith("/cdn/"))
 
 
-def test_a_server_without_ranges_sends_the_whole_file_again(hub: HubStub, cache: Path):
-    hub.cut_after, hub.ignores_ranges = 7_000, True
+@pytest.mark.parametrize("cuts", [[7_000], [7_000, 0], [7_000, 5_000, 9_000]])
+def test_a_server_without_ranges_sends_the_whole_file_again(hub: HubStub, cache: Path, cuts: list[int]):
+    hub.cuts, hub.ignores_ranges = cuts, True
     plan = prepare(GGUF).plan
     fetch(plan)
     assert plan.target.read_bytes() == hub.repositories[GGUF].files["small-Q4_K_M.gguf"]
+
+
+@pytest.mark.parametrize(("ignores_ranges", "max_sent"), [(True, 3_000), (False, 0)])
+def test_attempts_without_progress_end_the_download(hub: HubStub, cache: Path, ignores_ranges: bool, max_sent: int):
+    hub.cuts, hub.ignores_ranges = [7_000], ignores_ranges
+    plan = prepare(GGUF).plan
+    hub.max_sent = max_sent
+    with pytest.raises(HubError, match=r"small-Q4_K_M\.gguf .* run the command again to continue the download"):
+        fetch(plan)
+    assert hub.count("GET /cdn") < 10
+
+
+def test_responses_without_data_do_not_hide_a_cancellation(hub: HubStub, cache: Path):
+    plan, cancelled = prepare(GGUF).plan, threading.Event()
+    hub.max_sent = 0
+
+    def cancel(event: DownloadEvent) -> None:
+        if event.file is not None:
+            cancelled.set()
+
+    with pytest.raises(DownloadCancelled):
+        download(plan, cancel, cancelled)
+    assert hub.count("GET /cdn") == 0
+
+
+@pytest.mark.parametrize(("count", "text"), [(999, "999 B"), (999_960, "1.0 MB"), (4_200_000_000, "4.2 GB")])
+def test_sizes_are_rounded_to_the_next_unit(count: int, text: str):
+    assert format_bytes(count) == text
 
 
 def test_a_damaged_file_is_removed_and_named(hub: HubStub, cache: Path):

@@ -26,7 +26,7 @@ CHUNK_BYTES = 1 << 20
 MAX_WORKERS = 4
 """Concurrent downloads. One stream of the hub's CDN rarely fills a fast line; many streams hit its rate limit."""
 MAX_ATTEMPTS = 5
-"""Consecutive attempts without a single byte, after which a download fails."""
+"""Consecutive attempts without progress after which a download fails."""
 RETRY_SECONDS = 1.0
 """Delay after the first consecutive attempt without progress; the nth is followed by n times this delay."""
 TIMEOUT_SECONDS = 30.0
@@ -64,6 +64,34 @@ class Digest(Protocol):
     def hexdigest(self) -> str: ...
 
 
+class _PartialFile:
+    """A file that is being downloaded, and the SHA-256 of its bytes.
+
+    output: open for reading and writing, at the first byte.
+    """
+
+    def __init__(self, output: BufferedRandom) -> None:
+        self._output = output
+        self.digest: Digest = hashlib.sha256()
+        # The bytes of an earlier attempt: hashing them again is cheaper than downloading them again.
+        while chunk := output.read(CHUNK_BYTES):
+            self.digest.update(chunk)
+        self.size = output.tell()
+
+    def append(self, chunk: bytes) -> None:
+        self._output.write(chunk)
+        # A killed process then loses at most one chunk.
+        self._output.flush()
+        self.digest.update(chunk)
+        self.size += len(chunk)
+
+    def restart(self) -> None:
+        """Remove all bytes."""
+        self._output.seek(0)
+        self._output.truncate()
+        self.digest, self.size = hashlib.sha256(), 0
+
+
 class _Download:
     """One download: its progress, its cancellation and its HTTP client.
 
@@ -85,9 +113,9 @@ class _Download:
         self._client = httpx2.Client(headers=headers, timeout=TIMEOUT_SECONDS, follow_redirects=True)
 
     def run(self, missing: Sequence[RepositoryFile]) -> None:
-        is_missing = {file.path for file in missing}
+        missing_paths = {file.path for file in missing}
         for file in self._plan.files:
-            if file.path not in is_missing:
+            if file.path not in missing_paths:
                 self._completed[file.path] = file.size
         partial = sum(self._find_partial(file).stat().st_size for file in missing if self._find_partial(file).exists())
         required = sum(file.size for file in missing if not self._find_blob(file).exists()) - partial
@@ -152,64 +180,60 @@ class _Download:
                 partial.replace(blob)
         self._report("downloading", file, file.size)
 
-    def _fetch_verified(self, file: RepositoryFile, sha256: str, partial: Path) -> None:
-        from httpx2 import TransportError  # noqa: PLC0415 - as above
+    def _fetch_verified(self, file: RepositoryFile, sha256: str, path: Path) -> None:
+        from httpx2 import TransportError  # noqa: PLC0415 - not needed by servers without models of a hub
 
-        digest: Digest = hashlib.sha256()
-        partial.touch()
-        with partial.open("r+b") as output:
-            # The bytes of an earlier attempt: hashing them again is cheaper than downloading them again.
-            while chunk := output.read(CHUNK_BYTES):
-                digest.update(chunk)
-            if output.tell() > file.size:
-                digest = _restart(output)
-            self._report("downloading", file, output.tell())
-            failures = 0
-            while output.tell() < file.size:
-                before = output.tell()
+        path.touch()
+        with path.open("r+b") as output:
+            partial = _PartialFile(output)
+            if partial.size > file.size:
+                partial.restart()
+            self._report("downloading", file, partial.size)
+            failures, most = 0, partial.size
+            while partial.size < file.size:
+                self._raise_if_cancelled()
+                failure: Exception = HubError(
+                    f"{file.path} of {self._plan.repository} is sent incompletely; run the command again to continue "
+                    "the download"
+                )
                 try:
-                    digest = self._fetch_rest(file, output, digest)
-                except TransportError:
-                    # Only attempts without progress count: a large file survives any number of interruptions.
-                    failures = 0 if output.tell() > before else failures + 1
-                    if failures >= MAX_ATTEMPTS:
-                        raise
-                    self._cancelled.wait(self._retry_seconds * failures)
+                    self._fetch_rest(file, partial)
+                except TransportError as error:
+                    failure = error
+                # Only attempts without progress count: a large file survives any number of interruptions. Bytes that a
+                # server without ranges sends again are no progress.
+                failures = 0 if partial.size > most else failures + 1
+                most = max(most, partial.size)
+                if failures >= MAX_ATTEMPTS:
+                    raise failure
+                self._cancelled.wait(self._retry_seconds * failures)
         self._report("verifying", file, file.size)
-        if digest.hexdigest() != sha256:
-            partial.unlink()
+        if partial.digest.hexdigest() != sha256:
+            path.unlink()
             raise HubError(
                 f"{file.path} of {self._plan.repository} arrived damaged (its SHA-256 is not that of the hub) and was "
                 "removed; run the command again to download it again"
             )
 
-    def _fetch_rest(self, file: RepositoryFile, output: BufferedRandom, digest: Digest) -> Digest:
-        """Append the missing bytes to the file, and return the digest of the whole.
-
-        Returns early if the connection closes early.
-        """
+    def _fetch_rest(self, file: RepositoryFile, partial: _PartialFile) -> None:
+        """Append the missing bytes to the file. Returns early if the response is too short."""
         from huggingface_hub import hf_hub_url  # noqa: PLC0415 - takes a fifth of a second
 
-        start = output.tell()
         url = hf_hub_url(self._plan.repository, file.path, revision=self._plan.commit)
-        headers = {"range": f"bytes={start}-"} if start else {}
+        headers = {"range": f"bytes={partial.size}-"} if partial.size else {}
         with self._client.stream("GET", url, headers=headers) as response:
             if response.status_code not in (200, 206):
                 raise HubError(
                     f"the hub returned status {response.status_code} for {file.path} of {self._plan.repository}; run "
                     "the command again to continue the download"
                 )
-            if start and response.status_code == 200:
+            if partial.size and response.status_code == 200:
                 # The server ignored the range.
-                digest = _restart(output)
+                partial.restart()
             for chunk in response.iter_bytes():
                 self._raise_if_cancelled()
-                output.write(chunk)
-                # A killed process then loses at most one chunk.
-                output.flush()
-                digest.update(chunk)
-                self._report("downloading", file, output.tell())
-        return digest
+                partial.append(chunk)
+                self._report("downloading", file, partial.size)
 
     def _report(self, status: str, file: RepositoryFile | None = None, completed: int = 0) -> None:
         with self._lock:
@@ -226,13 +250,6 @@ class _Download:
     def _raise_if_cancelled(self) -> None:
         if self._cancelled.is_set():
             raise DownloadCancelled
-
-
-def _restart(output: BufferedRandom) -> Digest:
-    """Empty a file, and return the digest of an empty file."""
-    output.seek(0)
-    output.truncate()
-    return hashlib.sha256()
 
 
 def download(
@@ -275,7 +292,8 @@ def format_bytes(count: int) -> str:
     """Format a size in decimal units, such as `4.2 GB`, as the hub's pages do."""
     size = float(count)
     for unit in ("B", "kB", "MB", "GB"):
-        if size < 1000:
+        # Rounded first: 999,960 bytes are 1.0 MB and not 1000.0 kB.
+        if round(size, 1) < 1000:
             return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
         size /= 1000
     return f"{size:.1f} TB"
