@@ -20,8 +20,10 @@ from dragoman.hub import (
     download,
     find_cached_repository,
     format_bytes,
+    list_local_models,
     open_repository,
     parse_reference,
+    remove_local_model,
 )
 from dragoman.launch.hub_models import PreparedModel, find_reference, prepare_model, prepare_pull
 from dragoman.settings import Settings
@@ -302,3 +304,27 @@ def test_other_models_are_not_references(text: str):
 def test_paths_that_leave_the_directory_are_ignored(hub: HubStub):
     hub.repositories[SINGLE].files["../../escape.json"] = b"{}"
     assert not any(".." in file.path for file in open_repository(ModelReference(SINGLE)).files)
+
+
+@pytest.mark.usefixtures("cache")
+def test_one_of_several_revisions_is_not_removed(hub: HubStub):
+    fetch(prepare(GGUF).plan)
+    with pytest.raises(HubError, match=r"all revisions .* `dragoman rm org/small-GGUF`"):
+        remove_local_model(parse_reference(f"{GGUF}@{hub.repositories[GGUF].commit}"))
+    assert remove_local_model(parse_reference(GGUF)) > 0
+
+
+def test_the_name_of_a_model_in_a_folder_is_a_reference(hub: HubStub, cache: Path):
+    hub.repositories[GGUF].files["sub/model.gguf"] = b"GGUF"
+    fetch(prepare(f"{GGUF}:model").plan)
+    [model] = list_local_models(cache)
+    assert model.name == f"{GGUF}:model"
+
+
+@pytest.mark.parametrize("model", [SHARDED, f"{SPLIT}:Q8_0"])
+def test_a_model_that_lacks_parts_is_not_listed(hub: HubStub, cache: Path, model: str):
+    plan = prepare(model).plan
+    fetch(plan)
+    assert [found.name for found in list_local_models(cache)] == [model]
+    next(plan.directory.rglob("*-00002-of-*")).unlink()
+    assert list_local_models(cache) == []

@@ -20,7 +20,7 @@ from typing import Any, Protocol
 from msgspec import Struct
 
 from .model_files import DownloadPlan, HubError, RepositoryFile, translate_errors
-from .repository import DownloadCancelled, download_from_modelscope, fetch_small_file, find_storage
+from .repository import DownloadCancelled, download_from_modelscope, fetch_file, get_cache_folder
 
 CHUNK_BYTES = 1 << 20
 MAX_WORKERS = 4
@@ -101,7 +101,7 @@ class _Download:
 
     def __init__(self, plan: DownloadPlan, on_event: OnEvent, cancelled: threading.Event, retry_seconds: float) -> None:
         self._plan, self._on_event, self._cancelled, self._retry_seconds = plan, on_event, cancelled, retry_seconds
-        self._storage = find_storage(plan.repository)
+        self._storage = get_cache_folder(plan.repository)
         self._completed = {file.path: 0 for file in plan.files}
         self._lock = threading.Lock()
         import httpx2  # noqa: PLC0415 - not needed by servers without models of a hub
@@ -142,7 +142,7 @@ class _Download:
         for file in missing:
             if file.sha256 is not None:
                 # Their blobs are in the cache by now, so huggingface_hub only links them.
-                fetch_small_file(self._plan.repository, self._plan.commit, file.path)
+                fetch_file(self._plan.repository, self._plan.commit, file.path)
         if self._plan.revision != self._plan.commit:
             # The commit of a branch or a tag is recorded only after all files are present.
             reference = self._storage / "refs" / self._plan.revision
@@ -164,7 +164,7 @@ class _Download:
 
         self._raise_if_cancelled()
         if file.sha256 is None:
-            fetch_small_file(self._plan.repository, self._plan.commit, file.path)
+            fetch_file(self._plan.repository, self._plan.commit, file.path)
             self._report("downloading", file, file.size)
             return
         blob, partial = self._find_blob(file), self._find_partial(file)

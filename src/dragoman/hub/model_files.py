@@ -135,6 +135,16 @@ class GgufModel(Struct, frozen=True):
     def size(self) -> int:
         return sum(file.size for file in self.files)
 
+    @property
+    def n_parts(self) -> int:
+        """The number of parts by their names."""
+        split = _SPLIT.fullmatch(self.files[0].path[: -len(".gguf")])
+        return 1 if split is None else int(split["count"])
+
+    @property
+    def has_all_parts(self) -> bool:
+        return len(self.files) == self.n_parts
+
 
 class DownloadPlan(Struct, frozen=True):
     """The files of a model, and where they are in the cache.
@@ -225,11 +235,10 @@ def select_gguf_files(
         stems = ", ".join(model.stem.rpartition("/")[2] for model in candidates)
         raise HubError(f"{name} has several files of quantization {quantization}; name one of them instead: {stems}")
     [model] = candidates
-    split = _SPLIT.fullmatch(model.files[0].path[: -len(".gguf")])
     # An upload in progress, or a fork that left parts out: llama.cpp would fail only after the download.
-    if split is not None and len(model.files) != int(split["count"]):
+    if not model.has_all_parts:
         raise HubError(
-            f"{name} has only {len(model.files)} of the {int(split['count'])} parts of {model.stem}; choose another "
+            f"{name} has only {len(model.files)} of the {model.n_parts} parts of {model.stem}; choose another "
             "quantization"
         )
     projectors = [

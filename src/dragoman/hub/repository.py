@@ -1,6 +1,7 @@
 """Repositories at one commit, read from a hub or only from the shared cache, and the models in that cache.
 
-Functions without `modelscope` in their name are for the Hugging Face hub.
+`open_repository` and `find_cached_repository` are for both hubs; other functions without `modelscope` in their name are
+for the Hugging Face hub.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ import msgspec
 from msgspec import Struct
 
 from .model_files import (
+    INDEX,
     METADATA_SUFFIXES,
     DownloadPlan,
     Hub,
@@ -66,7 +68,9 @@ class Repository:
     hub: Hub = "huggingface"
 
     def read(self, path: str) -> bytes | None:
-        """Read a small file, after downloading it if necessary; None if the repository has no such file.
+        """Read a small file, after downloading it if necessary.
+
+        Returns: None if the repository has no such file, or it is not in the cache and may not be requested.
 
         Raises:
             HubError: the file cannot be downloaded.
@@ -77,11 +81,11 @@ class Repository:
         if not local_file.is_file():
             if not self.is_remote or self.hub != "huggingface":
                 return None
-            fetch_small_file(self.id, self.commit, path)
+            fetch_file(self.id, self.commit, path)
         return local_file.read_bytes()
 
 
-def find_storage(repository: str) -> Path:
+def get_cache_folder(repository: str) -> Path:
     """Find the repository's folder in the shared cache; it need not exist."""
     from huggingface_hub import constants  # noqa: PLC0415 - takes a fifth of a second
     from huggingface_hub.file_download import repo_folder_name  # noqa: PLC0415 - as above
@@ -89,7 +93,7 @@ def find_storage(repository: str) -> Path:
     return Path(constants.HF_HUB_CACHE) / repo_folder_name(repo_id=repository, repo_type="model")
 
 
-def fetch_small_file(repository: str, commit: str, path: str) -> None:
+def fetch_file(repository: str, commit: str, path: str) -> None:
     """Download a file into the cache, and link it into the commit's directory. Raises HubError."""
     library: Any = import_module("huggingface_hub")
     library.utils.disable_progress_bars()
@@ -102,7 +106,7 @@ def find_cached_repository(reference: ModelReference) -> Repository | None:
     if reference.hub == "modelscope":
         cached = find_modelscope_files(reference)
         return None if cached is None else _build_modelscope_repository(reference, *cached, is_remote=False)
-    storage = find_storage(reference.repository)
+    storage = get_cache_folder(reference.repository)
     revision = reference.revision or DEFAULT_REVISION
     commit = revision
     # The hub's cache records in refs/ to which commit a branch or tag pointed at its last download.
@@ -144,7 +148,7 @@ def open_repository(reference: ModelReference) -> Repository:
         HubError: the repository does not exist or is not accessible, or the hub cannot be reached.
     """
     if reference.hub == "modelscope":
-        return _build_modelscope_repository(reference, *list_modelscope_files(reference), is_remote=True)
+        return _build_modelscope_repository(reference, *fetch_modelscope_metadata(reference), is_remote=True)
     from huggingface_hub import HfApi  # noqa: PLC0415 - takes a fifth of a second
 
     revision = reference.revision or DEFAULT_REVISION
@@ -152,20 +156,20 @@ def open_repository(reference: ModelReference) -> Repository:
         info = HfApi(library_name="dragoman").model_info(reference.repository, revision=revision, files_metadata=True)
     if info.sha is None or not _COMMIT.fullmatch(info.sha) or not info.siblings:
         raise HubError(f"{reference.repository} is empty; choose another repository")
-    # Both names become paths in the cache. The hub guarantees their form; another endpoint may not.
+    # The file path and its SHA-256 become paths in the cache. The hub guarantees their form; another endpoint may not.
     files = tuple(
         RepositoryFile(file.rfilename, file.size or 0, None if file.lfs is None else file.lfs.sha256)
         for file in info.siblings
         if is_inside(file.rfilename) and (file.lfs is None or _SHA256.fullmatch(file.lfs.sha256))
     )
-    directory = find_storage(reference.repository) / "snapshots" / info.sha
+    directory = get_cache_folder(reference.repository) / "snapshots" / info.sha
     return Repository(reference.repository, revision, info.sha, directory, files, is_remote=True)
 
 
 # The models in the shared cache.
 
 
-class UsageRecord(Struct, frozen=True, omit_defaults=True):
+class LastUse(Struct, frozen=True, omit_defaults=True):
     """The last use of a model.
 
     used_at: Unix seconds.
@@ -195,7 +199,7 @@ class LocalModel(Struct, frozen=True):
     commit: str
     directory: Path
     file: str | None = None
-    usage: UsageRecord | None = None
+    usage: LastUse | None = None
 
 
 def list_local_models(state: Path) -> list[LocalModel]:
@@ -224,26 +228,45 @@ def list_local_models(state: Path) -> list[LocalModel]:
             commit, directory = cached.commit, cached.directory
             # A snapshot may be partial: only some files were selected, or a download was cancelled.
             present = [file for file in cached.files if (directory / file.path).is_file()]
-            for model in find_gguf_models(present):
-                name = ModelReference(cached.id, model.quantization or model.stem).name
+            for model in (model for model in find_gguf_models(present) if model.has_all_parts):
+                name = ModelReference(cached.id, model.quantization or model.stem.rpartition("/")[2]).name
                 path, usage = model.files[0].path, records.get(name)
                 models.append(LocalModel(name, model.size, branch, commit, directory, path, usage))
             weights = sum(file.size for file in present if file.path.endswith(".safetensors"))
-            if weights:
+            if weights and _has_indexed_files(directory):
                 usage = records.get(cached.id)
                 models.append(LocalModel(cached.id, weights, branch, commit, directory, usage=usage))
     return models
 
 
-def remove_local_model(reference: ModelReference) -> int:
-    """Remove a model from the cache, with the remains of interrupted downloads. Return the number of bytes freed.
+class _Index(Struct):
+    weight_map: dict[str, str]
 
-    If the reference names a quantization, only the files of that quantization are removed.
+
+def _has_indexed_files(directory: Path) -> bool:
+    """Whether all files that the index of a model lists are there; a model of one file has no index."""
+    try:
+        weight_map = msgspec.json.decode((directory / INDEX).read_bytes(), type=_Index).weight_map
+    except FileNotFoundError:
+        return True
+    except (OSError, msgspec.DecodeError):
+        return False
+    return all((directory / path).is_file() for path in weight_map.values())
+
+
+def remove_local_model(reference: ModelReference) -> int:
+    """Remove all revisions of a model from the cache. Return the number of bytes freed.
+
+    If the reference names a quantization, only its files are removed; otherwise also the remains of interrupted
+    downloads.
 
     Raises:
-        HubError: the model is not in the cache.
+        HubError: the model is not in the cache, or the reference names a revision.
     """
-    storage = find_storage(reference.repository)
+    if reference.revision is not None:
+        name = reference.name
+        raise HubError(f"all revisions of {name} are removed together, because they share files: `dragoman rm {name}`")
+    storage = get_cache_folder(reference.repository)
     if not storage.is_dir():
         raise HubError(f"{reference.repository} is not in {storage.parent}; `dragoman models` lists what is")
     if reference.quantization is None:
@@ -265,18 +288,18 @@ def remove_local_model(reference: ModelReference) -> int:
     return freed
 
 
-def note_use(state: Path, name: str, record: UsageRecord) -> None:
+def record_use(state: Path, name: str, use: LastUse) -> None:
     """Record the use of a model. The last of concurrent writers wins: at most a date is lost."""
-    records = {**_read_records(state), name: record}
+    records = {**_read_records(state), name: use}
     state.mkdir(mode=0o700, parents=True, exist_ok=True)
     draft = state / f".models.{secrets.token_hex(8)}"
     draft.write_bytes(msgspec.json.format(msgspec.json.encode(records)))
     os.replace(draft, state / "models.json")
 
 
-def _read_records(state: Path) -> dict[str, UsageRecord]:
+def _read_records(state: Path) -> dict[str, LastUse]:
     try:
-        return msgspec.json.decode((state / "models.json").read_bytes(), type=dict[str, UsageRecord])
+        return msgspec.json.decode((state / "models.json").read_bytes(), type=dict[str, LastUse])
     except (OSError, msgspec.DecodeError):
         # The file is missing, or was written by another version. The dates are only informative.
         return {}
@@ -315,7 +338,7 @@ def find_modelscope_files(reference: ModelReference) -> tuple[Path, tuple[Reposi
     return (directory, files) if files else None
 
 
-def list_modelscope_files(reference: ModelReference) -> tuple[Path, tuple[RepositoryFile, ...]]:
+def fetch_modelscope_metadata(reference: ModelReference) -> tuple[Path, tuple[RepositoryFile, ...]]:
     """Request the list of a model's files from ModelScope, and download its configuration.
 
     Returns: the directory and the files.

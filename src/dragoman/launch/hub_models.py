@@ -28,19 +28,19 @@ from ..hub import (
     DownloadEvent,
     DownloadPlan,
     HubError,
+    LastUse,
     ModelReference,
     Repository,
     RepositoryFile,
-    UsageRecord,
     download,
     find_cached_repository,
     find_gguf_models,
     format_bytes,
     is_adapter,
     looks_like_repository,
-    note_use,
     open_repository,
     parse_reference,
+    record_use,
     select_adapter_files,
     select_gguf_files,
     select_tokenizer_files,
@@ -318,8 +318,8 @@ def build_prepared(
     model = build(prepared.settings)
     details = dataclasses.replace(model.details, reason=choice.reason, revision=commit, source=prepared.name)
     model = dataclasses.replace(model, details=details)
-    record = UsageRecord(time.time(), choice.engine, model.max_model_len)
-    note_use(state_directory(os.environ), prepared.name, record)
+    use = LastUse(time.time(), choice.engine, model.max_model_len)
+    record_use(state_directory(os.environ), prepared.name, use)
     return model
 
 
