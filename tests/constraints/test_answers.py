@@ -14,7 +14,7 @@ from dragoman.constraints.grammar_compiler import Compiler
 from dragoman.constraints.lark import CallForm, ConstraintGrammar, ReasoningSection, ToolCallRules, compose_grammar
 from dragoman.core.errors import RequestError
 from dragoman.core.request import Constraint, ContextFreeGrammar, JsonObject, JsonSchema, Regex, StringChoices
-from dragoman.core.syntax import JsonValue, LiteralText, ReasoningSyntax
+from dragoman.core.syntax import FreeText, JsonValue, LiteralText, ReasoningSyntax
 from dragoman.prompts.tokenizer import HfTokenizer
 from tests.constraints.conftest import EOS
 from tests.constraints.walks import accepts, advance, text, walk
@@ -338,3 +338,23 @@ def test_calls_of_no_tool_are_a_mistake(embedded: HfTokenizer) -> None:
 def test_words_that_only_look_like_intersections_do_not_count(judge: Judge) -> None:
     grammar = 'start: "&&&&&&&&&&&&" // & & & & & & & & & &\n'
     assert judge(compose_grammar(judge.tokenizer.special_tokens, body=ContextFreeGrammar(grammar)), "&&&&&&&&&&&&")
+
+
+@pytest.mark.parametrize("syntax", ["lark", "gbnf"])
+def test_a_grammar_follows_the_prefix_of_the_answer(syntax: str, embedded: HfTokenizer, compiler: Compiler) -> None:
+    definition = {"lark": "start: /yes|no/", "gbnf": 'root ::= "yes" | "no"'}[syntax]
+    body = ContextFreeGrammar(definition, syntax)
+    grammar = compose_grammar(embedded.special_tokens, body=body, answer_prefix="<answer>\n")
+    judge = Judge(embedded, compiler, True)
+    assert judge(grammar, "<answer>\nyes")
+    assert not judge(grammar, "yes")
+
+
+@pytest.mark.parametrize("pattern", ["", "^$"])
+def test_a_pattern_may_match_only_the_empty_text(pattern: str, embedded: HfTokenizer, compiler: Compiler) -> None:
+    judge = Judge(embedded, compiler, True)
+    form = CallForm((LiteralText("<"), FreeText(">", max_length=5, pattern=pattern), LiteralText("!")))
+    grammar = compose_grammar(embedded.special_tokens, calls=ToolCallRules((form,), is_required=True))
+    assert judge(grammar, "<>!")
+    assert not judge(grammar, "<a>!")
+    assert judge(compose_grammar(embedded.special_tokens, body=Regex(pattern)), "")

@@ -1,7 +1,7 @@
 """Composes the grammar of a response for llguidance: reasoning, then free text, a constrained body or tool calls.
 
-Of the vocabulary it needs only the names of the added tokens. No text contains an added token, so free text ends at
-one. A marker that is ordinary text is matched by a lazy terminal, which ends at the first occurrence.
+Of the vocabulary it needs only the names and ids of the added tokens. No text contains an added token, so free text
+ends at one. A marker that is ordinary text is matched by a lazy terminal, which ends at the first occurrence.
 
 Object schemas are closed to members that they do not name: an open schema allows any member, and models invent them
 (arguments that the tool does not take, objects that do not end). Whatever matches the closed schema matches the open
@@ -57,6 +57,7 @@ def build_regex(pattern: str, param: str) -> str:
 
     if len(pattern.encode("utf-8", "surrogatepass")) > MAX_REGEX_BYTES:
         raise RequestError(f"The regular expression is longer than {MAX_REGEX_BYTES // 1024} KiB.", param=param)
+    # `//` would begin a comment.
     return f"/{llguidance.regex_to_lark(pattern, 'd')}/" if pattern else '""'
 
 
@@ -71,7 +72,10 @@ def build_choices(options: Sequence[str], param: str) -> str:
 
 
 def build_context_free(grammar: ContextFreeGrammar, param: str) -> str:
-    """A whole grammar in llguidance's Lark dialect. Raises RequestError where it is too large."""
+    """Convert a client's grammar to llguidance's Lark dialect.
+
+    Raises RequestError if it is too large, invalid or of unknown syntax.
+    """
     text = grammar.definition
     if len(text.encode("utf-8", "surrogatepass")) > MAX_GRAMMAR_BYTES:
         raise RequestError(f"The grammar is larger than {MAX_GRAMMAR_BYTES // 1024} KiB.", param=param)
@@ -91,7 +95,7 @@ def build_context_free(grammar: ContextFreeGrammar, param: str) -> str:
             except Exception as error:  # The converter raises bare Exception, and IndexError at a truncated end.
                 raise RequestError(f"Invalid GBNF grammar: {error}", param=param) from error
         case syntax:
-            raise RequestError(f"Unknown grammar syntax {syntax!r}; lark and gbnf are known.", param=param)
+            raise RequestError(f"Unknown grammar syntax {syntax!r}; use lark or gbnf.", param=param)
 
 
 def _check_lark(text: str, param: str) -> None:
@@ -120,7 +124,7 @@ def _check_lark(text: str, param: str) -> None:
 _LIST_KEYWORDS = ("anyOf", "allOf", "prefixItems")
 _MAP_KEYWORDS = ("properties", "patternProperties", "$defs", "definitions")
 _SINGLE_KEYWORDS = ("items", "additionalProperties", "additionalItems")
-_EXTENSION_KEYWORDS = frozenset(
+_KEYWORDS_THAT_PREVENT_CLOSING = frozenset(
     [
         *("additionalProperties", "patternProperties", "unevaluatedProperties", "propertyNames", "minProperties"),
         *("allOf", "anyOf", "oneOf", "not", "if", "$ref", "$dynamicRef", "dependentSchemas", "dependencies"),
@@ -155,7 +159,7 @@ def _close_node(schema: dict[str, Json]) -> dict[str, Json]:
     is_closable = (
         isinstance(properties, dict)
         and isinstance(required, list)
-        and not schema.keys() & _EXTENSION_KEYWORDS
+        and not schema.keys() & _KEYWORDS_THAT_PREVENT_CLOSING
         # A required member without a schema needs the object to stay open.
         and all(name in properties for name in required)
     )
@@ -207,16 +211,16 @@ class ToolCallRules(Struct, frozen=True):
     separator: the text between two calls.
     is_required: the response consists of calls only.
     allows_parallel: several calls are allowed.
-    around: the texts before the first call and after the last.
-    leading: only a call that begins the response is recognized; no marker begins it.
+    section_delimiters: the texts before the first call and after the last.
+    must_lead: only a call that begins the response is recognized; no marker begins it.
     """
 
     forms: tuple[CallForm, ...]
     separator: str = ""
     is_required: bool = False
     allows_parallel: bool = True
-    around: tuple[str, str] = ("", "")
-    leading: bool = False
+    section_delimiters: tuple[str, str] = ("", "")
+    must_lead: bool = False
 
 
 class ConstraintGrammar(Struct, frozen=True):
@@ -255,15 +259,16 @@ def compose_grammar(
     reasoning: section before the body.
     answer_prefix: literal text before the body, absent before a call.
 
-    Without body and calls: free text. Optional calls without a body: free text, then calls only. Calls and a body: one
-    or the other.
+    Without body and calls: free text. Optional calls without a body: free text, then calls only. Optional calls and a
+    body: one or the other. Required calls: calls only, whatever the body is.
 
     Raises:
-        RequestError: a constraint is too large or not a schema.
+        RequestError: a constraint is too large, too expensive, invalid or of unknown syntax.
+        ValueError: `calls` has no tools, or the end marker of the reasoning is empty.
     """
     if calls is not None and not calls.forms:
         raise ValueError("no tools to call")
-    return _GrammarWriter(special_tokens, answer_prefix).write_answer(body, body_param, calls, reasoning)
+    return _GrammarWriter(special_tokens, answer_prefix).compose(body, body_param, calls, reasoning)
 
 
 def find_control_tokens(special_tokens: Iterable[str]) -> list[str]:
@@ -287,20 +292,22 @@ class _GrammarWriter:
         # The longest first: one name may be the beginning of another.
         names = sorted(find_control_tokens(special_tokens), key=len, reverse=True)
         self._pattern = re.compile("|".join(map(re.escape, names)) or r"(?!)")
-        self._rules: dict[str, str] = {}
+        # Expression -> name and option.
+        self._rules: dict[str, tuple[str, str]] = {}
         self._parts: list[tuple[str, str]] = []
         self._nested: list[dict[str, str]] = []
         self._splits_like_json = False
         self._values = 0
         self._costly: set[str] = set()
 
-    def write_answer(
+    def compose(
         self, body: Constraint | None, body_param: str, calls: ToolCallRules | None, reasoning: ReasoningSection | None
     ) -> ConstraintGrammar:
-        if isinstance(body, ContextFreeGrammar) and calls is None and reasoning is None:
+        is_alone = calls is None and reasoning is None and not self._answer_prefix
+        if isinstance(body, ContextFreeGrammar) and is_alone:
             text = build_context_free(body, body_param)
             return ConstraintGrammar(text, ((body_param, text),), costly=("a grammar",))
-        start = self._write_answer_body(body, body_param, calls, reasoning)
+        start = self._write_after_reasoning(body, body_param, calls, reasoning)
         if reasoning is not None:
             # Free text up to the first end marker, and the marker; optional where the response has to begin it.
             syntax = reasoning.syntax
@@ -315,7 +322,7 @@ class _GrammarWriter:
             if not reasoning.is_open:
                 section = self._define_rule("reasoning", f"{self._write_verbatim(syntax.begin)} {section}") + "?"
             start = f"{section} {start}"
-        rules = (f"{rule_name}: {expression}" for expression, rule_name in self._rules.items())
+        rules = (f"{rule_name}{option}: {expression}" for expression, (rule_name, option) in self._rules.items())
         text = "\n".join(["%llguidance {}", f"start: {start}", *rules])
         if self._nested:
             # A grammar of the client stays a grammar of its own, so that its rule names cannot collide with ours.
@@ -323,7 +330,7 @@ class _GrammarWriter:
         is_cheap = not self._costly and self._values <= CHEAP_VALUES
         return ConstraintGrammar(text, tuple(self._parts), is_cheap, tuple(sorted(self._costly)))
 
-    def _write_answer_body(
+    def _write_after_reasoning(
         self, body: Constraint | None, body_param: str, calls: ToolCallRules | None, reasoning: ReasoningSection | None
     ) -> str:
         """The rule after the reasoning."""
@@ -331,7 +338,7 @@ class _GrammarWriter:
             return self._write_calls(calls)
         if body is not None:
             self._splits_like_json = isinstance(body, (JsonObject, JsonSchema))
-            rule = self._define_rule("body", self._write_body(body, body_param, reasoning))
+            rule = self._define_rule("body", self._write_constraint(body, body_param, reasoning))
             answer = f"{self._write_verbatim(self._answer_prefix)} {rule}"
             return answer if calls is None else f"({answer} | {self._write_calls(calls)})"
         text = self._define_rule("TEXT", self._exclude_reasoning(_ANY_TEXT, reasoning))
@@ -348,7 +355,7 @@ class _GrammarWriter:
         return f"{terminal} & ~({_quote_literal(begin)} {_ANY_TEXT})"
 
     def _write_calls(self, calls: ToolCallRules) -> str:
-        prefix, suffix = calls.around
+        prefix, suffix = calls.section_delimiters
         single_call = self._write_alternatives([self._write_call(form) for form in calls.forms])
         further_calls = self._write_further_calls(single_call, calls)
         return f"{self._write_verbatim(prefix)} {single_call} {further_calls} {self._write_verbatim(suffix)}"
@@ -357,8 +364,11 @@ class _GrammarWriter:
         return f"({self._write_verbatim(calls.separator)} {single_call})*" if calls.allows_parallel else ""
 
     def _write_text_or_calls(self, text: str, calls: ToolCallRules, reasoning: ReasoningSection | None) -> str:
-        """Free text, then optional calls. The text includes what precedes the first marker of a call."""
-        prefix, suffix = calls.around
+        """Free text, then optional calls. The text includes what precedes the first marker of a call.
+
+        The calls begin with a token, with a marker that is text, or with bare JSON.
+        """
+        prefix, suffix = calls.section_delimiters
         # White space before the first call belongs to the free text, whose lexeme takes all of it.
         first_pieces = [form.pieces[0] if form.pieces else None for form in calls.forms]
         heads = [(prefix + (piece.text if isinstance(piece, LiteralText) else "")).lstrip() for piece in first_pieces]
@@ -369,7 +379,7 @@ class _GrammarWriter:
             first_call = self._write_alternatives(map(self._write_call, calls.forms, token_heads))
             return f"{text} ({first_call} {further_calls})?"
         trigger = ""
-        if not calls.leading:
+        if not calls.must_lead:
             # The common prefix of all calls, as far as it is a marker: text that contains it is treated as a call.
             first_head, last_head = min(heads), max(heads)
             char_pairs = enumerate(zip(first_head, last_head, strict=False))
@@ -390,7 +400,9 @@ class _GrammarWriter:
         """One call. head: the remainder of its first literal."""
         pieces: Sequence[SyntaxPiece] = form.pieces
         if head is not None:
-            pieces = [LiteralText(head), *pieces[1:]]
+            # Without a first literal there is nothing to replace.
+            is_literal = bool(pieces) and isinstance(pieces[0], LiteralText)
+            pieces = [LiteralText(head), *pieces[is_literal:]]
         return self._write_pieces(pieces, form)
 
     def _write_pieces(self, pieces: Sequence[SyntaxPiece], form: CallForm) -> str:
@@ -403,7 +415,7 @@ class _GrammarWriter:
                     schema = True if piece.schema is None else parse_schema(piece.schema, form.param)
                     # Arguments are an object, also where the schema does not set the type.
                     is_untyped = schema if isinstance(schema, bool) else not schema.keys() & _TYPE_KEYWORDS
-                    if is_untyped and not piece.any:
+                    if is_untyped and not piece.allows_any_type:
                         schema = {"type": "object", **({} if isinstance(schema, bool) else schema)}
                     expression = self._write_schema(schema, form.is_strict, form.param)
                 case FreeText():
@@ -424,7 +436,7 @@ class _GrammarWriter:
         head, token, tail = self._split_at_token(text.end)
         if head:
             token, tail = "", text.end[len(head) :]
-        terminal = "/(?s:.*)/" if text.pattern is None else f"/{build_regex(text.pattern, param)[1:-1]}/"
+        terminal = _ANY_TEXT if text.pattern is None else build_regex(text.pattern, param)
         if text.pattern is not None:
             self._costly.add("pattern")
         if text.min_length or text.max_length is not None:
@@ -435,7 +447,9 @@ class _GrammarWriter:
         forbidden = [marker for marker in text.avoid if not self._has_token(marker)]
         if not token:
             forbidden.append(head)
-        if forbidden and (len(forbidden) > 1 or "&" in terminal or text.pattern is not None):
+        # Before a single marker, any text ends at its first occurrence anyway, as the lexeme of both is lazy.
+        needs_exclusion = len(forbidden) > 1 or terminal != _ANY_TEXT
+        if forbidden and needs_exclusion:
             terminal += f" & ~(/(?s:.*)/ ({' | '.join(map(_quote_literal, dict.fromkeys(forbidden)))}) /(?s:.*)/)"
         body = self._define_rule("INSIDE", terminal)
         if token:
@@ -443,7 +457,7 @@ class _GrammarWriter:
         terminal = self._define_rule("VALUE", f"{body} {_quote_literal(head)}")
         return f"{self._define_rule('value', terminal, '[lazy]')} {self._write_verbatim(tail)}"
 
-    def _write_body(self, body: Constraint, param: str, reasoning: ReasoningSection | None) -> str:
+    def _write_constraint(self, body: Constraint, param: str, reasoning: ReasoningSection | None) -> str:
         match body:
             case JsonObject():
                 return self._write_schema({"type": "object"}, True, param)
@@ -484,8 +498,8 @@ class _GrammarWriter:
 
     def _define_rule(self, name: str, expression: str, option: str = "") -> str:
         """Define a rule (or, in capitals, a terminal) under a generated name. Equal expressions share one."""
-        rule_name = self._rules.setdefault(expression, f"{name}_{len(self._rules)}{option}")
-        return rule_name.removesuffix(option)
+        rule_name, _ = self._rules.setdefault(expression, (f"{name}_{len(self._rules)}", option))
+        return rule_name
 
     def _has_token(self, text: str) -> bool:
         return self._pattern.search(text) is not None

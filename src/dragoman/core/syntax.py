@@ -25,11 +25,11 @@ class JsonValue(Struct, frozen=True, tag=True):
     """JSON that follows a schema.
 
     schema: JSON text; None is any JSON.
-    any: allow any JSON value instead of only objects.
+    allows_any_type: any JSON value is allowed, not only an object.
     """
 
     schema: str | None
-    any: bool = False
+    allows_any_type: bool = False
 
 
 class FreeText(Struct, frozen=True, tag=True):

@@ -378,7 +378,10 @@ class CompiledPythonicSyntax:
             declared.append(((head, *value), parameter.required))
         arguments = join_arguments(declared, comma)
         if parameters.allows_additional:
-            any_argument = FreeText(syntax.assign, pattern="[A-Za-z_][A-Za-z0-9_]*"), JsonValue(None, any=True)
+            any_argument = (
+                FreeText(syntax.assign, pattern="[A-Za-z_][A-Za-z0-9_]*"),
+                JsonValue(None, allows_any_type=True),
+            )
             arguments = (OptionalPieces((*any_argument, RepeatedPieces((comma, *any_argument)))),)
         return (
             LiteralText(syntax.prefix + check_name(tool.name) + syntax.open_bracket, parameters.unenforced),
@@ -397,11 +400,11 @@ class CompiledPythonicSyntax:
                 try:
                     return self._build_nested(schema, depth + 1)
                 except Unsupported:  # The parser also reads JSON, for which all of a schema's keywords can be enforced.
-                    return (JsonValue(encode(schema), any=True),)
+                    return (JsonValue(encode(schema), allows_any_type=True),)
             case {"type": "boolean" | "null" as name} if not string_marker:
                 return build_one_of([(LiteralText(word),) for word in _WORDS[name]])
             case _:
-                return (JsonValue(encode(schema), any=True),)
+                return (JsonValue(encode(schema), allows_any_type=True),)
 
     def _build_nested(self, schema: Schema, depth: int) -> tuple[SyntaxPiece, ...]:
         """Build a list or object in the family's own syntax. Raises Unsupported if that cannot enforce its schema."""

@@ -176,7 +176,7 @@ class CompiledXmlTagSyntax:
                     case {"type": "string"}:
                         yield LiteralText(prefix), build_free_text(schema, suffix, self.forbidden_in_values)
                     case {"type": _} | {"const": _} if is_text is not True:
-                        yield LiteralText(prefix), JsonValue(encode(schema), any=True), LiteralText(suffix)
+                        yield LiteralText(prefix), JsonValue(encode(schema), allows_any_type=True), LiteralText(suffix)
                     case {"type": _} | {"const": _}:
                         pass
                     case _ if is_text is not False:

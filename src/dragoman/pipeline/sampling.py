@@ -215,7 +215,7 @@ def _compose_tool(format: ToolFormat, backend: TokenBackend, tool: Tool, place: 
         parse_schema(tool.parameters, param)
         form = CallForm(_build_pieces(format, tool, param), param, bool(tool.strict))
         # Each tool is compiled alone first: an error of the joined grammar could not be attributed to one of them.
-        rules = ToolCallRules((form,), is_required=True, around=format.section_delimiters)
+        rules = ToolCallRules((form,), is_required=True, section_delimiters=format.section_delimiters)
         return _Composed(tool, param, form, compose_grammar(backend.tokenizer.special_tokens, calls=rules))
     except RequestError as error:
         return _Composed(tool, param, None, error=error)
