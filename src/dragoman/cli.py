@@ -88,11 +88,14 @@ class LaunchCommand(Command):
         return super().parse_args(ctx, [*args[:index], *passed])
 
 
-def create_app(run: RunServer, environment: Mapping[str, str]) -> typer.Typer:
+def create_app(
+    run: RunServer, environment: Mapping[str, str], overrides: Mapping[str, object] | None = None
+) -> typer.Typer:
     """Build the command line application.
 
     run: implements `serve`.
     environment: environment variables.
+    overrides: settings of `serve` that replace the user's, as of `load_settings`.
     """
     app = typer.Typer(
         help="Inference API server: OpenAI, Anthropic and other LLM APIs in front of any engine.",
@@ -105,7 +108,7 @@ def create_app(run: RunServer, environment: Mapping[str, str]) -> typer.Typer:
         context_settings={"token_normalize_func": _normalize_option, "help_option_names": ["-h", "--help"]},
     )
     app.callback()(_show_about)
-    app.command("serve", cls=SimulatorCommand, epilog=_EPILOG)(_build_serve_command(run, environment))
+    app.command("serve", cls=SimulatorCommand, epilog=_EPILOG)(_build_serve_command(run, environment, overrides))
     app.command("deploy", cls=Command)(deploy)
     app.command("pull", cls=Command)(pull)
     app.command("models", cls=Command)(list_models)
@@ -156,7 +159,9 @@ def _show_about(
     """Options before the command's name."""
 
 
-def _build_serve_command(run: RunServer, environment: Mapping[str, str]) -> Callable[..., None]:
+def _build_serve_command(
+    run: RunServer, environment: Mapping[str, str], overrides: Mapping[str, object] | None
+) -> Callable[..., None]:
     """Build the `serve` command.
 
     Its parameters are strings, which the settings parse: a value has the same syntax on the command line, in the
@@ -173,9 +178,11 @@ def _build_serve_command(run: RunServer, environment: Mapping[str, str]) -> Call
                     if field.name in set_options:
                         raise SettingsError(f"{field.flag} and {field.off_flag} are mutually exclusive")
                     set_options[field.name] = False
-            code = run(
-                load_settings(set_options, environment), typer.echo, lambda: load_settings(set_options, environment)
-            )
+
+            def read_settings() -> Settings:
+                return load_settings(set_options, environment, overrides)
+
+            code = run(read_settings(), typer.echo, read_settings)
         except SettingsError as error:
             print_error(str(error))
             code = 2
@@ -239,6 +246,6 @@ def _build_help(field: SettingField) -> str:
     return text
 
 
-def main() -> None:
-    """Run the `dragoman` command."""
-    create_app(run_server, os.environ)(prog_name="dragoman")
+def main(overrides: Mapping[str, object] | None = None) -> None:
+    """Run the `dragoman` command. overrides: as of `create_app`."""
+    create_app(run_server, os.environ, overrides)(prog_name="dragoman")

@@ -9,6 +9,7 @@ import pytest
 
 from dragoman.commands.connection import ServerFailed, start_server
 
+from ..launch.certificates import write_certificate
 from .processes import run_command
 
 
@@ -31,6 +32,27 @@ def test_warnings_are_printed_without_a_timestamp():
     assert len(lines) == 1
     assert lines[0].startswith("Warning: ")
     assert "--gpu-layers" in lines[0]
+
+
+@pytest.mark.parametrize("listener", ["tls", "unix socket", "workers", "api servers", "json log"])
+def test_the_settings_of_the_listener_and_the_log_are_for_dragoman_serve_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, listener: str
+):
+    certificate, key = write_certificate(tmp_path, "ours")
+    keys = {
+        "tls": f"ssl-certfile: {certificate}\nssl-keyfile: {key}",
+        "unix socket": f"uds: {tmp_path / 'socket'}",
+        "workers": "workers: 2",
+        "api servers": "api-server-count: 2",
+        "json log": "log-format: json",
+    }
+    config = tmp_path / "config.yaml"
+    config.write_text(keys[listener])
+    monkeypatch.setenv("DRAGOMAN_CONFIG", str(config))
+    lines: list[str] = []
+    with start_server("tiny", lines.append) as server:
+        assert server.url.startswith("http://127.0.0.1:")
+    assert lines == []
 
 
 def test_a_server_that_cannot_start_says_why():

@@ -177,7 +177,26 @@ DEATH_TIMEOUT = 0.5
 """Seconds to wait for the exit of a server whose connection was lost."""
 READ_TIMEOUT = 2.0
 """Seconds to wait for the last output of a server that has ended; its own children may keep the pipe open."""
-_CHILD = f"from {__name__} import end_with_parent; from dragoman.cli import main; end_with_parent(); main()"
+CHILD_SETTINGS: dict[str, object] = {
+    "host": "127.0.0.1",
+    "uds": None,
+    "ssl_certfile": None,
+    "ssl_keyfile": None,
+    "workers": None,
+    "api_server_count": None,
+    "instances": None,
+    "log_level": "info",
+    "log_format": "text",
+    "access_log": False,
+    # This command is the only client, and stops the server only when it awaits no response.
+    "shutdown_timeout": 0.0,
+}
+"""Settings that replace those of the environment and the configuration file, so that `LocalServer` can read the log and
+reach the address; None is the default."""
+_CHILD_CODE = (
+    f"from {__name__} import CHILD_SETTINGS, end_with_parent; from dragoman.cli import main; "
+    "end_with_parent(); main(CHILD_SETTINGS)"
+)
 """Python code of the child process."""
 _LOGGED = re.compile(r"\d{4}-\S+ \S+ (INFO|WARNING|ERROR|CRITICAL) \S+: (.*)")
 """A log line of the server: date, time, level, logger, message."""
@@ -207,13 +226,10 @@ class LocalServer:
         self.url = ""
         self._lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
         self._last_lines: deque[str] = deque(maxlen=20)
-        # A Unix socket from the user's environment would conflict with --host and --port.
-        environment = {name: value for name, value in os.environ.items() if name != "DRAGOMAN_UDS"}
         # -P: modules in the user's working directory must not be imported.
         # Nothing is written to stdin. Its end tells the child that this process has ended, even if it was killed.
         self._process = subprocess.Popen(
-            [sys.executable, "-P", "-c", _CHILD, "serve", *arguments],
-            env=environment,
+            [sys.executable, "-P", "-c", _CHILD_CODE, "serve", *arguments],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -321,7 +337,7 @@ def start_server(
     port: int = 0,
     shows_startup: bool = False,
 ) -> Generator[LocalServer]:
-    """Serve a model while the block runs. Settings come from the environment, as for `dragoman serve`.
+    """Serve a model while the block runs. Settings other than CHILD_SETTINGS come from the environment, as for `dragoman serve`.
 
     model: None serves the model of the settings.
     echo: prints a line.
@@ -333,9 +349,7 @@ def start_server(
     Raises:
         ServerFailed: the server cannot start; echo has printed the reason.
     """
-    arguments = ["--host", "127.0.0.1", "--port", str(port), "--store", store]
-    # Shutdown timeout 0: this command is the only client, and stops the server only when it awaits no response.
-    arguments += ["--log-level", "info", "--no-access-log", "--shutdown-timeout", "0"]
+    arguments = ["--port", str(port), "--store", store]
     # After `--` a MODEL that begins with a dash is not parsed as an option.
     server = LocalServer([*arguments, *([] if model is None else ["--", model])])
     try:

@@ -48,10 +48,15 @@ from .sections import (
 log = logging.getLogger(__name__)
 
 
-def load_settings(cli_options: Mapping[str, object], environment: Mapping[str, str]) -> Settings:
+def load_settings(
+    cli_options: Mapping[str, object],
+    environment: Mapping[str, str],
+    overrides: Mapping[str, object] | None = None,
+) -> Settings:
     """Load the settings.
 
     cli_options: command-line options by field name; None means unset.
+    overrides: values that replace those of all sources, by field name; None is the default of the setting.
 
     Raises:
         SettingsError: a setting is invalid.
@@ -70,6 +75,7 @@ def load_settings(cli_options: Mapping[str, object], environment: Mapping[str, s
         variables[name] = value
     return _merge(
         [
+            _Source("", overrides or {}, format_flag),
             _Source("", _rename(set_options, "", format_flag), format_flag),
             _Source("environment ", _rename(variables, "", format_variable), format_variable),
         ]
@@ -94,7 +100,7 @@ class _Source(Struct, frozen=True):
     """One source of settings.
 
     place: prefix of a setting's name in an error.
-    raw: values by field name, not yet parsed.
+    raw: values by field name, not yet parsed. None hides the values of later sources.
     format_name: formats a setting's name as it is written in this source.
     """
 
@@ -107,7 +113,7 @@ class _Source(Struct, frozen=True):
 
     def read_value(self, field: SettingField) -> object:
         """Parse a value; None if it is unset. Raises SettingsError, which names the source."""
-        if field.name not in self.raw:
+        if self.raw.get(field.name) is None:
             return None
         try:
             return read_value(field, self.raw[field.name])
@@ -124,7 +130,7 @@ def _merge(sources: Sequence[_Source]) -> Settings:
     origins: dict[str, str] = {}
     for field in FIELDS:
         source = next((source for source in sources if field.name in source.raw), None)
-        if source is not None:
+        if source is not None and source.raw[field.name] is not None:
             values[field.name], origins[field.name] = source.read_value(field), source.locate(field.name)
     settings = Settings(**values)  # pyright: ignore[reportArgumentType] - each value was read by its field's type
     _check_combinations(settings, origins)
