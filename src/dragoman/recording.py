@@ -1,6 +1,6 @@
 """Recording and replay of an upstream's traffic: the same request gets the same bytes at the same times.
 
-Times are seconds since the arrival of the request, so a late chunk does not delay the following ones.
+Times are seconds since the whole request has arrived, with its body, so a late chunk does not delay the following ones.
 """
 
 from __future__ import annotations
@@ -30,18 +30,8 @@ RECORDED_REQUEST_HEADERS = frozenset(
      "x-request-id", "x-stainless-lang", "x-stainless-package-version"}
 )  # fmt: skip
 """Request headers that are recorded. An allowlist, because API keys are sent under many names."""
-REDACTED_HEADER_WORDS = (
-    "set-cookie",
-    "authorization",
-    "cookie",
-    "token",
-    "secret",
-    "api-key",
-    "apikey",
-    "organization",
-    "project",
-)
-"""Response headers whose names contain any of these words are not recorded."""
+OMITTED_HEADER_WORDS = ("authorization", "cookie", "token", "secret", "api-key", "apikey", "organization", "project")
+"""Response headers whose names contain any of these words are not recorded, except counts."""
 SECRET_QUERY_WORDS = ("key", "token", "secret", "sig", "auth", "password", "credential")
 """Query parameters whose names contain any of these words are recorded without their values."""
 HOP_BY_HOP_HEADERS = frozenset(
@@ -93,7 +83,7 @@ def decode_data(data: Data) -> bytes:
 class RecordedChunk(Struct, frozen=True, array_like=True):
     """A chunk of a response body.
 
-    at: seconds since the request arrived.
+    at: seconds since the request.
     """
 
     at: float
@@ -139,7 +129,14 @@ def filter_request_headers(raw: Iterable[tuple[str, str]]) -> HeaderList:
 
 
 def filter_response_headers(raw: Iterable[tuple[str, str]]) -> HeaderList:
-    return [(name, value) for name, value in raw if not any(word in name.lower() for word in REDACTED_HEADER_WORDS)]
+    """Return the headers of a response that are recorded."""
+
+    def is_recorded(name: str) -> bool:
+        # Counts of tokens, such as x-ratelimit-remaining-tokens, are no secrets, and clients use them.
+        is_count = "ratelimit" in name or name.endswith("tokens")
+        return is_count or not any(word in name for word in OMITTED_HEADER_WORDS)
+
+    return [(name, value) for name, value in raw if is_recorded(name.lower())]
 
 
 def redact_query(query: str) -> str:
@@ -156,7 +153,7 @@ def hash_request(method: str, path: str, query: str, body: bytes) -> bytes:
     try:
         # The order of fields and the white space differ between clients, and do not matter.
         canonical_body = msgspec.json.encode(msgspec.json.decode(body), order="deterministic") if body else b""
-    except (msgspec.MsgspecError, UnicodeError):
+    except (msgspec.MsgspecError, UnicodeError, RecursionError):
         canonical_body = body
     return blake2b("\n".join(parts).encode() + b"\n" + canonical_body, digest_size=16).digest()
 
@@ -183,11 +180,15 @@ def read_cassette(lines: Iterable[bytes]) -> list[RecordedExchange]:
                 has_header = True
                 continue
             exchange = msgspec.json.decode(line, type=RecordedExchange)
+        except RecursionError:
+            raise CassetteError(f"line {number}: nested too deeply") from None
         except (msgspec.MsgspecError, UnicodeError) as error:
             raise CassetteError(f"line {number}: {error}") from None
         if not has_header:
             raise CassetteError(f"line {number}: this is not a recording: the header is missing")
         exchanges.append(exchange)
+    if not has_header:
+        raise CassetteError("the file is not a recording: the header is missing")
     return exchanges
 
 
@@ -302,7 +303,6 @@ class Player:
                 await send({"type": "websocket.close", "code": 1008})
 
     async def _handle_http(self, scope: Scope, receive: Receive, send: Send) -> None:
-        started_at = asyncio.get_running_loop().time()
         try:
             body = await read_body(scope, receive, limit=self._max_body_bytes, hosts=self._hosts)
         except RequestError as error:
@@ -310,6 +310,8 @@ class Player:
             return
         if body is None:
             return
+        # The recorder too starts its clock here: a slow upload is not part of the upstream's times.
+        started_at = asyncio.get_running_loop().time()
         path = read_raw_path(scope)
         key = self._build_key(scope["method"], path, scope["query_string"].decode("latin-1"), body)
         exchanges = self._exchanges.get(key)
@@ -359,7 +361,7 @@ class CassetteSink(Protocol):
 class Recorder:
     """An ASGI application that forwards requests to an upstream, relays the response as it arrives, and records both.
 
-    client: sends to the upstream, which is its base_url.
+    client: sends to the upstream, which is its base_url, without a query.
     now: monotonic clock, seconds.
     hosts: names allowed in the Host header, besides loopback.
     """
@@ -430,7 +432,7 @@ class _ProxiedRequest:
         base, query = client.base_url, self._scope["query_string"]
         # Always below the upstream's URL: no path of a client can select another host.
         path = base.raw_path.rstrip(b"/") + b"/" + read_raw_path(self._scope).encode("latin-1").lstrip(b"/")
-        url = base.copy_with(raw_path=path.rstrip(b"?") + (b"?" + query if query else b""))
+        url = base.copy_with(raw_path=path + (b"?" + query if query else b""))
         headers: RawHeaders = list(self._scope["headers"])
         connection = b",".join(value for name, value in headers if name == b"connection").decode("latin-1")
         # httpx2 sets Host and Content-Length itself.

@@ -58,6 +58,8 @@ def test_a_replay_equals_the_recording_to_the_byte(tmp_path: Path) -> None:
     ("arguments", "why"),
     [
         (["record", "--upstream", "openai", "--out", "x"], "'openai' is not a URL"),
+        (["record", "--upstream", "http://x?key=1", "--out", "x"], "--upstream: a URL without query and fragment"),
+        (["record", "--upstream", "http://x/#a", "--out", "x"], "--upstream: a URL without query and fragment"),
         (["record", "--upstream", "http://x", "--out", "/absent/x"], "/absent/x: No such file"),
         (["record", "--upstream", "http://x", "--out", "x", "--host", "0.0.0.0"], "--no-auth"),
         (["replay", "absent.jsonl"], "absent.jsonl: No such file"),

@@ -79,15 +79,17 @@ async def ask(
     method: str = "POST",
     query: str = "",
     headers: dict[str, str] | None = None,
+    body_after: float = 0.0,
     leaves_after: float | None = None,
     receiver: Receiver | None = None,
 ) -> Receiver:
-    """leaves_after: seconds until the client is gone."""
+    """body_after: seconds until the body is sent. leaves_after: seconds from then until the client is gone."""
     found = receiver or Receiver()
     parts: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
 
     async def receive() -> Message:
         if parts:
+            await asyncio.sleep(body_after)
             return parts.pop()
         await asyncio.sleep(1e9 if leaves_after is None else leaves_after)
         return {"type": "http.disconnect"}

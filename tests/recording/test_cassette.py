@@ -58,6 +58,16 @@ def test_neither_are_cookies_and_accounts_of_an_answer() -> None:
     assert filter_response_headers(headers) == [("x-ratelimit-remaining-requests", "3")]
 
 
+def test_counts_of_tokens_are_recorded_and_tokens_are_not() -> None:
+    counts = [
+        ("x-ratelimit-remaining-tokens", "9"),
+        ("anthropic-ratelimit-tokens-limit", "9"),
+        ("x-ratelimit-limit-project-tokens", "9"),
+        ("x-generated-tokens", "9"),
+    ]
+    assert filter_response_headers([*counts, ("x-amz-security-token", "t"), ("openai-project", "p")]) == counts
+
+
 def test_neither_are_secrets_of_a_query() -> None:
     assert redact_query("key=AIza1&beta=true&access_token=t&X-Amz-Signature=s") == (
         "key=&beta=true&access_token=&X-Amz-Signature="
@@ -76,9 +86,17 @@ def test_the_same_question_is_the_same_however_it_is_written() -> None:
     assert hash_request("POST", "/", "", b"\xff{") != hash_request("POST", "/", "", b"\xff}")
 
 
+def test_a_deeply_nested_body_has_a_hash() -> None:
+    deep = b"[" * 100_000 + b"]" * 100_000
+    assert hash_request("POST", "/", "", deep) != hash_request("POST", "/", "", b"[" + deep + b"]")
+
+
 @pytest.mark.parametrize(
     ("lines", "why"),
     [
+        ([], "the header is missing"),
+        ([b"\n"], "the header is missing"),
+        ([HEAD, b'{"other": ' + b"[" * 100_000 + b"]" * 100_000 + b"}"], "line 2: nested too deeply"),
         ([b'{"id": 1}'], "line 1: Object missing required field"),
         ([encode_line(CassetteHeader(2, "x"))], "line 1: the recording has version 2; the supported version is 1"),
         ([HEAD, b"{broken"], "line 2"),

@@ -46,6 +46,14 @@ def test_every_byte_comes_at_its_time(scale: float, times: list[float]) -> None:
     assert received.finished
 
 
+def test_times_count_from_the_end_of_the_request_as_when_recorded() -> None:
+    assert jumping(ask(player(exchange("{}", "a")), body_after=2.0)).times == [2.25, 2.5, 3.5]
+
+
+def test_a_deeply_nested_request_is_not_found() -> None:
+    assert jumping(ask(player(exchange("{}", "a")), body=b"[" * 100_000)).status == 404
+
+
 def test_at_once_is_possible() -> None:
     assert jumping(ask(player(exchange("{}", "a"), time_scale=float("inf")))).times == [0.0] * 3
 

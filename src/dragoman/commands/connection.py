@@ -337,7 +337,7 @@ def start_server(
     port: int = 0,
     shows_startup: bool = False,
 ) -> Generator[LocalServer]:
-    """Serve a model while the block runs. Settings other than CHILD_SETTINGS come from the environment, as for `dragoman serve`.
+    """Serve a model while the block runs. Its settings come from the environment, except CHILD_SETTINGS.
 
     model: None serves the model of the settings.
     echo: prints a line.

@@ -77,6 +77,8 @@ def _run_record(options: RecordOptions) -> None:
     upstream_url = urlsplit(options.upstream)
     if upstream_url.scheme not in ("http", "https") or not upstream_url.hostname:
         raise ValueError(f"--upstream: {options.upstream!r} is not a URL such as https://api.openai.com")
+    if "?" in options.upstream or "#" in options.upstream:
+        raise ValueError("--upstream: a URL without query and fragment is required; clients send their own query")
     limits = httpx2.Limits(max_connections=None, max_keepalive_connections=256)
     timeout = httpx2.Timeout(None, connect=10.0)
     client = httpx2.AsyncClient(base_url=options.upstream, timeout=timeout, limits=limits, follow_redirects=False)
