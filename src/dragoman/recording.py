@@ -24,7 +24,7 @@ from starlette.types import Receive, Scope, Send
 from .core.errors import BodyTooLarge, RequestError
 from .serving.cors import CorsPolicy, check_host
 
-VERSION = 1
+FORMAT_VERSION = 1
 RECORDED_REQUEST_HEADERS = frozenset(
     {"accept", "content-type", "content-encoding", "user-agent", "anthropic-version", "anthropic-beta", "openai-beta",
      "x-request-id", "x-stainless-lang", "x-stainless-package-version"}
@@ -173,9 +173,9 @@ def read_cassette(lines: Iterable[bytes]) -> list[RecordedExchange]:
             # Only at the start of the line: the body of an exchange may contain the same text.
             if b'"dragoman_recording"' in line[:40]:
                 version = msgspec.json.decode(line, type=CassetteHeader).dragoman_recording
-                if version != VERSION:
+                if version != FORMAT_VERSION:
                     raise CassetteError(
-                        f"line {number}: the recording has version {version}; the supported version is {VERSION}"
+                        f"line {number}: the recording has version {version}; the supported version is {FORMAT_VERSION}"
                     )
                 has_header = True
                 continue
@@ -192,7 +192,7 @@ def read_cassette(lines: Iterable[bytes]) -> list[RecordedExchange]:
     return exchanges
 
 
-# Shared by the two ASGI applications, Player and Recorder: lifespan, request body with its checks, errors.
+# Shared by the two ASGI applications, ReplayApp and RecordingProxy: lifespan, request body with its checks, errors.
 
 
 async def run_lifespan(receive: Receive, send: Send, on_startup: LifespanHook, on_shutdown: LifespanHook) -> None:
@@ -259,7 +259,7 @@ async def send_request_error(send: Send, error: RequestError) -> None:
 # Replay.
 
 
-class Player:
+class ReplayApp:
     """An ASGI application that replays exchanges.
 
     A request that was recorded several times gets its responses in order, then starts again with the first. Exchanges
@@ -310,7 +310,7 @@ class Player:
             return
         if body is None:
             return
-        # The recorder too starts its clock here: a slow upload is not part of the upstream's times.
+        # RecordingProxy too starts its clock here: a slow upload is not part of the upstream's times.
         started_at = asyncio.get_running_loop().time()
         path = read_raw_path(scope)
         key = self._build_key(scope["method"], path, scope["query_string"].decode("latin-1"), body)
@@ -358,7 +358,7 @@ class CassetteSink(Protocol):
     def close(self) -> None: ...
 
 
-class Recorder:
+class RecordingProxy:
     """An ASGI application that forwards requests to an upstream, relays the response as it arrives, and records both.
 
     client: sends to the upstream, which is its base_url, without a query.
@@ -500,7 +500,7 @@ class CassetteWriter:
     def __init__(self, path: Path, upstream: str) -> None:
         self._file = path.open("ab")
         self._queue: SimpleQueue[RecordedExchange | None] = SimpleQueue()
-        self._file.write(encode_line(CassetteHeader(VERSION, upstream)))
+        self._file.write(encode_line(CassetteHeader(FORMAT_VERSION, upstream)))
         self._thread = threading.Thread(target=self._write_queued, name="recording", daemon=True)
         self._thread.start()
 

@@ -10,7 +10,7 @@ import openai
 import pytest
 
 from dragoman.launch import build_models
-from dragoman.recording import CassetteWriter, Player, Recorder, read_cassette
+from dragoman.recording import CassetteWriter, RecordingProxy, ReplayApp, read_cassette
 from dragoman.serving.app import create_app
 from dragoman.serving.clock import SystemClock
 from dragoman.settings import Settings
@@ -39,7 +39,7 @@ def test_a_replay_equals_the_recording_to_the_byte(tmp_path: Path) -> None:
     path = tmp_path / "tape.jsonl"
     with served(create_app(build_models(Settings(), SystemClock()))) as upstream:
         tape = CassetteWriter(path, upstream)
-        recorder = Recorder(httpx2.AsyncClient(base_url=upstream), tape, now=time.perf_counter, hosts=HOSTS)
+        recorder = RecordingProxy(httpx2.AsyncClient(base_url=upstream), tape, now=time.perf_counter, hosts=HOSTS)
         with served(recorder) as url:
             through, passed = get_answer(url), raw(url)
         assert through == get_answer(upstream)
@@ -47,7 +47,7 @@ def test_a_replay_equals_the_recording_to_the_byte(tmp_path: Path) -> None:
     assert [exchange.ended for exchange in exchanges] == ["complete", "complete"]
     assert len(exchanges[0].pieces) > 1
     assert "very-secret" not in path.read_text()
-    with served(Player(exchanges, hosts=HOSTS, time_scale=float("inf"))) as url:
+    with served(ReplayApp(exchanges, hosts=HOSTS, time_scale=float("inf"))) as url:
         assert get_answer(url) == through
         assert raw(url) == passed
         with pytest.raises(openai.NotFoundError, match="no response for this GET"):

@@ -6,7 +6,7 @@ from typing import Literal
 
 import pytest
 
-from dragoman.recording import Base64Data, MatchMode, Player, RecordedChunk, RecordedExchange
+from dragoman.recording import Base64Data, MatchMode, RecordedChunk, RecordedExchange, ReplayApp
 
 from .asgi import Receiver, ask, jumping
 
@@ -33,8 +33,8 @@ def exchange(
     )
 
 
-def player(*exchanges: RecordedExchange, time_scale: float = 1.0, match: MatchMode = "question") -> Player:
-    return Player(exchanges, hosts=HOSTS, time_scale=time_scale, match_mode=match)
+def player(*exchanges: RecordedExchange, time_scale: float = 1.0, match: MatchMode = "question") -> ReplayApp:
+    return ReplayApp(exchanges, hosts=HOSTS, time_scale=time_scale, match_mode=match)
 
 
 @pytest.mark.parametrize(("scale", "times"), [(1.0, [0.25, 0.5, 1.5, 2.5]), (10.0, [0.025, 0.05, 0.15, 0.25])])

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import httpx2
 import pytest
 
-from dragoman.recording import RecordedChunk, RecordedExchange, Recorder
+from dragoman.recording import RecordedChunk, RecordedExchange, RecordingProxy
 
 from .asgi import ask, jumping
 
@@ -53,7 +53,7 @@ class Bench:
     clock: Clock
     sink: Sink
     seen: list[httpx2.Request]
-    recorder: Recorder
+    recorder: RecordingProxy
 
 
 def bench(answer: Callable[[Clock], httpx2.Response], base: str = "http://upstream/base") -> Bench:
@@ -65,7 +65,7 @@ def bench(answer: Callable[[Clock], httpx2.Response], base: str = "http://upstre
         return answer(clock)
 
     client = httpx2.AsyncClient(transport=httpx2.MockTransport(handle), base_url=base)
-    return Bench(clock, sink, seen, Recorder(client, sink, now=clock.now, hosts=("localhost",)))
+    return Bench(clock, sink, seen, RecordingProxy(client, sink, now=clock.now, hosts=("localhost",)))
 
 
 def streamed(clock: Clock) -> httpx2.Response:

@@ -71,7 +71,7 @@ def _run_record(options: RecordOptions) -> None:
 
     import httpx2  # noqa: PLC0415 - imports inside the functions keep `--help` fast
 
-    from ..recording import CassetteWriter, Recorder  # noqa: PLC0415
+    from ..recording import CassetteWriter, RecordingProxy  # noqa: PLC0415
 
     settings = _build_settings(options)
     upstream_url = urlsplit(options.upstream)
@@ -84,21 +84,21 @@ def _run_record(options: RecordOptions) -> None:
     client = httpx2.AsyncClient(base_url=options.upstream, timeout=timeout, limits=limits, follow_redirects=False)
     name = f"{upstream_url.scheme}://{upstream_url.hostname}" + (f":{upstream_url.port}" if upstream_url.port else "")
     cassette = CassetteWriter(Path(options.out), name)
-    recorder = Recorder(client, cassette, now=time.perf_counter, hosts=_find_allowed_hosts(settings))
-    _serve_app(recorder, settings, f"Recording {name} to {options.out}")
+    proxy = RecordingProxy(client, cassette, now=time.perf_counter, hosts=_find_allowed_hosts(settings))
+    _serve_app(proxy, settings, f"Recording {name} to {options.out}")
 
 
 def _run_replay(options: ReplayOptions) -> None:
-    from ..recording import Player, read_cassette  # noqa: PLC0415 - as above
+    from ..recording import ReplayApp, read_cassette  # noqa: PLC0415 - as above
 
     settings = _build_settings(options)
     if options.match not in ("question", "path"):
         raise ValueError(f"--match: {options.match!r} must be `question` or `path`")
     exchanges = read_cassette(Path(options.file).read_bytes().splitlines())
-    player = Player(
+    app = ReplayApp(
         exchanges, hosts=_find_allowed_hosts(settings), time_scale=options.time_scale, match_mode=options.match
     )
-    _serve_app(player, settings, f"Replaying {len(exchanges)} exchanges from {options.file}")
+    _serve_app(app, settings, f"Replaying {len(exchanges)} exchanges from {options.file}")
 
 
 def _build_settings(options: ListenOptions) -> Settings:
