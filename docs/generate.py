@@ -50,7 +50,7 @@ from dragoman.serving.endpoint import ANTHROPIC, OPENAI, TGI, Route
 from dragoman.serving.http_metrics import HttpMetrics
 from dragoman.serving.routes.responses.websocket import ResponsesWebSocket
 from dragoman.serving.routes.table import Features, build_routes
-from dragoman.settings import FIELDS, SettingField, Settings
+from dragoman.settings import FIELDS, SettingField, Settings, format_flag
 from dragoman.settings.fields import SUPPORTED_BY
 
 DOCS = Path(__file__).parent
@@ -153,17 +153,16 @@ def settings() -> Iterable[str]:
     yield "| option | environment | default | description |"
     yield "| --- | --- | --- | --- |"
     for field in FIELDS:
-        flag = "MODEL" if field.name == "model" else field.flag
-        if field.default is True:
-            flag = field.off_flag
+        flag = "MODEL" if field.name == "model" else format_flag(field.option_name)
         engines = SUPPORTED_BY.get(field.name)
         whose = "" if engines is None else f" *({', '.join(engines)})*"
-        yield f"| `{flag}` | `{field.variable}` | {_default(field)} | {_cell(field.option.help)}{whose} |"
+        yield f"| `{flag}` | `{field.environment_variable}` | {_default(field)} | {_cell(field.option.help)}{whose} |"
 
 
 def _default(field: SettingField) -> str:
     if isinstance(field.default, bool):
-        return "on" if field.default else "off"
+        # The row of a switch is that of the option that changes its default.
+        return "off"
     if field.default is None or field.default == () or not isinstance(field.default, str | int | float):
         return ""
     return f"`{field.default}`"

@@ -12,6 +12,7 @@ from typing import Annotated, Any
 
 import typer
 from typer.core import TyperArgument, TyperCommand
+from typer.models import OptionInfo
 
 from . import __version__
 from .commands.bench import bench
@@ -37,9 +38,9 @@ Arguments: the settings, a function that prints a line, and one that reads the s
 """
 
 _EPILOG = (
-    "Every option can also be set by an environment variable (DRAGOMAN_MAX_MODEL_LEN for --max-model-len; lists are "
-    "comma-separated) and in the file given by --config. The command line takes precedence over the environment, the "
-    "environment over the file."
+    "Every option can also be set by an environment variable (DRAGOMAN_MAX_MODEL_LEN=8K for --max-model-len 8K, "
+    "DRAGOMAN_NO_UI=1 for --no-ui; lists are comma-separated) and in the file given by --config. The command line "
+    "takes precedence over the environment, the environment over the file."
 )
 
 
@@ -197,6 +198,8 @@ def _build_serve_command(
             # The help shows only the flag that changes the default, or both if there is no fixed default.
             flag = _build_flag(field, field.flag, hidden=field.default is True)
             off_flag = _build_flag(field, field.off_flag, hidden=field.default is False)
+            if field.default is None:
+                off_flag.help = f"Opposite of {field.flag}."
             parameters.append(_build_parameter(field.name, bool | None, flag))
             parameters.append(_build_parameter(_build_off_name(field), bool | None, off_flag))
         else:
@@ -222,7 +225,7 @@ def _build_off_name(field: SettingField) -> str:
     return f"not_{field.name}"
 
 
-def _build_flag(field: SettingField, flag: str, *, hidden: bool) -> object:
+def _build_flag(field: SettingField, flag: str, *, hidden: bool) -> OptionInfo:
     return typer.Option(
         None,
         flag,

@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 from dragoman import __version__
 from dragoman.cli import create_app
-from dragoman.settings import FIELDS, PREFIX, SettingField, Settings, SettingsError
+from dragoman.settings import ENV_PREFIX, FIELDS, SettingField, Settings, SettingsError
 
 
 class Recorder:
@@ -83,10 +83,9 @@ def test_former_names_are_accepted_and_hidden(caplog: pytest.LogCaptureFixture):
 
 @pytest.mark.parametrize("field", [field for field in FIELDS if field.kind is bool], ids=lambda field: field.name)
 def test_a_switch_can_be_turned_both_ways(field: SettingField):
-    word = str(not field.default)
     assert getattr(settings(field.flag, "--no-auth"), field.name) is True
     assert getattr(settings(field.off_flag), field.name) is False
-    assert getattr(settings(**{field.variable: word}), field.name) is not field.default
+    assert getattr(settings(**{field.environment_variable: "true"}), field.name) is not field.default
 
 
 def test_the_command_line_counts_before_the_environment():
@@ -102,7 +101,7 @@ def test_the_command_line_counts_before_the_environment():
         (["tiny", "other"], "unexpected extra argument"),
         (["--port"], "--port"),
         (["--host", "0.0.0.0"], "Set one with --api-key"),
-        (["--config", "absent.toml"], "No such file"),
+        (["--config", "absent.toml"], "--config: absent.toml does not exist"),
     ],
 )
 def test_an_invalid_setting_is_a_one_line_error(arguments: list[str], why: str):
@@ -224,7 +223,7 @@ def test_an_invalid_kv_transfer_config_is_a_one_line_error(tmp_path: Path):
 
 def test_the_module_is_the_command(tmp_path: Path):
     command = [sys.executable, "-m", "dragoman", "serve", "--port", "x"]
-    outside = {name: value for name, value in os.environ.items() if not name.startswith(PREFIX)}
+    outside = {name: value for name, value in os.environ.items() if not name.startswith(ENV_PREFIX)}
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path, env=outside)
     assert (done.returncode, done.stdout) == (2, "")
     assert "Error: --port" in done.stderr

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
-from dragoman.settings import PREFIX
+from dragoman.settings import ENV_PREFIX
 
 TIMEOUT = 60.0
 """Seconds after which a command that is still running has failed."""
@@ -20,7 +20,9 @@ COMMAND = (sys.executable, "-m", "dragoman")
 def build_environment(**variables: str) -> dict[str, str]:
     """The environment without any setting of Dragoman, without colours and proxies, and with these variables."""
     dropped = ("NO_PROXY", "no_proxy", "FORCE_COLOR")
-    outside = {name: value for name, value in os.environ.items() if not name.startswith(PREFIX) and name not in dropped}
+    outside = {
+        name: value for name, value in os.environ.items() if not name.startswith(ENV_PREFIX) and name not in dropped
+    }
     return {**outside, "NO_COLOR": "1", **variables}
 
 

@@ -59,7 +59,7 @@ def test_every_setting_says_what_it_is_for(field: SettingField):
 
 
 def test_flags_and_variables_are_all_different():
-    names = [name for field in FIELDS for name in (field.flag, field.off_flag, field.variable)]
+    names = [name for field in FIELDS for name in (field.flag, field.off_flag, field.environment_variable)]
     assert len(set(names)) == len(names)
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
-from dragoman.settings import GenerationConfig, Settings, SettingsError, is_loopback, load_settings
+from dragoman.settings import GenerationConfig, Settings, SettingsError, is_loopback, load_keywords, load_settings
 
 
 def written(folder: Path, text: str, name: str = "config.toml") -> str:
@@ -118,6 +119,28 @@ def test_switches_know_the_usual_words(text: str):
     ).strict
 
 
+@pytest.mark.parametrize(("word", "value"), [("true", False), ("false", True)])
+def test_a_file_and_the_environment_accept_the_names_of_negated_options(tmp_path: Path, word: str, value: bool):
+    text = f"no-access-log: {word}\nno_ui: {word}\nkeep-agent-nonces: {word}\nrequire-auth: {word}"
+    environment = {
+        "DRAGOMAN_NO_ACCESS_LOG": word,
+        "DRAGOMAN_NO_UI": word,
+        "DRAGOMAN_KEEP_AGENT_NONCES": word,
+        "DRAGOMAN_REQUIRE_AUTH": word,
+    }
+    for settings in (load_settings({"config": written(tmp_path, text, "c.yaml")}, {}), load_settings({}, environment)):
+        switches = (settings.access_log, settings.ui, settings.drop_agent_nonces, settings.no_auth)
+        assert switches == (value,) * 4
+    assert load_keywords({"no_access_log": word}).access_log is value
+    entries = json.dumps({"a": {"model": "tiny", "no-enable-prefix-caching": word}})
+    (entry,) = load_settings({"models": entries}, {}).models.entries
+    assert entry.overrides == (("model", "tiny"), ("enable_prefix_caching", value))
+
+
+def test_the_command_line_overrides_a_negated_option_of_the_environment():
+    assert load_settings({"ui": True}, {"DRAGOMAN_NO_UI": "1"}).ui
+
+
 @pytest.mark.parametrize(
     ("fields", "environment", "why"),
     [
@@ -140,8 +163,14 @@ def test_switches_know_the_usual_words(text: str):
         ({}, {"DRAGOMAN_PROT": "1"}, r"environment DRAGOMAN_PROT: unknown setting. Did you mean DRAGOMAN_PORT\?"),
         ({}, {"DRAGOMAN_port": "1"}, r"DRAGOMAN_port: .* Did you mean DRAGOMAN_PORT\?"),
         ({}, {"DRAGOMAN_UVICORN_LOG_LEVEL": "info"}, "is DRAGOMAN_LOG_LEVEL here"),
+        ({}, {"DRAGOMAN_DISABLE_UVICORN_ACCESS_LOG": "1"}, "is DRAGOMAN_NO_ACCESS_LOG here"),
+        ({}, {"DRAGOMAN_NO_UIS": "1"}, r"unknown setting. Did you mean DRAGOMAN_NO_UI\?"),
+        ({}, {"DRAGOMAN_NO_ATH": "1"}, "unknown setting.$"),
+        ({}, {"DRAGOMAN_NO_UI": "maybe"}, "^DRAGOMAN_NO_UI: must be true or false, not 'maybe'"),
+        ({}, {"DRAGOMAN_UI": "1", "DRAGOMAN_NO_UI": "1"}, "^DRAGOMAN_NO_UI and DRAGOMAN_UI: one is the inverse"),
         ({}, {"DRAGOMAN_XYZZY": "1"}, "unknown setting.$"),
-        ({"config": "absent.toml"}, {}, "absent.toml: .*No such file"),
+        ({"config": "absent.toml"}, {}, "^--config: absent.toml does not exist$"),
+        ({}, {"DRAGOMAN_CONFIG": "absent.toml"}, "^environment DRAGOMAN_CONFIG: absent.toml does not exist$"),
         ({"config": "settings.ini"}, {}, "settings.ini: a configuration file must end in .toml"),
         ({"uds": "/tmp/s", "port": "1"}, {}, "--uds and --port"),
         ({"uds": "/tmp/s"}, {"DRAGOMAN_HOST": "::1"}, "--uds and environment DRAGOMAN_HOST"),

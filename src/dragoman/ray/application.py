@@ -14,6 +14,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from ..launch.storage import load_secret_key
 from ..settings import (
     FIELDS,
+    NEGATED_NAMES,
     RaySettings,
     Settings,
     SettingsError,
@@ -50,11 +51,11 @@ def app(args: dict[str, Any]) -> Any:  # noqa: ANN401 - a Serve application; Ray
 
     Raises SettingsError.
     """
-    names, ray_names = {field.name for field in FIELDS}, set(RaySettings.__struct_fields__)
+    names, ray_names = {*(field.name for field in FIELDS), *NEGATED_NAMES}, set(RaySettings.__struct_fields__)
     values = {name.replace("-", "_"): value for name, value in args.items()}
     for name in values:
         if name not in names | ray_names:
-            raise SettingsError(f"{name}: unknown setting.{suggest_name(name, lambda field: field.name)}")
+            raise SettingsError(f"{name}: unknown setting.{suggest_name(name)}")
     settings = load_settings({name: value for name, value in values.items() if name in names}, os.environ)
     settings = override_ray(settings, {name: values[name] for name in values if name in ray_names})
     return build_application(settings, is_exposed=os.environ.get(HAPROXY_VARIABLE) == "1")

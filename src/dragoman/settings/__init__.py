@@ -1,7 +1,16 @@
 """Settings of the server: each is defined once, and read from the command line, the environment and a file."""
 
 from .definition import Settings
-from .fields import FIELDS, FORMER_NAMES, PREFIX, SettingField, describe_unsupported, find_changed_settings, format_flag
+from .fields import (
+    ENV_PREFIX,
+    FIELDS,
+    FORMER_NAMES,
+    NEGATED_NAMES,
+    SettingField,
+    describe_unsupported,
+    find_changed_settings,
+    format_flag,
+)
 from .sections import (
     GenerationConfig,
     Instance,
@@ -26,9 +35,10 @@ from .sources import (
 )
 
 __all__ = [
+    "ENV_PREFIX",
     "FIELDS",
     "FORMER_NAMES",
-    "PREFIX",
+    "NEGATED_NAMES",
     "GenerationConfig",
     "Instance",
     "Instances",

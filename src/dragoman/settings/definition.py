@@ -559,6 +559,7 @@ class Settings(SimulatorSettings, frozen=True, kw_only=True):
             "Share of traces to record, from 0 to 1, of requests without `traceparent`; those with one follow it.",
             minimum=0,
             maximum=1,
+            metavar="SHARE",
         ),
     ] = 1.0
     models: Annotated[

@@ -1,4 +1,4 @@
-"""All settings as fields, for the command line, the docs and the parsers; and which engines support them."""
+"""Descriptions of all settings (flag, environment variable, type, default), and which engines support each."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .definition import Settings
 from .sections import Option
 from .serving import ServingSettings
 
-PREFIX = "DRAGOMAN_"
+ENV_PREFIX = "DRAGOMAN_"
 
 
 class SettingField(Struct, frozen=True):
@@ -37,11 +37,21 @@ class SettingField(Struct, frozen=True):
 
     @property
     def off_flag(self) -> str:
-        return f"--{self.option.off_flag}" if self.option.off_flag else "--no-" + self.flag.removeprefix("--")
+        return format_flag(self.negated_name)
 
     @property
-    def variable(self) -> str:
-        return format_variable(self.name)
+    def negated_name(self) -> str:
+        """Name of the inverse of a switch, which is accepted wherever its own name is."""
+        return (self.option.off_flag or f"no-{self.name}").replace("-", "_")
+
+    @property
+    def option_name(self) -> str:
+        """Name of the option that the help shows: of a switch, the one that changes the default."""
+        return self.negated_name if self.default is True else self.name
+
+    @property
+    def environment_variable(self) -> str:
+        return format_variable(self.option_name)
 
     @property
     def is_list(self) -> bool:
@@ -55,15 +65,17 @@ def format_flag(name: str) -> str:
 
 def format_variable(name: str) -> str:
     """Return the environment variable of a setting."""
-    return PREFIX + name.upper()
+    return ENV_PREFIX + name.upper()
 
 
 def _list_fields() -> Iterator[SettingField]:
     hints = typing.get_type_hints(Settings, include_extras=True)
     for info in msgspec.structs.fields(Settings):
         annotated, option = typing.get_args(hints[info.name])
-        members = [kind for kind in typing.get_args(annotated) if kind is not NoneType]
-        kind = members[0] if NoneType in typing.get_args(annotated) else annotated
+        kind = annotated
+        if NoneType in typing.get_args(annotated):
+            # Fails for a union of several types, which no parser supports.
+            (kind,) = (member for member in typing.get_args(annotated) if member is not NoneType)
         choices = typing.get_args(kind) if typing.get_origin(kind) is Literal else ()
         yield SettingField(info.name, kind, info.default, option, choices)
 
@@ -77,6 +89,8 @@ FIELDS = tuple(
 )
 """All settings by group; within a group in order of definition, with those of the HTTP API last."""
 FIELDS_BY_NAME = {field.name: field for field in FIELDS}
+NEGATED_NAMES = {field.negated_name: field.name for field in FIELDS if field.kind is bool}
+"""Names of switches by the name of their inverse."""
 FORMER_NAMES = {
     "max_waiting": "max_queued_requests",
     "max_waiting_tokens": "max_queued_tokens",
@@ -111,6 +125,6 @@ def describe_unsupported(names: Iterable[str], *engines: str) -> list[str]:
         if supporting is None or set(supporting) & set(engines):
             continue
         engine_names = supporting[0] if len(supporting) == 1 else f"{', '.join(supporting[:-1])} and {supporting[-1]}"
-        flag = field.off_flag if field.default is True else field.flag
+        flag = format_flag(field.option_name)
         sentences.append(f"{flag} is for {engine_names}; {' and '.join(sorted(set(engines)))} would ignore it")
     return sentences

@@ -86,7 +86,12 @@ class SimulatorSettings(ServingSettings, frozen=True, kw_only=True):
         ),
     ] = None
     long_prefill_token_threshold_adaptive: Annotated[
-        bool, Option("Simulator", "Raise that limit to a fair share of the tokens of a step.", engines=("sim",))
+        bool,
+        Option(
+            "Simulator",
+            "Raise --long-prefill-token-threshold to max-num-batched-tokens / number of requests.",
+            engines=("sim",),
+        ),
     ] = False
     async_scheduling: Annotated[
         bool,
@@ -108,9 +113,10 @@ class SimulatorSettings(ServingSettings, frozen=True, kw_only=True):
         float | None,
         Option(
             "Simulator",
-            "Share of the KV cache that stays free when a request is admitted.",
+            "Fraction of the KV cache that stays free when a request is admitted.",
             minimum=0,
             maximum=1,
+            metavar="SHARE",
             engines=("sim",),
         ),
     ] = None

@@ -24,11 +24,12 @@ from msgspec import Struct
 
 from .definition import Settings
 from .fields import (
+    ENV_PREFIX,
     FIELDS,
     FIELDS_BY_NAME,
     FORMER_NAMES,
     MODEL_GROUPS,
-    PREFIX,
+    NEGATED_NAMES,
     SettingField,
     format_flag,
     format_variable,
@@ -46,6 +47,9 @@ from .sections import (
 )
 
 log = logging.getLogger(__name__)
+
+_ACCEPTED_NAMES = frozenset({*FIELDS_BY_NAME, *NEGATED_NAMES, *FORMER_NAMES})
+"""Names that a setting may have in the environment and in a file."""
 
 
 def load_settings(
@@ -65,12 +69,12 @@ def load_settings(
     service_links = _find_service_links(environment)
     variables: dict[str, object] = {}
     for variable, value in environment.items():
-        if not variable.startswith(PREFIX) or variable in service_links:
+        if not variable.startswith(ENV_PREFIX) or variable in service_links:
             continue
-        name = variable.removeprefix(PREFIX).lower()
+        name = variable.removeprefix(ENV_PREFIX).lower()
         # An error, not a warning: with a misspelled limit or key the server would run unprotected.
-        if (name not in FIELDS_BY_NAME and name not in FORMER_NAMES) or variable != variable.upper():
-            suggestion = suggest_name(name, lambda field: field.variable)
+        if name not in _ACCEPTED_NAMES or variable != variable.upper():
+            suggestion = suggest_name(name, format_variable)
             raise SettingsError(f"environment {variable}: unknown setting.{suggestion}")
         variables[name] = value
     return _merge(
@@ -91,9 +95,10 @@ def load_keywords(keywords: Mapping[str, object]) -> Settings:
         SettingsError: a setting is unknown or invalid.
     """
     for name in keywords:
-        if name not in FIELDS_BY_NAME:
-            raise SettingsError(f"{name}: unknown setting.{suggest_name(name, lambda field: field.name)}")
-    return _merge([_Source("", {name: value for name, value in keywords.items() if value is not None}, str)])
+        if name not in FIELDS_BY_NAME and name not in NEGATED_NAMES:
+            raise SettingsError(f"{name}: unknown setting.{suggest_name(name)}")
+    set_keywords = {name: value for name, value in keywords.items() if value is not None}
+    return _merge([_Source("", _rename(set_keywords, "", str), str)])
 
 
 class _Source(Struct, frozen=True):
@@ -123,9 +128,10 @@ class _Source(Struct, frozen=True):
 
 def _merge(sources: Sequence[_Source]) -> Settings:
     """Take each setting from the first source that has it; the file that `config` names comes last."""
-    file = next(filter(None, (source.read_value(FIELDS_BY_NAME["config"]) for source in sources)), None)
-    if file is not None:
-        sources = [*sources, _read_file(Path(cast("str", file)))]
+    source = next((source for source in sources if source.raw.get("config") is not None), None)
+    if source is not None:
+        path = Path(cast("str", source.read_value(FIELDS_BY_NAME["config"])))
+        sources = [*sources, _read_file(path, source.locate("config"))]
     values: dict[str, object] = {}
     origins: dict[str, str] = {}
     for field in FIELDS:
@@ -137,20 +143,31 @@ def _merge(sources: Sequence[_Source]) -> Settings:
     return settings
 
 
-def _read_file(path: Path) -> _Source:
+def _read_file(path: Path, origin: str) -> _Source:
+    """Read a configuration file.
+
+    origin: source and name of the setting that names the file, for errors.
+
+    Raises:
+        SettingsError: the file cannot be read, or a key is unknown.
+    """
     suffix = path.suffix.lower()
     if suffix not in (".toml", ".yaml", ".yml"):
         raise SettingsError(f"{path}: a configuration file must end in .toml, .yaml or .yml")
     try:
         text = path.read_text(encoding="utf-8")
         pairs = list(tomllib.loads(text).items()) if suffix == ".toml" else _parse_yaml(text)
-    except (OSError, ValueError) as error:
+    except FileNotFoundError:
+        raise SettingsError(f"{origin}: {path} does not exist") from None
+    except OSError as error:
+        raise SettingsError(f"{path}: {error.strerror}") from None
+    except ValueError as error:
         raise SettingsError(f"{path}: {error}") from None
     keys: dict[str, object] = {}
     for key, value in pairs:
         name = key.replace("-", "_")
-        if name not in FIELDS_BY_NAME and name not in FORMER_NAMES:
-            raise SettingsError(f"{path}: {key}: unknown setting.{suggest_name(name, lambda field: field.name)}")
+        if name not in _ACCEPTED_NAMES:
+            raise SettingsError(f"{path}: {key}: unknown setting.{suggest_name(name)}")
         if name in keys:
             raise SettingsError(f"{path}: {key}: set twice")
         if name == "config":
@@ -199,38 +216,52 @@ def _find_service_links(environment: Mapping[str, str]) -> set[str]:
 
 
 def _rename(raw: Mapping[str, object], place: str, format_name: Callable[[str], str]) -> dict[str, object]:
-    """Rename former names of settings in one source, with a warning.
+    """Rename former names of settings in one source, with a warning, and replace inverses of switches by the switches.
 
     place, format_name: as in `_Source`.
 
     Raises:
-        SettingsError: a setting has both its present and its former name.
+        SettingsError: a setting has two of its names, or the value of an inverse is invalid.
     """
     renamed: dict[str, object] = {}
+    written_names: dict[str, str] = {}
     for name, value in raw.items():
-        current = FORMER_NAMES.get(name, name)
+        written = f"{place}{format_name(name)}"
+        current = FORMER_NAMES.get(name) or NEGATED_NAMES.get(name) or name
         if current in renamed:
-            former = next(former for former, present in FORMER_NAMES.items() if present == current)
-            raise SettingsError(
-                f"{place}{format_name(former)} is the former name of {format_name(current)}; set only one of them"
-            )
-        if current != name:
-            log.warning("%s%s is deprecated; use %s", place, format_name(name), format_name(current))
-        renamed[current] = value
+            if name in FORMER_NAMES or written_names[current] in FORMER_NAMES:
+                former = name if name in FORMER_NAMES else written_names[current]
+                raise SettingsError(
+                    f"{place}{format_name(former)} is the former name of {format_name(current)}; set only one of them"
+                )
+            names = sorted(f"{place}{format_name(each)}" for each in (name, written_names[current]))
+            raise SettingsError(f"{' and '.join(names)}: one is the inverse of the other; set only one of them")
+        if name in FORMER_NAMES:
+            log.warning("%s is deprecated; use %s", written, format_name(current))
+        written_names[current] = name
+        try:
+            renamed[current] = not _read_bool(value) if name in NEGATED_NAMES else value
+        except ValueError as error:
+            raise SettingsError(f"{written}: {error}") from None
     return renamed
 
 
-def suggest_name(name: str, format_field: Callable[[SettingField], str]) -> str:
-    """Return a suggestion for an unknown setting; empty if no name is close."""
+def suggest_name(name: str, format_name: Callable[[str], str] = str) -> str:
+    """Return a suggestion for an unknown setting; empty if no name is close.
+
+    format_name: formats a setting's name as it is written in its source.
+    """
     name = name.lower().replace("-", "_")
     if name in FORMER_NAMES:
-        return f" It is called {format_field(FIELDS_BY_NAME[FORMER_NAMES[name]])} now."
+        return f" It is called {format_name(FORMER_NAMES[name])} now."
     for field in FIELDS:
         # Before the check for misspellings: a name of vLLM's may be close to another setting here.
         if field.option.vllm_name == name:
-            return f" What vLLM calls {name} is {format_field(field)} here."
-    close_matches = get_close_matches(name, FIELDS_BY_NAME, n=1)
-    return f" Did you mean {format_field(FIELDS_BY_NAME[close_matches[0]])}?" if close_matches else ""
+            return f" What vLLM calls {name} is {format_name(field.option_name)} here."
+    # No suggestion may turn off authentication, unless the name was about that.
+    candidates = {*FIELDS_BY_NAME, *NEGATED_NAMES} - ({"no_auth"} if "auth" not in name else set())
+    close_matches = get_close_matches(name, sorted(candidates), n=1)
+    return f" Did you mean {format_name(close_matches[0])}?" if close_matches else ""
 
 
 # Combinations of settings.
@@ -509,14 +540,18 @@ def _read_fields(
     overrides: dict[str, Any] = {}
     for key, value in raw.items():
         written_name = str(key).replace("-", "_")
-        name = FORMER_NAMES.get(written_name, written_name)
-        if name != written_name:
+        name = FORMER_NAMES.get(written_name) or NEGATED_NAMES.get(written_name) or written_name
+        if written_name in FORMER_NAMES:
             log.warning("%s: %s is deprecated; use %s", entry, written_name, name)
         try:
             if name in own_fields:
                 own_values[name] = read_value(own_fields[name], value)
+            elif name in settings and name in overrides:
+                raise ValueError("set twice")
             elif name in settings:
-                overrides[name] = read_value(FIELDS_BY_NAME[name], value)
+                overrides[name] = (
+                    not _read_bool(value) if written_name in NEGATED_NAMES else read_value(FIELDS_BY_NAME[name], value)
+                )
             elif name in FIELDS_BY_NAME:
                 raise ValueError("this setting applies to the whole server")
             else:
