@@ -19,6 +19,7 @@ from dragoman.core.events import (
     Event,
     Finished,
     FinishReason,
+    ReasoningDelta,
     Started,
     TextDelta,
     ToolCallDelta,
@@ -183,3 +184,17 @@ def test_every_write_is_whole_events(case: Case):
     for event in case.events:
         output = writer.feed(event)
         assert not output or output.endswith(b"\n\n")
+
+
+def test_text_without_a_letter_ends_the_thinking_before_it():
+    """It is a part of the answer even so: the thinking after it is another one, in a stream as in the whole."""
+    events: tuple[Event, ...] = (
+        Started(1), ReasoningDelta(0, "a"), TextDelta(0, ""), ReasoningDelta(0, "b"),
+        ChoiceFinished(0, FinishReason.STOP), Finished(Usage(1, 3)),
+    )  # fmt: skip
+    writer, folded = MessagesWriter(HEADER), ReplyBuilder()
+    for event in events:
+        folded.feed(event)
+    stream = b"".join(map(writer.feed, events))
+    whole = json.loads(MessagesWriter(HEADER).render_full(folded.build()))
+    assert stream.count(b"event: content_block_start") == len(whole["content"]) == 2

@@ -12,6 +12,17 @@ from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
 from dragoman.conformance import chat as grammar
 from dragoman.conformance.checks import require_object, require_objects
+from dragoman.core.events import (
+    ChoiceFinished,
+    Event,
+    Finished,
+    FinishReason,
+    ReasoningDelta,
+    Started,
+    TextDelta,
+    Usage,
+)
+from dragoman.core.reply import ReplyBuilder
 from dragoman.dialects.base import Header, Profile
 from dragoman.dialects.chat import ChatRenderOptions, ChatWriter
 
@@ -119,3 +130,18 @@ def test_objects_and_chunks_satisfy_the_sdk_types_strictly(case: Case, view: Cha
 
 def entries(choice: Json, name: str) -> list[Json]:
     return require_object(choice["logprobs"] or {}, "logprobs").get(name) or []
+
+
+def test_a_seal_covers_its_own_reasoning_alone():
+    """The reasoning before a text is another part, in a stream as in the whole."""
+    events: tuple[Event, ...] = (
+        Started(1), ReasoningDelta(0, "a"), TextDelta(0, "x"), ReasoningDelta(0, "b", seal="openai:Z0FB"),
+        ChoiceFinished(0, FinishReason.STOP), Finished(Usage(1, 3)),
+    )  # fmt: skip
+    writer, folded = ChatWriter(HEADER), ReplyBuilder()
+    for event in events:
+        folded.feed(event)
+    stream = b"".join(map(writer.feed, events))
+    detail = b'"summary":"b","data":"Z0FB"'
+    assert detail in ChatWriter(HEADER).render_full(folded.build())
+    assert detail in stream

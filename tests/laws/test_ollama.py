@@ -10,8 +10,18 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from dragoman.conformance import ollama as grammar
-from dragoman.core.events import FinishReason
+from dragoman.core.events import (
+    ChoiceFinished,
+    Event,
+    Finished,
+    FinishReason,
+    Started,
+    ToolCallDelta,
+    ToolCallStart,
+    Usage,
+)
 from dragoman.core.message import Reasoning, Refusal, Text, ToolCall
+from dragoman.core.reply import ReplyBuilder
 from dragoman.dialects.ollama import OllamaRenderOptions, OllamaTimings, OllamaWriter
 
 from .sdk import written
@@ -69,3 +79,18 @@ def test_a_call_that_is_cut_off_is_left_out(case: Case, data: st.DataObject):
     choice = replace(case.reply.choices[0], parts=(*parts[:-1], cut))
     whole = json.loads(OllamaWriter(view).render_full(replace(case.reply, choices=(choice,))))
     assert len(whole["message"].get("tool_calls", ())) == len(choice.list_calls()) - 1
+
+
+def test_a_call_that_a_stop_string_cuts_off_is_left_out():
+    """An upstream applies stop strings to the arguments too."""
+    view = OllamaRenderOptions("m", lambda: 0.0, lambda: OllamaTimings(0, 0, 0, 0), is_chat=True)
+    events: tuple[Event, ...] = (
+        Started(1), ToolCallStart(0, "call_1", "f"), ToolCallDelta(0, '{"a": "x'),
+        ChoiceFinished(0, FinishReason.STOP, "END"), Finished(Usage(1, 3)),
+    )  # fmt: skip
+    writer, folded = OllamaWriter(view), ReplyBuilder()
+    for event in events:
+        folded.feed(event)
+    lines = b"".join(map(writer.feed, events)).splitlines()
+    for line in (*lines, OllamaWriter(view).render_full(folded.build())):
+        assert "tool_calls" not in json.loads(line)["message"]

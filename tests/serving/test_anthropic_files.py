@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from typing import Any
 
 import anthropic
 import pytest
@@ -73,6 +74,8 @@ async def test_a_message_reads_what_was_uploaded():
     ("query", "why"),
     [
         ("limit=0", "limit: expected an integer"),
+        ("limit=0000019999", "limit: expected an integer"),
+        (f"limit=000001{'0' * 5000}", "limit: expected an integer"),
         ("page=page_x&after_id=y", "page: it cannot be combined with"),
         ("page=page_none", "there is no"),
         ("ids[]=a&limit=2", "ids: it cannot be combined with"),
@@ -91,6 +94,9 @@ async def test_an_upload_needs_a_file_but_no_name_for_it():
         assert (await sdk(server).files.upload(file=b"\xff")).filename == "unnamed.bin"
         with pytest.raises(anthropic.BadRequestError, match="expires_in_seconds: expected from 3600"):
             await sdk(server).files.upload(file=b"x", expires_in_seconds=60)
+        long: Any = "000000007200" + "0" * 5000
+        with pytest.raises(anthropic.BadRequestError, match="expires_in_seconds: expected from 3600"):
+            await sdk(server).files.upload(file=b"x", expires_in_seconds=long)
         async with server.http() as client:
             refused = await client.post("/v1/files", files={"other": b"x"}, headers=VERSION)
         assert refused.json()["error"]["message"].startswith("file: Field required")

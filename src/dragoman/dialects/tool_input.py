@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
+from ..core.events import FinishReason
 from .json_encoding import encode_string
 
 INVALID_JSON_KEY = "INVALID_JSON"
@@ -28,6 +29,12 @@ _ESCAPE = re.compile(r'\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4})')
 _PARTIAL_ESCAPE = re.compile(r"\\(?:u[0-9a-fA-F]{0,3})?")
 _LOW_SURROGATE = re.compile(r"\\u[dD][c-fC-F][0-9a-fA-F]{2}")
 _REPLACEMENT = r"\ufffd"
+
+
+def is_cut_off(reason: FinishReason, stop: str | int | None) -> bool:
+    """Whether an answer that ended this way may have ended within the arguments of its last call."""
+    # A stop string may match inside a call and truncates it, as a token limit does.
+    return reason is not FinishReason.STOP or isinstance(stop, str)
 
 
 class ToolInputStreamer:

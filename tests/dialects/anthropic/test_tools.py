@@ -167,6 +167,12 @@ def test_a_reference_to_a_declared_tool_changes_nothing():
     assert [one.name for one in conversation(tools=[WEATHER], messages=again).tools] == ["weather"]
 
 
+def test_a_tool_that_was_taken_away_can_be_given_back():
+    gone = change("tool_removal", type="tool_reference", name="weather")
+    again = change("tool_addition", type="tool_reference", name="weather")
+    assert [one.name for one in conversation(tools=[WEATHER], messages=[*gone, *again]).tools] == ["weather"]
+
+
 def test_tools_of_another_server_cannot_be_added():
     assert (
         refusal(messages=change("tool_addition", type="mcp_toolset_reference")).param

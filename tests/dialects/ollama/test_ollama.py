@@ -186,6 +186,7 @@ def test_results_find_their_calls_by_id_by_name_and_in_order():
         {"role": "tool", "content": "f1"},
         {"role": "tool", "tool_name": "f", "content": "f2"},
         {"role": "tool", "tool_name": "stranger", "content": "x"},
+        {"role": "tool", "tool_name": "stranger", "tool_call_id": "", "content": "y"},
     ]
     _, called, *answered = conversation(*HELLO, calls, *results).messages
     assert called.parts[0] == Reasoning("hm")
@@ -193,7 +194,9 @@ def test_results_find_their_calls_by_id_by_name_and_in_order():
     assert len(set(ids)) == 4
     tool_results = [part for message in answered for part in message.parts if isinstance(part, ToolResult)]
     assert [result.call_id for result in tool_results[:4]] == [ids[3], ids[1], ids[0], ids[2]]
-    assert [message.name for message in answered] == ["h", "g", "f", "f", "stranger"]
+    assert [message.name for message in answered] == ["h", "g", "f", "f", "stranger", "stranger"]
+    # Only a result with an id claims to answer a call.
+    assert [result.answers_call for result in tool_results] == [True, False, False, False, False, False]
 
 
 def test_images_come_before_the_text():

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+import openai
+import pytest
+
 from dragoman.conformance.responses import check_stream
 from dragoman.engines.scripted import Say, ScriptEntry, Think
 from dragoman.serving.service import ServingOptions
@@ -24,6 +27,19 @@ async def test_what_is_compacted_can_be_continued():
     output: Any = [item.to_dict(warnings=False) for item in compacted.output]
     again = await it.openai().responses.create(model="m", input=[*output, {"role": "user", "content": "Go on."}])
     assert again.status == "completed"
+
+
+async def test_a_conversation_can_begin_with_what_is_compacted():
+    client = remembering(SUMMARY).openai()
+    compacted = await client.responses.compact(model="m", input=INPUT)
+    items: Any = [item.to_dict(warnings=False) for item in compacted.output]
+    conversation = await client.conversations.create(items=items)
+    listed = await client.conversations.items.list(conversation.id, order="asc")
+    assert [item.type for item in listed.data] == ["message", "compaction"]
+    again = await client.responses.create(model="m", conversation=conversation.id, input="Go on.")
+    assert again.status == "completed"
+    with pytest.raises(openai.BadRequestError, match="was not created by this server"):
+        await client.conversations.items.create(conversation.id, items=[{**items[1], "encrypted_content": "other"}])
 
 
 async def test_a_trigger_in_a_stream_leaves_one_compaction():

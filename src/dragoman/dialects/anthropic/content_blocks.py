@@ -441,6 +441,7 @@ class AnthropicToolRegistry:
 
     def __init__(self, tools: Sequence[AnthropicWireTool], warnings: list[str]) -> None:
         self._tools: dict[str, Tool] = {}
+        self._removed: dict[str, Tool] = {}
         self._unavailable: set[str] = set()
         self._warnings = warnings
         for i, tool in enumerate(tools):
@@ -470,7 +471,10 @@ class AnthropicToolRegistry:
                 elif change.name is None:
                     raise missing_parameter(f"{path}.name")
                 elif block.type == "tool_removal":
-                    self._tools.pop(change.name, None)
+                    if (removed := self._tools.pop(change.name, None)) is not None:
+                        self._removed[change.name] = removed
+                elif (removed := self._removed.pop(change.name, None)) is not None:
+                    self._tools.setdefault(change.name, removed)
 
     def _add(self, tool: AnthropicWireTool, path: str) -> None:
         parsed = build_client_tool(tool) or _read_custom(tool, path)

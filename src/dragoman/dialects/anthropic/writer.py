@@ -43,7 +43,7 @@ from ..json_encoding import (
     escape_line_breaks,
     replace_surrogates,
 )
-from ..tool_input import ToolInputStreamer
+from ..tool_input import ToolInputStreamer, is_cut_off
 from .errors import render_anthropic_error
 from .wire import ContextManagement, EditThreshold, WireEdit
 
@@ -218,7 +218,7 @@ class MessagesWriter:
                 return b""
             case ChoiceFinished():
                 self._choice_finished = event
-                return self._close_block(is_cut_off=_is_cut_off(event.reason, event.stop))
+                return self._close_block(is_cut_off=is_cut_off(event.reason, event.stop))
             case Finished(usage):
                 return self._finish(usage)
 
@@ -254,7 +254,8 @@ class MessagesWriter:
 
     def _write_text(self, text: str) -> bytes:
         if not text:
-            return b""
+            # Text ends the thinking before it even if it is empty, as in the full answer.
+            return self._close_block(is_cut_off=False) if isinstance(self._open_block, _ThinkingBlock) else b""
         if self._open_text is not None:
             return self._open_text.add(text)
         close_events = self._close_block(is_cut_off=False)
@@ -318,7 +319,7 @@ class MessagesWriter:
                 # proves that an earlier one was complete.
                 input = ToolInputStreamer()
                 input.feed(part.arguments)
-                input.end(is_cut_off=i == len(parts) - 1 and _is_cut_off(choice.reason, choice.stop))
+                input.end(is_cut_off=i == len(parts) - 1 and is_cut_off(choice.reason, choice.stop))
                 value = escape_line_breaks(replace_surrogates(input.value).encode())
                 yield b'{"type":"tool_use","id":%s,"name":%s,"input":%s}' % (
                     encode_string(part.id), encode_string(part.name), value,
@@ -360,11 +361,6 @@ class MessagesWriter:
         if stop_reason != b"refusal":
             return fields
         return fields + b',"stop_details":{"type":"refusal","category":null,"explanation":null}'
-
-
-def _is_cut_off(reason: FinishReason, stop: str | int | None) -> bool:
-    # A stop string may match inside a call and truncates it, as a token limit does.
-    return reason is not FinishReason.STOP or isinstance(stop, str)
 
 
 def _render_text_block(pieces: list[str]) -> bytes:

@@ -134,6 +134,7 @@ REASONING_FIELDS = ("reasoning", "reasoning_content")
 """Clients read one or the other. No client that was tested showed the text twice when both were sent."""
 
 KINDS = (b"chat.completion.chunk", b"chat.completion")
+_REASONING, _NOT_REASONING = 1, 2
 CONTENT = b'"content":'
 
 
@@ -194,9 +195,9 @@ class ChatWriter(ChunkWriter):
         "_chunk_starts",
         "_counter",
         "_envelope",
-        "_has_delta",
         "_is_plain",
         "_is_vllm",
+        "_last_delta",
         "_lists_all_tokens",
         "_options",
         "_reasoning",
@@ -216,7 +217,7 @@ class ChatWriter(ChunkWriter):
         self._is_plain = not (self._wants_prompt or self._wants_tokens or options.continuous_usage)
         self._awaits_prompt = False
         self._choice_count = 0
-        self._has_delta = bytearray()  # per choice: whether a delta has been sent
+        self._last_delta = bytearray()  # per choice: 0 before the first delta, then _REASONING or _NOT_REASONING
         self._choices: dict[int, _ChoiceState] = {}
         # Per choice: the text of the part of reasoning that has not ended, and the number of sealed parts before it.
         self._reasoning: dict[int, tuple[list[str], int]] = {}
@@ -229,8 +230,8 @@ class ChatWriter(ChunkWriter):
             # The hot path, taken for nearly every token: one lookup, one escape, one concatenation.
             prefix, start = self._envelope.chunk_prefix, self._chunk_starts[event.choice]
             if not event.text:
-                return b""
-            self._has_delta[event.choice] = 1
+                return self._render_delta(event.choice, b"", event.tokens)
+            self._last_delta[event.choice] = _NOT_REASONING
             return b"".join((prefix, start, CONTENT, encode_string(event.text), self._chunk_end))
         if self._awaits_prompt:
             prompt = event if isinstance(event, PromptTokens) else None
@@ -268,9 +269,11 @@ class ChatWriter(ChunkWriter):
                 return self._render_delta(choice, text and b'"content":' + encode_string(text), tokens)
             case ReasoningDelta(choice, text, tokens):
                 self._score(choice, None, tokens)
-                if text:
-                    self._has_delta[choice] = 1  # also if it is hidden
-                return self._render_delta(choice, self._render_reasoning(event), tokens)
+                last, field = self._last_delta[choice], self._render_reasoning(event)
+                chunk = self._render_delta(choice, field, tokens)
+                # Text counts also if it is hidden.
+                self._last_delta[choice] = _REASONING if text or field else last
+                return chunk
             case RefusalDelta(choice, text, tokens):
                 self._score(choice, text, tokens, refusal=True)
                 return self._render_delta(choice, text and b'"refusal":' + encode_string(text), tokens)
@@ -308,18 +311,20 @@ class ChatWriter(ChunkWriter):
             return b""
         fields = [render_reasoning(names, encode_string(text))] if text else []
         open_texts, count = self._reasoning.setdefault(event.choice, ([], 0))
+        if self._last_delta[event.choice] == _NOT_REASONING:
+            # A seal covers its own part of reasoning alone, and what was sent since has ended the part before.
+            open_texts.clear()
         open_texts.append(text)
         if event.seal:
             detail = render_reasoning_detail("".join(open_texts), event.seal, count)
             fields.append(b'"reasoning_details":[%s]' % detail)
             self._reasoning[event.choice] = ([], count + 1)
-            self._has_delta[event.choice] = 1
         return b",".join(fields)
 
     def _start(self, event: Started) -> bytes:
         self._envelope.begin_stream()
         self._choice_count = event.choices
-        self._has_delta = bytearray(event.choices)
+        self._last_delta = bytearray(event.choices)
         self._chunk_starts = tuple([b'{"index":%d,"delta":{' % i for i in range(event.choices)])
         self._chunk_end = b'},"logprobs":null,"finish_reason":null%s}%s' % (
             self._render_token_ids(()),
@@ -355,8 +360,10 @@ class ChatWriter(ChunkWriter):
         """field: the delta's only field; if empty, the tokens are buffered for the next chunk."""
         self._buffer_tokens(choice, tokens)
         if not isinstance(field, bytes) or not field:
+            if self._last_delta[choice]:
+                self._last_delta[choice] = _NOT_REASONING
             return b""
-        self._has_delta[choice] = 1
+        self._last_delta[choice] = _NOT_REASONING
         if self._is_plain:
             return b"".join((self._envelope.chunk_prefix, self._chunk_starts[choice], field, self._chunk_end))
         return self._render_chunk(choice, b"{%s}" % field, b"null")
@@ -370,7 +377,7 @@ class ChatWriter(ChunkWriter):
         )
         transfer = encode_field("kv_transfer_params", event.kv_transfer_params)
         # An empty answer has an empty content, in a stream as in the full response.
-        has_content = self._is_vllm or self._has_delta[event.choice]
+        has_content = self._is_vllm or self._last_delta[event.choice]
         empty = b"" if has_content else self._render_chunk(event.choice, b'{"content":""}', b"null")
         return empty + self._render_chunk(event.choice, b"{}", reason + self._render_stop(event.stop), transfer)
 

@@ -86,9 +86,7 @@ class _MessageReader:
             if id in self._open_ids:
                 self._open_ids.remove(id)
             # Ollama's clients need not send ids, so a result without one may have no call.
-            result = ToolResult(
-                id, (*images, Text(message.content or "")), answers_call=message.tool_call_id is not None
-            )
+            result = ToolResult(id, (*images, Text(message.content or "")), answers_call=bool(message.tool_call_id))
             return Message(Role.TOOL, (result,), name or self._names.get(id))
         parts: list[Part] = [*images]
         if role is Role.ASSISTANT and message.thinking:

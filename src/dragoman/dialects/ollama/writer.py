@@ -36,7 +36,7 @@ from ...core.message import Reasoning, ToolCall
 from ...core.reply import Reply
 from ..errors import MAX_MESSAGE
 from ..json_encoding import clamp_logprob, encode_string, escape_line_breaks, replace_surrogates
-from ..tool_input import ToolInputStreamer
+from ..tool_input import ToolInputStreamer, is_cut_off
 from .wire import OLLAMA_SAMPLING
 
 OLLAMA_NAMES = FieldNames(
@@ -166,9 +166,9 @@ class OllamaWriter(LineFraming):
                 self._context_ids[:0] = [token.id for token in tokens]
                 self._has_prompt_ids = True
                 return b""
-            case ChoiceFinished(reason=reason):
+            case ChoiceFinished(reason=reason, stop=stop):
                 self._choice_finished = event
-                return self._finish_call(is_cut_off=reason is not FinishReason.STOP)
+                return self._finish_call(is_cut_off=is_cut_off(reason, stop))
             case Finished(usage):
                 context_ids = self._context_ids if self._has_prompt_ids else None
                 return self._render_end(self._render_message("", "", ()), self._choice_finished, usage, context_ids)
@@ -178,8 +178,8 @@ class OllamaWriter(LineFraming):
         calls = list[bytes]()
         for i, part in enumerate(choice.parts):
             if isinstance(part, ToolCall):
-                is_cut_off = i == len(choice.parts) - 1 and choice.reason is not FinishReason.STOP
-                calls += _render_call(len(calls), part.id, part.name, part.arguments, is_cut_off=is_cut_off)
+                is_incomplete = i == len(choice.parts) - 1 and is_cut_off(choice.reason, choice.stop)
+                calls += _render_call(len(calls), part.id, part.name, part.arguments, is_cut_off=is_incomplete)
         text = "".join(part.text for part in choice.parts if not isinstance(part, ToolCall | Reasoning))
         prompt = reply.prompts[0] if reply.prompts else None
         context_ids = None if prompt is None else [token.id for token in (*prompt.tokens, *choice.tokens)]

@@ -13,6 +13,7 @@ import msgspec
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType, field
 
 from ...core.errors import DragomanError
+from ..base import SealingKey
 from ..body import BodySchema, ParsedBody, invalid_value, missing_parameter
 from ..fields import check_metadata
 from ..json_encoding import encode_string, escape_line_breaks
@@ -222,20 +223,25 @@ class ConversationItems(Struct, frozen=True):
     unknown: tuple[str, ...] = ()
 
 
-def read_create_body(data: bytes) -> ConversationItems:
-    """Parse a creation; an empty body creates an empty conversation. Raises RequestError, and nothing else."""
+def read_create_body(data: bytes, sealing_key: SealingKey | None) -> ConversationItems:
+    """Parse a creation; an empty body creates an empty conversation. Raises RequestError, and nothing else.
+
+    sealing_key: as in ReaderOptions.
+    """
     parsed = ParsedBody(data or b"{}")
     body = parsed.decode(_CREATION)
     unknown = tuple(parsed.find_other_fields(_CREATION.names))
-    return ConversationItems(_read_items(body.items or [], parsed), encode_metadata(body.metadata), unknown)
+    items = _read_items(body.items or [], parsed, sealing_key)
+    return ConversationItems(items, encode_metadata(body.metadata), unknown)
 
 
-def read_add_body(data: bytes) -> ConversationItems:
+def read_add_body(data: bytes, sealing_key: SealingKey | None) -> ConversationItems:
     parsed = ParsedBody(data)
     body = parsed.decode(_ADDITION)
     if not body.items:
         raise missing_parameter("items")
-    return ConversationItems(_read_items(body.items, parsed), unknown=tuple(parsed.find_other_fields(_ADDITION.names)))
+    items = _read_items(body.items, parsed, sealing_key)
+    return ConversationItems(items, unknown=tuple(parsed.find_other_fields(_ADDITION.names)))
 
 
 def read_update_body(data: bytes) -> bytes:
@@ -265,9 +271,9 @@ def render_deleted_conversation(id: str) -> bytes:
     return b'{"id":%s,"object":"conversation.deleted","deleted":true}' % encode_string(id)
 
 
-def _read_items(items: Sequence[WireItem], parsed: ParsedBody) -> tuple[InputItem, ...]:
+def _read_items(items: Sequence[WireItem], parsed: ParsedBody, sealing_key: SealingKey | None) -> tuple[InputItem, ...]:
     # Only for its errors: items are stored as they were sent, and each response that uses them parses them again.
-    reader, turns = ItemReader(None, []), TurnBuilder(ResponsesToolRegistry((), []))
+    reader, turns = ItemReader(sealing_key, []), TurnBuilder(ResponsesToolRegistry((), []))
     for i, item in enumerate(items):
         turns.add(reader.read(item, f"items[{i}]"), f"items[{i}]")
     for i, item in enumerate(items):
