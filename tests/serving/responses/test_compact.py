@@ -38,8 +38,9 @@ async def test_a_conversation_can_begin_with_what_is_compacted():
     assert [item.type for item in listed.data] == ["message", "compaction"]
     again = await client.responses.create(model="m", conversation=conversation.id, input="Go on.")
     assert again.status == "completed"
+    foreign: Any = [{**items[1], "encrypted_content": "other"}]
     with pytest.raises(openai.BadRequestError, match="was not created by this server"):
-        await client.conversations.items.create(conversation.id, items=[{**items[1], "encrypted_content": "other"}])
+        await client.conversations.items.create(conversation.id, items=foreign)
 
 
 async def test_a_trigger_in_a_stream_leaves_one_compaction():

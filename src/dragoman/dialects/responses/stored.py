@@ -13,7 +13,7 @@ import msgspec
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType, field
 
 from ...core.errors import DragomanError
-from ..base import SealingKey
+from ..base import ReaderOptions
 from ..body import BodySchema, ParsedBody, invalid_value, missing_parameter
 from ..fields import check_metadata
 from ..json_encoding import encode_string, escape_line_breaks
@@ -223,24 +223,21 @@ class ConversationItems(Struct, frozen=True):
     unknown: tuple[str, ...] = ()
 
 
-def read_create_body(data: bytes, sealing_key: SealingKey | None) -> ConversationItems:
-    """Parse a creation; an empty body creates an empty conversation. Raises RequestError, and nothing else.
-
-    sealing_key: as in ReaderOptions.
-    """
+def read_create_body(data: bytes, options: ReaderOptions) -> ConversationItems:
+    """Parse a creation; an empty body creates an empty conversation. Raises RequestError, and nothing else."""
     parsed = ParsedBody(data or b"{}")
     body = parsed.decode(_CREATION)
     unknown = tuple(parsed.find_other_fields(_CREATION.names))
-    items = _read_items(body.items or [], parsed, sealing_key)
+    items = _read_items(body.items or [], parsed, options)
     return ConversationItems(items, encode_metadata(body.metadata), unknown)
 
 
-def read_add_body(data: bytes, sealing_key: SealingKey | None) -> ConversationItems:
+def read_add_body(data: bytes, options: ReaderOptions) -> ConversationItems:
     parsed = ParsedBody(data)
     body = parsed.decode(_ADDITION)
     if not body.items:
         raise missing_parameter("items")
-    items = _read_items(body.items, parsed, sealing_key)
+    items = _read_items(body.items, parsed, options)
     return ConversationItems(items, unknown=tuple(parsed.find_other_fields(_ADDITION.names)))
 
 
@@ -271,9 +268,10 @@ def render_deleted_conversation(id: str) -> bytes:
     return b'{"id":%s,"object":"conversation.deleted","deleted":true}' % encode_string(id)
 
 
-def _read_items(items: Sequence[WireItem], parsed: ParsedBody, sealing_key: SealingKey | None) -> tuple[InputItem, ...]:
+def _read_items(items: Sequence[WireItem], parsed: ParsedBody, options: ReaderOptions) -> tuple[InputItem, ...]:
     # Only for its errors: items are stored as they were sent, and each response that uses them parses them again.
-    reader, turns = ItemReader(sealing_key, []), TurnBuilder(ResponsesToolRegistry((), []))
+    reader = ItemReader(options.sealing_key, [], keeps_seal=options.keeps_seal)
+    turns = TurnBuilder(ResponsesToolRegistry((), []))
     for i, item in enumerate(items):
         turns.add(reader.read(item, f"items[{i}]"), f"items[{i}]")
     for i, item in enumerate(items):

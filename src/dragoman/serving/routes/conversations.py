@@ -21,7 +21,7 @@ from ...dialects.responses.stored import (
 from ...store import Append, CommitConflict, Delete, Item, Key, Put, Record, Remove, Replace, Store, is_storable
 from ..auth import Access
 from ..endpoint import OPENAI, HttpRequest, JsonResponse, Route
-from ..generate import build_reader_options, reject_unknown_fields
+from ..generate import parse_body, reject_unknown_fields
 from ..streaming import Responder
 from .responses.history import CONVERSATION_KIND, ITEMS_SERIES, build_no_such_conversation_error
 
@@ -37,8 +37,7 @@ def build_routes() -> Sequence[Route]:
 
 
 async def create(http: HttpRequest) -> JsonResponse | Responder:
-    body = await http.read_json()
-    new_items = read_create_body(body, build_reader_options(http).sealing_key)
+    new_items = await parse_body(http, await http.read_json(), read_create_body)
     reject_unknown_fields(new_items.unknown, strict=http.service.options.strict)
     key = Key(http.caller.owner, CONVERSATION_KIND, http.service.ids.new(CONVERSATION_PREFIX))
     created = int(http.service.clock.now())
@@ -71,7 +70,7 @@ async def delete(http: HttpRequest) -> JsonResponse | Responder:
 
 
 async def add_items(http: HttpRequest) -> JsonResponse | Responder:
-    new_items = read_add_body(await http.read_json(), build_reader_options(http).sealing_key)
+    new_items = await parse_body(http, await http.read_json(), read_add_body)
     reject_unknown_fields(new_items.unknown, strict=http.service.options.strict)
     key = (await _load_record(http)).key
     rows = _build_rows(http, new_items.items)
