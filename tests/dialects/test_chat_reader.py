@@ -391,7 +391,7 @@ def test_constraints(fields: dict[str, object], constraint: object):
         ({"guided_json": {"d": "x" * 70_000}}, "guided_json"),
     ],
 )
-def test_a_constraint_that_is_none_or_one_of_several_is_refused(fields: dict[str, object], param: str):
+def test_an_invalid_constraint_or_one_of_several_is_rejected(fields: dict[str, object], param: str):
     assert chat_refusal(**fields).param == param
 
 

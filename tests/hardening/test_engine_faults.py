@@ -374,7 +374,7 @@ async def test_no_client_of_a_plugin_or_an_executor_hangs(model: str) -> None:
 
 @pytest.mark.parametrize("kind", [kind for kind, event in STRANGE.items() if isinstance(event, Finished)])
 @pytest.mark.parametrize("stream", [False, True])
-async def test_counts_that_are_none_are_the_engines_failure(kind: str, stream: bool) -> None:
+async def test_invalid_counts_are_engine_errors(kind: str, stream: bool) -> None:
     """Usage becomes a bill: a plug-in's -2 completion tokens were passed on."""
     async with server() as (app, _, _):
         request = request_of(f"fault {kind} 3", "/v1/chat/completions", {"stream": stream}, "e")

@@ -73,6 +73,6 @@ def test_it_is_removed_only_by_the_server_that_created_it(tmp_path: Path):
 
 
 @pytest.mark.parametrize("mode", ["8", "rw", "1777", "0o600"])
-def test_a_mode_that_is_none_is_a_mistake(mode: str):
+def test_an_invalid_mode_is_an_error(mode: str):
     with pytest.raises(SettingsError, match="is not a mode"):
         load_settings({"uds": "/tmp/s", "uds_mode": mode}, {})

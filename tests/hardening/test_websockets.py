@@ -75,7 +75,7 @@ async def close_code(reader: asyncio.StreamReader) -> int:
         (head(x_long="x" * 20_000), 400),
     ],
 )
-async def test_a_handshake_that_is_none_is_answered_and_closed(request_: bytes, status: int) -> None:
+async def test_an_invalid_handshake_is_answered_and_closed(request_: bytes, status: int) -> None:
     async with served(SAY) as where:
         reader, writer = await sent(where, request_)
         async with asyncio.timeout(5):

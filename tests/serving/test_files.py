@@ -120,7 +120,7 @@ async def test_a_file_that_is_too_large_leaves_nothing():
         ),
     ],
 )
-async def test_a_form_that_is_none_is_the_clients_fault(kind: str, body: bytes, status: int):
+async def test_an_invalid_form_is_a_400(kind: str, body: bytes, status: int):
     async with working() as server, server.http() as client:
         answer = await client.post("/v1/files", content=body, headers={"content-type": kind})
         assert answer.status_code == status

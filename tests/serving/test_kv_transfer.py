@@ -118,7 +118,7 @@ async def test_the_ids_of_the_prefill_stage_are_the_prompt_and_no_parameter_of_t
 
 
 @pytest.mark.parametrize("ids", [[], [-1], [1.5], "5", [10**9], [True]])
-async def test_ids_that_are_none_are_refused_by_name(ids: object):
+async def test_invalid_ids_are_rejected_by_name(ids: object):
     answer = await post(app(), "/v1/chat/completions", kv_transfer_params={"prompt_token_ids": ids})
     assert answer.status_code == 400
     assert answer.json()["error"]["param"] == "kv_transfer_params.prompt_token_ids"

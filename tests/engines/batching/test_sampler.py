@@ -213,7 +213,7 @@ def test_where_nothing_is_allowed_nothing_is_chosen(temperature: float) -> None:
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_numbers_that_are_none_are_survived(temperature: float) -> None:
+def test_logits_and_biases_that_are_not_finite_are_survived(temperature: float) -> None:
     sampling = Sampling(temperature=temperature)
     assert sample(rows([math.nan] * VOCAB), [state(sampling)], [None]) == [NO_TOKEN]
     certain = replace(sampling, logit_bias=((4, math.inf), (5, 1e300), (6, -math.inf)))

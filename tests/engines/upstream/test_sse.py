@@ -27,7 +27,7 @@ def test_data_of_several_lines_is_one() -> None:
     assert SseDecoder().feed(b"data: a\ndata:b\n\n") == [b"a\nb"]
 
 
-def test_an_event_that_is_cut_off_is_none() -> None:
+def test_an_event_that_is_cut_off_is_dropped() -> None:
     assert SseDecoder().feed(b"data: a\n") == []
 
 
