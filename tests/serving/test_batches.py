@@ -226,6 +226,25 @@ async def test_what_is_not_done_in_time_expires():
         assert set(await results(client, batch.output_file_id)) == {"done"}
 
 
+async def test_results_expire_after_the_end_of_the_batch_not_during_it():
+    clock = Passing()
+    expiry = {"anchor": "created_at", "seconds": 3600}
+    async with working(clock=clock, options=ServingOptions(batch_concurrency=1), engine={"directives": True}) as server:
+        client = server.openai()
+        long = line("long", "[[delay 1000]][[say never]]")
+        batch = await begin(client, line("done"), long, extra_body={"output_expires_after": expiry})
+        await counted(client, batch.id, 1)
+        clock.time += 7200
+        await client.batches.cancel(batch.id)
+        batch = await until(client, batch.id, *ENDED)
+        assert set(await results(client, batch.output_file_id)) == {"done"}
+        file = await client.files.retrieve(batch.output_file_id or "")
+        assert (file.created_at, file.expires_at) == (clock.time, clock.time + 3600)
+        clock.time += 3600
+        with pytest.raises(openai.NotFoundError):
+            await client.files.retrieve(file.id)
+
+
 async def test_a_server_that_was_stopped_goes_on_where_it_was(tmp_path: Path):
     slow = line("slow", "[[delay 1000]][[say never]]")
     lines = [line(f"r{number}") for number in range(8)]

@@ -115,6 +115,20 @@ async def test_a_replacement_expects_a_state_or_a_version(storage: Storage):
         assert (await refused(store, Delete(key("a"), states=frozenset({"queued"})))).found_state == "done"
 
 
+async def test_a_replacement_can_change_the_expiry(storage: Storage):
+    async with storage.open() as store:
+        await put(store, "a", expires=storage.clock() + 10)
+        for change, expiry in (
+            (Replace(key("a"), "s", b""), storage.clock() + 10),
+            (Replace(key("a"), "s", b"", expires=storage.clock() + 20), storage.clock() + 20),
+            (Replace(key("a"), "s", b"", expires=None), None),
+        ):
+            await store.commit(change)
+            record = await store.get(key("a"))
+            assert record is not None
+            assert record.expires == expiry
+
+
 async def test_of_many_deletions_one_succeeds(storage: Storage):
     async with storage.open() as store:
         await put(store, "a")

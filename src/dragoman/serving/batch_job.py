@@ -235,8 +235,16 @@ class _BatchJob:
         if not size:
             await self._store.commit(Delete(record.key))
             return None
-        file = replace(msgspec.json.decode(record.body, type=FileObject), bytes=size)
-        await self._store.commit(Replace(record.key, file_store.PROCESSED, msgspec.json.encode(file)))
+        # Its lifetime begins now: a batch can run for longer than its results are to be kept.
+        created = self._now()
+        file = replace(
+            msgspec.json.decode(record.body, type=FileObject),
+            bytes=size,
+            created_at=created,
+            expires_at=created + self._file_ttl,
+        )
+        body = msgspec.json.encode(file)
+        await self._store.commit(Replace(record.key, file_store.PROCESSED, body, expires=file.expires_at))
         return id
 
     async def _load_results(self, file: str | None) -> AsyncGenerator[SeriesEntry]:
@@ -259,15 +267,21 @@ class _BatchJob:
         return Append(Key(self.owner, file_store.FILE_KIND, file), file_store.CONTENT_SERIES, (item,))
 
     def _build_file(self, role: str) -> FileObject:
-        created, expiry = self._now(), self.batch.output_expires_after
         return FileObject(
             id=self._service.ids.new("file-"),
             bytes=0,
-            created_at=created,
+            created_at=self._now(),
             filename=f"{self.batch.id}_{role}.jsonl",
             purpose="batch_output",
-            expires_at=created + (_FILES_TTL if expiry is None else expiry.seconds),
+            # Of the unpublished file: later than the end of the batch. `_publish_file` sets the final expiry.
+            expires_at=self.batch.expires_at + self._file_ttl,
         )
+
+    @property
+    def _file_ttl(self) -> int:
+        """Seconds for which result files are kept."""
+        expiry = self.batch.output_expires_after
+        return _FILES_TTL if expiry is None else expiry.seconds
 
     async def _save_unless_cancelled(self, batch: BatchObject, *changes: Change) -> None:
         """Save the batch, unless it was cancelled meanwhile; then reload it. The lease remains valid."""

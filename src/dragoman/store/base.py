@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from msgspec import Struct
+from msgspec import UNSET, Struct, UnsetType
 
 from ..core.errors import BodyTooLarge, EngineError
 
@@ -104,6 +104,7 @@ class Replace(Struct, frozen=True):
 
     states: expected states; empty for any.
     version: expected version; None for any.
+    expires: the new expiry, as in `Record`; UNSET keeps the former one.
     """
 
     key: Key
@@ -112,6 +113,7 @@ class Replace(Struct, frozen=True):
     run: str | None = None
     states: frozenset[str] = frozenset()
     version: int | None = None
+    expires: float | UnsetType | None = UNSET
 
 
 class Append(Struct, frozen=True):

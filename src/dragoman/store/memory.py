@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
 
+from msgspec import UNSET
 from msgspec.structs import replace
 
 from .base import (
@@ -197,7 +198,14 @@ class MemoryStore:
         old = stored.record
         if change.version not in (None, old.version):
             raise CommitConflict(change, old.state)
-        stored.record = replace(old, state=change.state, body=change.body, run=change.run, version=old.version + 1)
+        stored.record = replace(
+            old,
+            state=change.state,
+            body=change.body,
+            run=change.run,
+            version=old.version + 1,
+            expires=old.expires if change.expires is UNSET else change.expires,
+        )
         undo.append(lambda: setattr(stored, "record", old))
         self._grow(stored, len(change.body) - len(old.body), undo)
 

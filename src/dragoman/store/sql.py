@@ -10,6 +10,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterable, Sequence
 from typing import Any, TypeVar
 
+from msgspec import UNSET
+
 from .base import (
     Append,
     Bounds,
@@ -86,6 +88,7 @@ _INSERT = """INSERT INTO dragoman_records
 _STATE = f"SELECT state FROM dragoman_records WHERE {_KEY}"
 _REPLACE = """UPDATE dragoman_records SET state = $1, body = $2, run = $3, version = version + 1, nbytes = nbytes + $4
     WHERE position = $5"""
+_SET_EXPIRY = "UPDATE dragoman_records SET expires = $1 WHERE position = $2"
 _GROW = "UPDATE dragoman_records SET nbytes = nbytes + $1 WHERE position = $2"
 _DELETE = "DELETE FROM dragoman_records WHERE position = $1"
 _LAST_POSITION = "SELECT coalesce(max(position), -1) FROM dragoman_entries WHERE record = $1 AND series = $2"
@@ -164,9 +167,7 @@ def _apply_change(change: Change, bounds: Bounds, now: float) -> Steps[None]:
         case Replace():
             if change.version not in (None, version):
                 raise CommitConflict(change, state)
-            added_bytes = len(change.body) - size
-            yield _REPLACE, (change.state, change.body, change.run, added_bytes, record)
-            yield from _check_pinned_bytes(pinned, added_bytes, bounds)
+            yield from _replace_record(change, record, size, pinned, bounds)
         case Append():
             rows = yield _LAST_POSITION, (record, change.series)
             for position, item in enumerate(change.items, rows[0][0] + 1):
@@ -184,6 +185,15 @@ def _apply_change(change: Change, bounds: Bounds, now: float) -> Steps[None]:
             yield _GROW, (-rows[0][0], record)
         case Delete():
             yield _DELETE, (record,)
+
+
+def _replace_record(change: Replace, position: int, size: int, pinned: int, bounds: Bounds) -> Steps[None]:
+    """Replace a locked record. size: bytes of its former body."""
+    added_bytes = len(change.body) - size
+    yield _REPLACE, (change.state, change.body, change.run, added_bytes, position)
+    if change.expires is not UNSET:
+        yield _SET_EXPIRY, (change.expires, position)
+    yield from _check_pinned_bytes(pinned, added_bytes, bounds)
 
 
 def _check_pinned_bytes(pinned: int, added_bytes: int, bounds: Bounds) -> Steps[None]:
