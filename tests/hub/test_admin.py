@@ -16,7 +16,7 @@ from starlette.types import ASGIApp, Message, Scope
 from dragoman.core.errors import EngineError, NotFound, RequestError
 from dragoman.launch import build_models
 from dragoman.launch.hub_models import HubPuller
-from dragoman.pipeline.models import Models
+from dragoman.pipeline.models import Models, ModelState
 from dragoman.serving.app import create_app
 from dragoman.serving.clock import SystemClock
 from dragoman.serving.routes.model_admin import ModelDownloads
@@ -79,6 +79,27 @@ async def test_a_model_is_loaded_with_progress_and_unloaded(hub: HubStub):
         assert (await client.post("/models/load", json={"model": "b"})).json() == {"success": True}
 
 
+async def test_a_model_that_is_being_unloaded_is_loaded_again():
+    async with watch() as (models, connection):
+        slot = models.slots[1]
+        await models.begin_load(slot)
+        with slot:
+            unload = asyncio.create_task(slot.drain_and_unload())
+            await asyncio.sleep(0)
+            assert slot.state is ModelState.DRAINING
+            async with AdminClient(connection.app) as client:
+                assert (await client.post("/models/load", json={"model": "b"})).json() == {"success": True}
+            assert slot.is_loading
+        await unload
+
+
+async def test_a_model_that_has_failed_is_not_said_to_load():
+    async with watch() as (models, connection), AdminClient(connection.app) as client:
+        models.slots[1].state = ModelState.FAILED
+        answer = await client.post("/models/load", json={"model": "b"})
+        assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")
+
+
 @pytest.mark.usefixtures("cache")
 async def test_only_administrators_change_models():
     async with serve() as client:
@@ -109,6 +130,7 @@ class Connection:
     """One client of `/models/sse`, as ASGI has it."""
 
     def __init__(self, app: ASGIApp, key: str = "user") -> None:
+        self.app = app
         self.inbox: asyncio.Queue[Message] = asyncio.Queue()
         self.inbox.put_nowait({"type": "http.request", "body": b"", "more_body": False})
         self.body = b""

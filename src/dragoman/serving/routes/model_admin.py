@@ -148,12 +148,20 @@ class ModelRequest(Struct, frozen=True):
 
 
 async def load(http: HttpRequest) -> JsonResponse | Responder:
-    """Load a model in the background. Only a streamed response waits for the end."""
+    """Load a model in the background. Only a streamed response waits for the end.
+
+    Raises:
+        Overloaded: the last load or the engine has failed, and is retried later.
+    """
     request = await decode_body(http, ModelRequest)
-    slot = http.service.models.find_slot(request.model)
-    task = None
-    if slot.state is ModelState.UNLOADED:
-        task = http.service.models.begin_load(slot)
+    models = http.service.models
+    slot, task = models.find_slot(request.model), None
+    # A model that is being unloaded is loaded again after that.
+    if slot.state in (ModelState.UNLOADED, ModelState.DRAINING):
+        task = models.begin_load(slot)
+    else:
+        # Raises Overloaded for a failed model.
+        slot.acquire_model()
     return _stream(http, _report_load(slot, task)) if request.stream else _SUCCESS
 
 
