@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import asyncpg  # pyright: ignore[reportMissingTypeStubs]
@@ -55,6 +56,21 @@ async def test_a_lost_connection_is_an_error_and_the_next_commit_succeeds(postgr
             lost += 1
     assert lost <= 1
     await store.close()
+
+
+async def test_a_lock_that_the_server_still_holds_for_a_lost_connection_delays_no_cleaning(postgres: str):
+    one, two = await opened(postgres), await opened(postgres)
+    await put(one, "a", run=one.run)
+    lost: Any = one._lock_connection  # pyright: ignore[reportPrivateUsage]
+    one._lock_connection = None  # pyright: ignore[reportPrivateUsage]
+    async with asyncio.timeout(5):
+        await one.clean()
+    assert await two.list_abandoned("response") == ()
+    await lost.close()
+    await one.clean()
+    assert await two.list_abandoned("response") == ()
+    await one.close()
+    await two.close()
 
 
 async def test_a_run_that_lost_its_connection_is_soon_seen_as_alive(postgres: str):

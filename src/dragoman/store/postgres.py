@@ -141,9 +141,20 @@ class PostgresStore(SqlStore):
 
     async def _ensure_run_lock(self) -> None:
         """Acquire this run's lock if needed: it is lost with its connection, such as when the database restarts."""
-        if self._lock_connection is None or self._lock_connection.is_closed():
-            self._lock_connection = await _asyncpg.connect(self._dsn, timeout=self._timeout)
-            await self._lock_connection.execute("SELECT pg_advisory_lock($1)", _compute_lock_id(self._run))
+        if self._lock_connection is not None and not self._lock_connection.is_closed():
+            return
+        connection = await _asyncpg.connect(self._dsn, timeout=self._timeout, command_timeout=self._timeout)
+        try:
+            # Without waiting: the database may not have noticed the loss of the former connection, which can take
+            # hours. Until then that one holds the lock, and the next `clean` tries again.
+            is_locked = await connection.fetchval("SELECT pg_try_advisory_lock($1)", _compute_lock_id(self._run))
+        except BaseException:
+            connection.terminate()
+            raise
+        if is_locked:
+            self._lock_connection = connection
+        else:
+            await connection.close()
 
     async def _read(self, steps: sql.Steps[T]) -> T:
         async with _translate_errors(), self._acquire_connection() as connection:
