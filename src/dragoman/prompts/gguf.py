@@ -86,7 +86,12 @@ class GgufVocabulary(Struct, frozen=True):
 
 
 def build_tokenizer_json(vocabulary: GgufVocabulary) -> bytes:
-    """Build the `tokenizer.json`. Raises TokenizerError for an unsupported vocabulary; the message names its type."""
+    """Build the `tokenizer.json`.
+
+    Raises:
+        TokenizerError: the vocabulary's type is unsupported, or its parts do not fit together.
+    """
+    _check_sizes(vocabulary)
     match vocabulary.model:
         case "gpt2":
             parts = _build_byte_level(vocabulary)
@@ -104,6 +109,16 @@ def build_tokenizer_json(vocabulary: GgufVocabulary) -> bytes:
     return msgspec.json.encode(
         {"version": "1.0", "added_tokens": added_tokens, "truncation": None, "padding": None, **parts}
     )
+
+
+def _check_sizes(vocabulary: GgufVocabulary) -> None:
+    size = len(vocabulary.tokens)
+    for name, values in (("token_type", vocabulary.kinds), ("scores", vocabulary.scores)):
+        if values and len(values) != size:
+            raise TokenizerError(f"tokenizer.ggml.{name} has {len(values)} values for {size} tokens")
+    for id in (vocabulary.bos, vocabulary.eos, vocabulary.unknown, vocabulary.separator):
+        if id is not None and not 0 <= id < size:
+            raise TokenizerError(f"its special token {id} is not among its {size} tokens")
 
 
 def _find_special_tokens(vocabulary: GgufVocabulary) -> dict[int, tuple[str, int]]:
@@ -206,7 +221,9 @@ def _order_merges_by_score(vocabulary: GgufVocabulary) -> list[tuple[str, ...]]:
             left, right = ordinary_ids.get(name[:cut]), ordinary_ids.get(name[cut:])
             if left is not None and right is not None:
                 # GGUF has scores instead of merges; the order of all possible merges by score gives the same result.
-                candidates.append((-vocabulary.scores[id], left, right, name[:cut], name[cut:]))
+                # Without scores all are equal, as in llama.cpp.
+                score = vocabulary.scores[id] if vocabulary.scores else 0.0
+                candidates.append((-score, left, right, name[:cut], name[cut:]))
     return [(left, right) for *_, left, right in sorted(candidates)]
 
 
