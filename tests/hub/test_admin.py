@@ -93,6 +93,18 @@ async def test_a_model_that_is_being_unloaded_is_loaded_again():
         await unload
 
 
+async def test_a_model_that_tokenizes_is_not_unloaded():
+    async with watch() as (models, connection), AdminClient(connection.app) as client:
+        slot = models.slots[1]
+        await models.begin_load(slot)
+        request = asyncio.create_task(client.post("/tokenize", json={"model": "b", "prompt": "the cat " * 20_000}))
+        while not request.done() and not slot.is_busy:
+            await asyncio.sleep(0)
+        assert not request.done()
+        assert len((await request).json()["tokens"]) > 20_000
+        assert not slot.is_busy
+
+
 async def test_a_model_that_has_failed_is_not_said_to_load():
     async with watch() as (models, connection), AdminClient(connection.app) as client:
         models.slots[1].state = ModelState.FAILED
