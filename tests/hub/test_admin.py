@@ -105,7 +105,7 @@ async def test_a_model_that_tokenizes_is_not_unloaded():
         assert not slot.is_busy
 
 
-async def test_a_model_that_has_failed_is_not_said_to_load():
+async def test_a_failed_model_is_not_reported_as_loading():
     async with watch() as (models, connection), AdminClient(connection.app) as client:
         models.slots[1].state = ModelState.FAILED
         answer = await client.post("/models/load", json={"model": "b"})
