@@ -91,6 +91,10 @@ def test_a_change_that_would_make_the_file_invalid_changes_nothing(path: Path) -
         (f"keys: {{a: {{secrets: [{{sha256: {SHA}, expires: 2027-01-01T00:00:00}}]}}}}", "needs a time zone"),
         (f"keys: {{a: {{secrets: [{{sha256: {SHA}}}]}}, b: {{secrets: [{{sha256: {SHA}}}]}}}}", "same key as a"),
         ("keys: {a: {id: x}, b: {id: x}}", "same id as a"),
+        ("keys: {a: {id: x}, a: {id: y}}", "line 1 has a key twice"),
+        ("keys: {a: {created: 2027-13-01}}", "keys.yaml: not valid YAML"),
+        ("[" * 20_000, "keys.yaml: not valid YAML"),
+        ("[]", "Expected `object`, got `array`"),
         ("keys: {a: {id: dragoman/usage}}", "id: 1 to 64"),
     ],
 )
@@ -98,6 +102,12 @@ def test_errors_name_the_entry(path: Path, text: str, message: str) -> None:
     path.write_text(text)
     with pytest.raises(KeyFileError, match=message):
         load_key_file(path)
+
+
+def test_entries_may_be_merged(path: Path) -> None:
+    path.write_text("keys:\n  a: &a {requests_per_minute: 3, weight: 2}\n  b: {<<: *a, weight: 4}\n")
+    tenants = load_key_file(path)
+    assert (tenants["b"].requests_per_minute, tenants["a"].weight, tenants["b"].weight) == (3, 2, 4)
 
 
 @pytest.mark.parametrize("text", ["sk-dragoman-secret: [", "keys: {a: {secrets: [sk-dragoman-secret]}}"])

@@ -94,17 +94,37 @@ def load_key_file(path: Path) -> Mapping[str, Tenant]:
     return _parse(path, path.read_bytes())
 
 
-def _parse(path: Path, data: bytes) -> Mapping[str, Tenant]:
+def _load_yaml(path: Path, data: bytes) -> object:
+    """Load a YAML document. Raises KeyFileError; also for a repeated key, of which PyYAML silently keeps the last."""
     import yaml  # noqa: PLC0415 - most servers have no file of keys
 
+    class Loader(yaml.SafeLoader):
+        # The stubs of PyYAML have a wrong type for the anchor.
+        def compose_mapping_node(self, anchor: str | None) -> yaml.MappingNode:  # pyright: ignore[reportIncompatibleMethodOverride]
+            node = super().compose_mapping_node(anchor)  # pyright: ignore[reportArgumentType]
+            scalars = [key for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
+            # A mapping may be merged with several others.
+            names = [scalar.value for scalar in scalars if scalar.tag != "tag:yaml.org,2002:merge"]
+            if len(set(names)) < len(names):
+                raise KeyFileError(f"{path}: the mapping at line {node.start_mark.line + 1} has a key twice")
+            return node
+
     try:
-        raw: object = yaml.safe_load(data) or {}
-        tenants = msgspec.convert(raw, _KeyFile, strict=True).keys
-    except yaml.YAMLError as error:
+        return yaml.load(data, Loader)
+    except KeyFileError:
+        raise
+    # ValueError: an impossible date. RecursionError: deep nesting.
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
         # The error's own text quotes the line, which could be a key that was pasted into the wrong place.
         mark = getattr(error, "problem_mark", None)
         line = "" if mark is None else f", line {mark.line + 1}"
         raise KeyFileError(f"{path}{line}: not valid YAML") from None
+
+
+def _parse(path: Path, data: bytes) -> Mapping[str, Tenant]:
+    raw = _load_yaml(path, data)
+    try:
+        tenants = msgspec.convert({} if raw is None else raw, _KeyFile, strict=True).keys
     except msgspec.ValidationError as error:
         raise KeyFileError(f"{path}: {error}") from None
     if len(tenants) > MAX_KEYS:
