@@ -91,7 +91,7 @@ def test_a_change_that_would_make_the_file_invalid_changes_nothing(path: Path) -
         (f"keys: {{a: {{secrets: [{{sha256: {SHA}, expires: 2027-01-01T00:00:00}}]}}}}", "needs a time zone"),
         (f"keys: {{a: {{secrets: [{{sha256: {SHA}}}]}}, b: {{secrets: [{{sha256: {SHA}}}]}}}}", "same key as a"),
         ("keys: {a: {id: x}, b: {id: x}}", "same id as a"),
-        ("keys: {a: {id: x}, a: {id: y}}", "line 1 has a key twice"),
+        ("keys: {a: {id: x}, a: {id: y}}", "line 1 has a name twice"),
         ("keys: {a: {created: 2027-13-01}}", "keys.yaml: not valid YAML"),
         ("[" * 20_000, "keys.yaml: not valid YAML"),
         ("[]", "Expected `object`, got `array`"),

@@ -95,7 +95,11 @@ def load_key_file(path: Path) -> Mapping[str, Tenant]:
 
 
 def _load_yaml(path: Path, data: bytes) -> object:
-    """Load a YAML document. Raises KeyFileError; also for a repeated key, of which PyYAML silently keeps the last."""
+    """Load a YAML document.
+
+    Raises:
+        KeyFileError: it is not YAML, or a mapping has a name twice, of which PyYAML silently keeps the last.
+    """
     import yaml  # noqa: PLC0415 - most servers have no file of keys
 
     class Loader(yaml.SafeLoader):
@@ -106,7 +110,7 @@ def _load_yaml(path: Path, data: bytes) -> object:
             # A mapping may be merged with several others.
             names = [scalar.value for scalar in scalars if scalar.tag != "tag:yaml.org,2002:merge"]
             if len(set(names)) < len(names):
-                raise KeyFileError(f"{path}: the mapping at line {node.start_mark.line + 1} has a key twice")
+                raise KeyFileError(f"{path}: the mapping at line {node.start_mark.line + 1} has a name twice")
             return node
 
     try:
