@@ -81,13 +81,13 @@ async def run_in_turn(
     model: ServedModel, queue_share: QueueShare, tokens: int, compute: Callable[[], Awaitable[T]]
 ) -> T:
     """Call an engine that embeds or scores when it is the owner's turn. Raises Overloaded if the queue is full."""
-    place = model.encoding_queue.enqueue(queue_share, tokens)
+    queued_request = model.encoding_queue.enqueue(queue_share, tokens)
     try:
-        await place.wait_for_turn()
+        await queued_request.wait_for_turn()
         with EngineCall():
             return await compute()
     finally:
-        place.leave()
+        queued_request.leave()
 
 
 def find_embedder(model: ServedModel) -> tuple[Embedder, HfTokenizer]:

@@ -70,7 +70,7 @@ class Record(Struct, frozen=True):
 class SeriesEntry(Struct, frozen=True):
     """An entry of a record's series.
 
-    position: 0, 1, 2, ... in order of appending.
+    position: 0, 1, 2, ... in order of appending; that of a removed last entry is used again.
     id: unique in its series.
     """
 

@@ -346,7 +346,7 @@ class ModelDownloads:
             await self.cancel(model)
 
     async def start(self, model: str) -> None:
-        """Start a download unless it is running; return once the hub has listed the files.
+        """Start a download, and return once the hub has listed the files; return at once if it is running already.
 
         Raises:
             DragomanError: there is no such model, or it cannot be downloaded.
