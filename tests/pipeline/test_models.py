@@ -197,6 +197,32 @@ async def test_a_model_larger_than_the_limit_is_an_error(lent: HfTokenizer) -> N
         await host.models.load_and_find("a")
 
 
+async def test_a_key_for_one_model_makes_room_by_unloading_another(lent: HfTokenizer) -> None:
+    host = ModelHost(lent, memory=10)
+    await host.models.load_and_find("a")
+    await host.models.restrict(("b",)).load_and_find("b")
+    assert host.loaded == ["b"]
+
+
+def test_a_key_may_permit_an_adapter_without_its_base_model(lent: HfTokenizer) -> None:
+    spec = ModelSpec("base", lambda: served("base", FailingEngine(lent)), 0, adapters=("adapter",))
+    view = Models([spec]).restrict(("adapter",))
+    assert view.find_slot("adapter").name == "base"
+    with pytest.raises(ModelNotFound):
+        view.find_slot("base")
+
+
+async def test_a_view_sees_the_models_of_a_reload(lent: HfTokenizer) -> None:
+    host = ModelHost(lent)
+    await host.models.start()
+    view = host.models.restrict(("a", "b"))
+    host.models.replace_models([slot for slot in host.models.slots if slot.name != "b"])
+    assert [slot.name for slot in view.slots] == ["a"]
+    with pytest.raises(ModelNotFound):
+        view.find_slot("b")
+    await host.models.stop()
+
+
 async def test_a_pinned_model_makes_no_room_for_others(lent: HfTokenizer) -> None:
     host = ModelHost(lent, memory=10)
     for name in ("a", "pinned", "b"):

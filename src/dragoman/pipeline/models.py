@@ -78,6 +78,8 @@ class Models:
         self._poll_tasks: dict[ModelSlot, asyncio.Task[None]] = {}
         self._retiring: dict[ModelSlot, asyncio.Task[None]] = {}
         self._permitted: tuple[str, ...] = ()
+        self._unrestricted = self
+        """All models, if this is a view that `restrict` has returned."""
 
     def _set_slots(self, slots: tuple[ModelSlot, ...]) -> None:
         self._slots = slots
@@ -124,10 +126,10 @@ class Models:
 
     def restrict(self, permitted: tuple[str, ...]) -> Models:
         """Return a view in which only models with these names, aliases or adapters exist; names may be patterns."""
-        # A shallow copy shares loads, locks and slots: a model that one API key has loaded is loaded for all.
+        # A shallow copy shares loads and locks: a model that one API key has loaded is loaded for all. The slots are
+        # read from the unrestricted models, whose memory limit covers all of them and which a reload changes.
         view = copy.copy(self)
         view._permitted = permitted
-        view._slots = tuple(slot for slot in self._slots if view._is_permitted(slot.name, *slot.aliases))
         return view
 
     def _is_permitted(self, *names: str) -> bool:
@@ -135,12 +137,15 @@ class Models:
 
     def __iter__(self) -> Iterator[ServedModel]:
         """The loaded models."""
-        return (slot.model for slot in self._slots if slot.model is not None)
+        return (slot.model for slot in self.slots if slot.model is not None)
 
     @property
     def slots(self) -> tuple[ModelSlot, ...]:
         """All models, loaded or not."""
-        return self._slots
+        slots = self._unrestricted._slots
+        if not self._permitted:
+            return slots
+        return tuple(slot for slot in slots if self._is_permitted(slot.name, *slot.aliases))
 
     @property
     def is_closed(self) -> bool:
@@ -150,12 +155,14 @@ class Models:
     @property
     def default(self) -> str | None:
         """The model for requests that name none; None if several are served."""
-        return self._slots[0].name if len(self._slots) == 1 else None
+        slots = self.slots
+        return slots[0].name if len(slots) == 1 else None
 
     def find_slot(self, name: str) -> ModelSlot:
         """Find a model by name, alias or adapter. Raises ModelNotFound."""
-        slot = self._by_name.get(name)
-        for other in self._slots if slot is None else ():
+        served = self._unrestricted
+        slot = served._by_name.get(name)
+        for other in served._slots if slot is None else ():
             # The loaded adapters, or those that will be loaded with the model.
             if other.model is not None:
                 adapters = () if other.model.adapters is None else (adapter.name for adapter in other.model.adapters)
@@ -165,14 +172,13 @@ class Models:
                 slot = other
                 break
         if slot is None:
-            slot = next((slot for pattern, slot in self._patterns if fnmatchcase(name, pattern)), None)
+            slot = next((slot for pattern, slot in served._patterns if fnmatchcase(name, pattern)), None)
         if slot is not None and self._permitted and not self._is_permitted(name, slot.name, *slot.aliases):
             slot = None  # The error must not reveal models that the API key may not use.
         if slot is None:
             short_name = name if len(name) <= 100 else name[:100] + "..."
             raise ModelNotFound(
-                f"The model `{short_name}` does not exist. Served here: "
-                f"{', '.join(slot.name for slot in self._slots)}.",
+                f"The model `{short_name}` does not exist. Served here: {', '.join(slot.name for slot in self.slots)}.",
                 param="model",
             )
         return slot
@@ -199,7 +205,7 @@ class Models:
         """Load a model in the background, unless that has already begun. Return the task."""
         load_task = self._loads.get(slot)
         if load_task is None:
-            load_task = asyncio.create_task(self._load_slot(slot))
+            load_task = asyncio.create_task(self._unrestricted._load_slot(slot))
             self._loads[slot] = load_task
             slot.is_loading = True
             load_task.add_done_callback(lambda task: self._finish_load(slot, task))
@@ -217,7 +223,7 @@ class Models:
         """Load an adapter. Raises RequestError if the name is in use, or the engine does not accept the adapter."""
         if base.adapters is None:
             raise RequestError("This model's engine does not support adapters.", param="base_model_name")
-        if adapter.name in self._by_name:
+        if adapter.name in self._unrestricted._by_name:
             raise RequestError(f"`{adapter.name}` is the name of a served model.", param="lora_name")
         await base.adapters.load(adapter, replace=replace)
 
