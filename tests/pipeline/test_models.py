@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 
 import pytest
 
@@ -31,13 +32,15 @@ def served(name: str, engine: FailingEngine) -> ServedModel:
 class ModelHost:
     """Offers whose engines are kept, so that a test can ask after them."""
 
-    def __init__(self, lent: HfTokenizer, *, memory: int | None = None) -> None:
+    def __init__(
+        self, lent: HfTokenizer, *, memory: int | None = None, sleep: Callable[[float], Awaitable[None]] = never
+    ) -> None:
         self.lent, self.clock = lent, Clock()
         self.engines: dict[str, list[FailingEngine]] = {}
         self.broken = False
         self.start_error: Exception | None = None
         offers = [self._offer("a", ttl=60.0), self._offer("b"), self._offer("c"), self._offer("pinned", pinned=True)]
-        self.models = Models(offers, memory=memory, clock=self.clock, sleep=never)
+        self.models = Models(offers, memory=memory, clock=self.clock, sleep=sleep)
 
     def _offer(self, name: str, ttl: float | None = None, *, pinned: bool = False) -> ModelSpec:
         def load() -> ServedModel:
@@ -220,6 +223,23 @@ async def test_a_view_sees_the_models_of_a_reload(lent: HfTokenizer) -> None:
     assert [slot.name for slot in view.slots] == ["a"]
     with pytest.raises(ModelNotFound):
         view.find_slot("b")
+    await host.models.stop()
+
+
+async def test_requests_of_a_removed_model_end_when_its_engine_fails(lent: HfTokenizer) -> None:
+    host = ModelHost(lent, sleep=lambda _: asyncio.sleep(0))
+    await host.models.start()
+    run = await admit(await host.models.load_and_find("a"), [ASK], build_terms())
+    await anext(run.batches)
+    slot, (engine,) = host.models.find_slot("a"), host.engines["a"]
+    engine.dead = engine.ignores_stop = True
+    host.models.replace_models([other for other in host.models.slots if other is not slot])
+    with pytest.raises(EngineError, match="failed"):
+        async with asyncio.timeout(5):
+            await anext(run.batches)
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert slot.model is None
     await host.models.stop()
 
 

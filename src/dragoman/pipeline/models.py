@@ -122,6 +122,8 @@ class Models:
         # Polled, as a slot has no event for "no generation runs" and the unload is not urgent.
         while slot.is_busy or (slot.model is not None and slot.model.progress.running):
             await self._sleep(POLL_INTERVAL)
+            # Otherwise the requests of an engine that fails now would never end.
+            await self._handle_failure(slot)
         await slot.retire()
 
     def restrict(self, permitted: tuple[str, ...]) -> Models:
@@ -292,14 +294,9 @@ class Models:
             await slot.stop()
 
     async def poll(self, slot: ModelSlot) -> None:
-        """One health check: stop a failed engine's work and schedule its restart; unload an idle model.
-
-        Generations that a failed engine has not ended by the next check, although it was stopped, are ended here.
-        """
+        """One health check: stop a failed engine's work and schedule its restart; unload an idle model."""
         slot.note_progress()
-        slot.fail_generations()
-        if slot.has_new_failure:
-            await slot.stop_failed()
+        await self._handle_failure(slot)
         if slot.retry_due:
             await slot.restart()
             if slot.is_starting:
@@ -309,6 +306,12 @@ class Models:
                 # Again: a request may have used the model while this waited for the lock.
                 if slot.has_expired:
                     await slot.drain_and_unload()
+
+    async def _handle_failure(self, slot: ModelSlot) -> None:
+        """Stop a failed engine. Generations that it has not ended by the next call are ended here."""
+        slot.fail_generations()
+        if slot.has_new_failure:
+            await slot.stop_failed()
 
     async def _poll_forever(self, slot: ModelSlot) -> None:
         task = asyncio.current_task()
