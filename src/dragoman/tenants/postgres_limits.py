@@ -21,8 +21,9 @@ _asyncpg: Any = asyncpg
 """asyncpg has no type annotations; untyped values do not leave this module."""
 _FAILURES: Any = (_asyncpg.PostgresError, _asyncpg.InterfaceError, _asyncpg.InternalClientError, OSError, TimeoutError)
 _CONNECT_TIMEOUT = 10.0
-_SETUP_LOCK = 0x6C696D69
-"""The advisory lock for creating the tables and the function."""
+_LOCK_NAMESPACE = 0x6C696D69
+"""The advisory lock of the setup, and the class id of the locks of batches. PostgreSQL keeps locks of one and two numbers
+apart."""
 
 # Names end with the schema's version, so that servers of two versions can share a database.
 _FUNCTION = "dragoman_apply_limits_1"
@@ -47,7 +48,7 @@ DECLARE
 BEGIN
     -- All batches lock in the same order, so there is no deadlock. Later statements see what others have committed.
     FOR v_lock IN SELECT DISTINCT hashtext(name) FROM unnest(v_locks) AS name ORDER BY 1 LOOP
-        PERFORM pg_advisory_xact_lock({_SETUP_LOCK}, v_lock);
+        PERFORM pg_advisory_xact_lock({_LOCK_NAMESPACE}, v_lock);
     END LOOP;
     v_now := coalesce(v_virtual_now, (extract(epoch FROM clock_timestamp()) * 1000000)::BIGINT);
     SELECT h.expires, h.seq INTO v_own_expires, v_own_seq FROM dragoman_limit_holders_1 h WHERE h.holder = v_holder;
@@ -148,7 +149,7 @@ BEGIN
 END
 $body$""",
 )
-_FORGET = (
+_DELETE_UNUSED = (
     "DELETE FROM dragoman_limit_counters_1 WHERE touched < (extract(epoch FROM clock_timestamp()) - 6048000) * 1000000"
 )
 """Deletes counters that were not used for 70 days (6,048,000 s), which is longer than any period of a limit."""
@@ -169,16 +170,16 @@ class PostgresLimits:
         try:
             connection = await self._connect()
             async with connection.transaction():
-                await connection.execute("SELECT pg_advisory_xact_lock($1)", _SETUP_LOCK)
+                await connection.execute("SELECT pg_advisory_xact_lock($1)", _LOCK_NAMESPACE)
                 # Only the first server needs the privilege to create tables and functions.
                 if await connection.fetchval("SELECT to_regproc($1)::TEXT", _FUNCTION) is None:
                     for statement in _SCHEMA:
                         await connection.execute(statement)
-                await connection.execute(_FORGET)
+                await connection.execute(_DELETE_UNUSED)
         # asyncpg raises ValueError for an invalid DSN.
         except (*_FAILURES, ValueError) as error:
             self._drop()
-            raise LimitsStoreUnavailable(f"PostgreSQL: {error}.") from error
+            raise _build_unavailable(error) from error
 
     async def close(self) -> None:
         connection, self._connection = self._connection, None
@@ -200,7 +201,7 @@ class PostgresLimits:
             )
         except _FAILURES as error:
             self._drop()
-            raise LimitsStoreUnavailable(f"PostgreSQL: {error}") from error
+            raise _build_unavailable(error) from error
         except BaseException:
             # After a cancellation the connection may still receive the response, which no later query must read.
             self._drop()
@@ -219,3 +220,8 @@ class PostgresLimits:
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.terminate()
+
+
+def _build_unavailable(error: Exception) -> LimitsStoreUnavailable:
+    # A TimeoutError has no text.
+    return LimitsStoreUnavailable(f"PostgreSQL: {str(error) or f'no response within {_CONNECT_TIMEOUT:.0f} s'}")
