@@ -259,6 +259,20 @@ def test_rows_are_what_the_official_type_of_them_is():
     assert all(row["status"] == "completed" for row in found if row["type"] != "compaction")
 
 
+@pytest.mark.parametrize(
+    ("kind", "status", "stored"),
+    [
+        ("shell_call", "bogus", "completed"),
+        ("shell_call", None, "completed"),
+        ("shell_call", "incomplete", "incomplete"),
+        ("web_search_call", "failed", "failed"),
+    ],
+)
+def test_rows_of_tools_have_a_status_that_their_types_allow(kind: str, status: str | None, stored: str):
+    (row,) = input_rows({"type": kind, "call_id": "c", "action": {"commands": ["ls"]}, "status": status})
+    assert row["status"] == stored
+
+
 def test_rows_keep_the_ids_of_the_client_unless_they_are_there_already():
     first, second = input_rows({**USER, "id": "msg_x", "status": "incomplete"}, {**USER, "id": "msg_x", "status": "?"})
     assert (first["id"], first["status"]) == ("msg_x", "incomplete")

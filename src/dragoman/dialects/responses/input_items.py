@@ -1,7 +1,8 @@
 """The items of an input: parsed for the prompt, and normalized as `/input_items` lists them and a store saves them.
 
-Every normalized item has its type and a status, a message's content is a list of parts, and parts have all the keys
-that the official types require. Ids are the client's if it sent any; the others derive from the response's id.
+Every normalized item has its type, and a status if its official type has one; a message's content is a list of parts,
+and parts have all the keys that the official types require. Items of hosted tools are stored as they were sent. Ids are
+the client's if it sent any; the others derive from the response's id.
 """
 
 from __future__ import annotations
@@ -42,6 +43,16 @@ ID_PREFIXES = {
 _GENERATED_ID = re.compile(r"[a-z]+_([A-Za-z0-9]+)_(?:in)?\d+", re.ASCII)
 """An id that `assign_ids` or a writer generated, such as `msg_4f2a_in0` (input) or `msg_4f2a_0` (output)."""
 _WIRE_ITEM = BodySchema(WireItem)
+_STATUS, _EXECUTION = {"status": Raw(b'"completed"')}, {"execution": Raw(b'"client"')}
+_REQUIRED_FIELDS: Mapping[str, dict[str, Raw]] = {
+    **dict.fromkeys(sorted(CALL_TYPES | OUTPUT_TYPES), _STATUS),
+    "computer_call": {**_STATUS, "pending_safety_checks": Raw(b"[]")},
+    "tool_search_call": {**_STATUS, **_EXECUTION},
+    "tool_search_output": {**_STATUS, **_EXECUTION},
+}
+"""Fields that a listed item must have but a client may leave out, by item type."""
+_PATCH_STATUSES = ("completed", "failed")
+"""The statuses of an `apply_patch_call_output`, unlike those of all other items."""
 
 
 class InputItem(Struct, frozen=True):
@@ -67,8 +78,7 @@ class InputItem(Struct, frozen=True):
     def _render_fields(self) -> bytes:
         kind, item = self.type, self.wire
         if self.fields:
-            fields = {**_REQUIRED_FIELDS.get(kind, {}), **self.fields}
-            return b",".join(encode_string(name) + b":" + minify(raw) for name, raw in fields.items() if name != "id")
+            return self._render_raw_fields()
         rendered = b'"type":"%s"' % kind.encode()
         if kind == "compaction":
             return rendered + b',"encrypted_content":' + encode_string(item.encrypted_content or "")
@@ -97,6 +107,15 @@ class InputItem(Struct, frozen=True):
         call_id = item.call_id if kind.endswith("_output") else item.call_id or item.id or ""
         present = _render_present(call_id=call_id, name=item.name, namespace=item.namespace)
         return rendered + present + b',"%s":%s' % (field, value)
+
+    def _render_raw_fields(self) -> bytes:
+        """Render the fields of an item that is stored as it was sent. Hosted tools keep their own statuses."""
+        required = _REQUIRED_FIELDS.get(self.type, {})
+        fields = {**required, **self.fields}
+        statuses = _PATCH_STATUSES if self.type == "apply_patch_call_output" else STATUSES
+        if required and self.wire.status not in statuses:
+            fields |= _STATUS
+        return b",".join(encode_string(name) + b":" + minify(raw) for name, raw in fields.items() if name != "id")
 
 
 def assign_ids(items: Sequence[InputItem], response_id: str) -> tuple[tuple[str, bytes], ...]:
@@ -144,19 +163,12 @@ def read_referenced_item(row: bytes) -> InputItem:
 
 
 def find_response_id(item: str) -> str | None:
-    """Return the id of the response that generated this item id; None if no response did."""
+    """Return the response id that a generated item id contains; None if the id does not have that form.
+
+    The response need not exist.
+    """
     match = _GENERATED_ID.fullmatch(item)
     return None if match is None else f"resp_{match[1]}"
-
-
-_STATUS, _EXECUTION = {"status": Raw(b'"completed"')}, {"execution": Raw(b'"client"')}
-_REQUIRED_FIELDS: Mapping[str, dict[str, Raw]] = {
-    **dict.fromkeys(sorted(CALL_TYPES | OUTPUT_TYPES), _STATUS),
-    "computer_call": {**_STATUS, "pending_safety_checks": Raw(b"[]")},
-    "tool_search_call": {**_STATUS, **_EXECUTION},
-    "tool_search_output": {**_STATUS, **_EXECUTION},
-}
-"""Fields that a listed item must have but a client may leave out, by item type."""
 
 
 def build_input_item(item: WireItem, fields: dict[str, Raw], parsed: ParsedItem, path: str) -> InputItem:
