@@ -312,3 +312,10 @@ async def test_texts_are_embedded_beside_the_steps(small: Llama) -> None:
 async def test_a_foreign_token_has_no_vector(small: Llama) -> None:
     with pytest.raises(RequestError, match="vocabulary"):
         await engine(small).embedder.embed(EmbedRequest("m", ((96,),)))
+
+
+def test_a_small_batch_alone_lowers_the_default_number_of_sequences() -> None:
+    config = EngineLimits(max_num_batched_tokens=32).build_config(
+        max_positions=512, num_kv_tokens=1024, max_num_batched_tokens=512
+    )
+    assert (config.scheduler.max_num_seqs, config.scheduler.max_num_batched_tokens) == (32, 32)

@@ -404,13 +404,16 @@ class EngineLimits(Struct, frozen=True, kw_only=True):
                 f"max_model_len must be between 2 and the model's {max_positions}, not {self.max_model_len}"
             )
         kv_tokens = num_kv_tokens if self.num_kv_tokens is None else self.num_kv_tokens
-        seqs = DEFAULT_MAX_NUM_SEQS if self.max_num_seqs is None else self.max_num_seqs
-        batched = self.max_num_batched_tokens
+        batched, seqs = self.max_num_batched_tokens, self.max_num_seqs
+        if seqs is None:
+            seqs = DEFAULT_MAX_NUM_SEQS if batched is None else min(DEFAULT_MAX_NUM_SEQS, max(batched, 1))
         if batched is None:
             # Every running sequence decodes one token a step, so a smaller budget would leave some out.
             batched = max(max_num_batched_tokens, seqs)
         if not 1 <= seqs <= batched:
-            raise EngineError("max_num_seqs must be at least 1 and at most max_num_batched_tokens")
+            raise EngineError(
+                f"max_num_seqs must be at least 1 and at most max_num_batched_tokens, not {seqs} with {batched}"
+            )
         return EngineConfig(
             max_model_len=self.max_model_len or min(max_positions, kv_tokens),
             num_kv_tokens=kv_tokens,
