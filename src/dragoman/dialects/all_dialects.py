@@ -1,4 +1,4 @@
-"""All dialects: readers and writers by name, and the support of every parameter."""
+"""The support of every parameter in all dialects, and readers and writers of three of them by name."""
 
 from __future__ import annotations
 

@@ -191,7 +191,7 @@ class MlxModel:
         return apply
 
     def prepare_discard(self) -> None:
-        """Not supported: the weights stay in memory."""
+        """Return None: freeing the weights is not supported."""
 
 
 class MlxRunner:
@@ -322,7 +322,7 @@ def load(
 ) -> BatchingEngine:
     """Load the engine, not started yet, for a directory that mlx-lm can load.
 
-    The KV cache takes 4 GiB of a GPU, or 256 MiB of a CPU's memory.
+    By default the KV cache takes 4 GiB of a GPU, or 256 MiB of a CPU's memory.
 
     dtype: dtype of the computation, as in mlx; `auto` uses the checkpoint's.
     files: as in BatchingEngine.

@@ -1,7 +1,7 @@
 """Calls into engines: exception containment, deadlines, progress counters and output queues.
 
-An engine may be third-party code. Whatever it raises fails its own request with EngineError, including exceptions that
-are not an `Exception`: asyncio gives CancelledError, GeneratorExit, KeyboardInterrupt and SystemExit a special meaning,
+An engine may be third-party code. Whatever it raises fails only its own request. Exceptions that are not an `Exception`
+become EngineErrors: asyncio gives CancelledError, GeneratorExit, KeyboardInterrupt and SystemExit a special meaning,
 and they would end the request's task without a response, or the whole process.
 """
 
@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-CLOSING = 10.0
+CLOSE_TIMEOUT = 10.0
 """Seconds that an engine may take to end a cancelled or finished request."""
 
 
@@ -77,7 +77,7 @@ def contain(error: BaseException, task: asyncio.Task[Any] | None) -> BaseExcepti
     ):
         return error
     log.error("an engine raised %s", type(error).__name__, exc_info=error)
-    return EngineError("The engine failed while it was answering; the server's log says why.", code="internal_error")
+    return EngineError("The engine failed; see the server's log.", code="internal_error")
 
 
 class EngineCall:
@@ -98,10 +98,10 @@ async def close_stream(events: AsyncGenerator[T]) -> None:
     task = asyncio.current_task()
     try:
         # A hung engine must not hold the request's connection and its place in the queue.
-        async with asyncio.timeout(CLOSING):
+        async with asyncio.timeout(CLOSE_TIMEOUT):
             await events.aclose()
     except TimeoutError:
-        log.error("an engine took longer than %.0f s to end a request", CLOSING)
+        log.error("an engine took longer than %.0f s to end a request", CLOSE_TIMEOUT)
     except BaseException as error:
         if not isinstance(error, Exception) and contain(error, task) is error:
             raise
@@ -123,7 +123,7 @@ async def limit_time(batches: AsyncGenerator[T], seconds: float) -> AsyncGenerat
                 # A TimeoutError that the engine itself raised is the engine's failure.
                 if not timeout.expired():
                     raise
-                raise EngineTimeout(f"The request was not finished within its {seconds:g} seconds.") from None
+                raise EngineTimeout(f"The request exceeded its timeout of {seconds:g} seconds.") from None
             yield batch
 
 
@@ -136,11 +136,11 @@ async def limit_call_time(work: Awaitable[T], seconds: float | None) -> T:
     except TimeoutError:
         if not timeout.expired():
             raise
-        raise EngineTimeout(f"The request was not finished within its {seconds:g} seconds.") from None
+        raise EngineTimeout(f"The request exceeded its timeout of {seconds:g} seconds.") from None
 
 
 async def run_in_daemon_thread(call: Callable[[], T]) -> T:
-    """Run a blocking call that cannot be interrupted, in a thread that does not outlive the process."""
+    """Run a blocking call that cannot be interrupted in a daemon thread, which does not delay the process's exit."""
     loop = asyncio.get_running_loop()
     result: asyncio.Future[T] = loop.create_future()
 

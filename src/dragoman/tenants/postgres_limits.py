@@ -22,8 +22,8 @@ _asyncpg: Any = asyncpg
 _FAILURES: Any = (_asyncpg.PostgresError, _asyncpg.InterfaceError, _asyncpg.InternalClientError, OSError, TimeoutError)
 _CONNECT_TIMEOUT = 10.0
 _LOCK_NAMESPACE = 0x6C696D69
-"""The advisory lock of the setup, and the class id of the locks of batches. PostgreSQL keeps locks of one and two numbers
-apart."""
+"""The advisory lock of the setup, and the class id of the locks of batches. PostgreSQL keeps locks of one and two
+numbers apart."""
 
 # Names end with the schema's version, so that servers of two versions can share a database.
 _FUNCTION = "dragoman_apply_limits_1"
