@@ -273,6 +273,42 @@ def test_gemmas_arguments_follow_the_schema(prefix: str, written: str, arguments
     assert read_as("gemma4", text, tool(a={"type": "string"}, b={"type": "integer"})) == [("call", "good", arguments)]
 
 
+@pytest.mark.parametrize(
+    ("written", "value"),
+    [
+        ('"""abc"""', "abc"),
+        ("'''it's \\''''", "it's '"),
+        ('"""say ""hi"" """', 'say ""hi"" '),
+        ('""', ""),
+        ('["""a""", ""]', ["a", ""]),
+        ('("a")', "a"),
+        ("(1)", 1),
+        ("((1))", 1),
+        ("()", []),
+        ("(1,)", [1]),
+        ("((1, 2), (3), ({4}))", [[1, 2], 3, [4]]),
+        ('{"a": (1)}', {"a": 1}),
+        ('({"a": 1})', {"a": 1}),
+    ],
+)
+def test_literals_of_python_are_read_as_python_reads_them(written: str, value: object):
+    [(_, _, arguments)] = read_as("pythonic", f"[good(a={written}, b=2)]")
+    assert json.loads(str(arguments)) == {"a": value, "b": 2}
+
+
+@pytest.mark.parametrize("written", ["[foo]", "{foo}"])
+def test_unknown_words_are_not_values(written: str):
+    [(_, _, arguments)] = read_as("pythonic", f"[good(a={written})]")
+    with pytest.raises(json.JSONDecodeError):
+        json.loads(str(arguments))
+
+
+def test_a_word_that_is_cut_off_is_a_string():
+    text = "<|tool_call>call:good{city:Rom"
+    parts = read_as("gemma4", text, tool(city={"type": "string"}))
+    assert parts == [("call", "good", '{"city": "Rom')]
+
+
 def test_a_quote_before_a_space_within_a_string_is_a_part_of_it():
     written = """[good(a='sed -n '1,4p' /x', b=["it' s" , 1])]"""
     expected = '{"a": "sed -n \'1,4p\' /x", "b": ["it\' s", 1]}'

@@ -359,7 +359,7 @@ CALL_FAMILIES = (
         ("gemma4",),
         "Gemma 4",
         Delimiters(call_start="<|tool_call>", call_end="<tool_call|>"),
-        PythonicSyntax("{", "}", ":", "call:", '<|"|>', more_prefixes=(":",)),
+        PythonicSyntax("{", "}", ":", "call:", '<|"|>', alternative_prefixes=(":",)),
         CallTemplate(call_prefix="<|tool_call>", call_suffix="<tool_call|>"),
         (("<|tool_call>call:",),),
     ),

@@ -298,7 +298,7 @@ class CallReader(Protocol):
         ...
 
     @property
-    def awaits_mark(self) -> bool:
+    def awaits_delimiter(self) -> bool:
         """Whether the reader expects, and handles, a delimiter at this position."""
         ...
 
@@ -321,7 +321,7 @@ class JsonCallReader:
 
     id: str | None = None
     end_marker = ""
-    awaits_mark = False
+    awaits_delimiter = False
 
     def __init__(
         self,
@@ -461,7 +461,7 @@ class ArgumentsReader:
     """
 
     end_marker = ""
-    awaits_mark = False
+    awaits_delimiter = False
 
     def __init__(self, name: str, tool: Tool | None, id: str | None = None) -> None:
         self.name = name

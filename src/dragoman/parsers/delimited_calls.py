@@ -319,7 +319,7 @@ class DelimitedCallParser(CallParser):
             # A delimiter token ends the call anywhere, even inside a string of malformed arguments.
             pos, status = self._read_call(text, pos, pos + mark_offset)
             # Where the reader itself expects a delimiter, the token belongs to the call and does not cut it short.
-            if status is ReadStatus.MORE and not call.awaits_mark:
+            if status is ReadStatus.MORE and not call.awaits_delimiter:
                 call.finish()
                 if call.has_begun:
                     self._stream_arguments(call, self._count_consumed(text, pos))

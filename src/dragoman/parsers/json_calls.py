@@ -109,7 +109,7 @@ class NamePrefixedReader:
     """Reads prefix, name, optional id and separator, and then the arguments with `ArgumentsReader`."""
 
     end_marker = ""
-    awaits_mark = False
+    awaits_delimiter = False
 
     def __init__(self, syntax: NamePrefixedSyntax, tools: Mapping[str, Tool]) -> None:
         self._syntax = syntax

@@ -1,13 +1,15 @@
 """Tool calls that look like Python: `f(x=1, y="z")`, or `call:f{x:1,y:<escape>z<escape>}`.
 
 Every value is converted to JSON: literals of Python such as True, 'a' and (1, 2), and of JSON such as true. Nothing is
-evaluated.
+evaluated. Not supported: adjacent strings ("a" "b"), prefixes of strings (r"a"), complex and hexadecimal numbers,
+operators.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from types import MappingProxyType
 
 from msgspec import Struct
@@ -41,19 +43,34 @@ from .tool_parameters import (
 
 _CONSTANTS = MappingProxyType({"True": "true", "False": "false", "None": "null"})
 _STRING_SPECIALS = MappingProxyType({"'": re.compile(r"['\\]"), '"': re.compile(r'["\\]')})
+_OPENERS = MappingProxyType({"(": "[", "[": "[", "{": "{"})
+"""The JSON bracket for each opening bracket."""
 _CLOSERS = MappingProxyType({"(": ")", "[": "]", "{": "}"})
 _KEY_TERMINATORS = re.compile(r"[:,\]}]")
 # An automaton needs at least one text; this one occurs in no response.
 NO_MARKERS = AhoCorasick(["\0"])
-_JSON_CLOSERS = MappingProxyType({")": "]", "]": "]", "}": "}", "} ": "]"})
-"""The JSON bracket for each closing bracket; "} " stands for the one that closes a set."""
-_BEHIND_STRINGS = frozenset(",:)]};")
+_AFTER_STRING = frozenset(",:)]};")
+
+
+@dataclass(slots=True)
+class _Bracket:
+    """An open bracket.
+
+    closer: closes it in Python.
+    json_closer: closes it in JSON.
+    undecided: index of its output in the chunks of a `{` that may begin a dict or a set, and of a `(` that may begin a
+        tuple or a value in parentheses; None once that is known.
+    """
+
+    closer: str
+    json_closer: str
+    undecided: int | None = None
 
 
 class StringSyntax:
     """The syntax of strings.
 
-    marker: delimits strings; "" for none. With a marker, a string that is one word needs no delimiters.
+    marker: delimits strings; "" for none. With a marker, strings without commas and closing brackets may be unquoted.
     """
 
     def __init__(self, marker: str) -> None:
@@ -77,19 +94,20 @@ class PythonicValueReader:
         self._state: Callable[[PythonicValueReader, str, int], tuple[int, ReadStatus]] = (
             PythonicValueReader._parse_start
         )
-        self._closers: list[str] = []
+        self._brackets: list[_Bracket] = []
         self._in_key = False  # The current value is a key of an object.
         self._needs_comma = False
         self._prefix_matcher = PrefixMatcher(())
         self._quote = ""
         self._space = ""  # White space after a quote that may have ended a string.
         self._escaped = False
+        self._is_empty_string = False
+        self._quote_count = 0  # Quotes that may end a triple-quoted string.
         self._decoder = StringDecoder(PYTHON_ESCAPES)
         self._scanner = MarkerScanner(NO_MARKERS)
         self._word: list[str] = []
         self._raw = ""
         self._chunks: list[str] = []
-        self._brace: int | None = None  # Output offset of a `{` that may still begin a set.
         self.is_string = False
 
     def read(self, text: str, pos: int) -> tuple[int, ReadStatus]:
@@ -105,8 +123,8 @@ class PythonicValueReader:
     def take_output(self) -> str:
         """Return the output that is new since the previous `take_output`."""
         # A set becomes a JSON list, so output from `{` on waits for the first `:`, `,` or `}`, which shows whether it
-        # is a set or an object.
-        if self._brace is not None:
+        # is a set or an object. From `(` on it waits for the first `,` or `)`.
+        if any(bracket.undecided is not None for bracket in self._brackets):
             return ""
         output = "".join(self._chunks)
         self._chunks.clear()
@@ -118,7 +136,7 @@ class PythonicValueReader:
             return False
         if self._state is PythonicValueReader._parse_marked_string:
             return self._scanner.is_plain_continuation(text)
-        is_unescaped = self._quote not in text and "\\" not in text
+        is_unescaped = self._quote[:1] not in text and "\\" not in text
         return (
             self._state is PythonicValueReader._parse_string
             and not self._escaped
@@ -128,7 +146,7 @@ class PythonicValueReader:
 
     def flush(self) -> None:
         """Append what was held back to the output, when the value is truncated."""
-        self._brace = None
+        self._brackets.clear()
         if self._state is PythonicValueReader._parse_string:
             self._append_text(self._decoder.flush())
         elif self._state is PythonicValueReader._parse_marked_string:
@@ -140,7 +158,8 @@ class PythonicValueReader:
         char = text[pos]
         if char.isspace():
             return pos + 1, ReadStatus.MORE
-        if self._closers and char == self._closers[-1].strip():
+        if self._brackets and char == self._brackets[-1].closer:
+            self._brackets[-1].undecided = None
             return self._close_bracket(pos)
         if self._needs_comma:
             self._chunks.append(", ")
@@ -155,21 +174,23 @@ class PythonicValueReader:
                 PythonicValueReader._parse_string_marker,
             )
         elif char in _CLOSERS and not self._in_key:
-            self._closers.append(_CLOSERS[char])
-            self._chunks.append("{" if char == "{" else "[")
+            self._chunks.append(_OPENERS[char])
             self._in_key = char == "{"
             # Formats with a string marker have no sets, so an object streams at once.
-            if self._in_key and self._brace is None and not self._string_marker:
-                self._brace = len(self._chunks) - 1
+            is_undecided = char == "(" or (self._in_key and not self._string_marker)
+            undecided = len(self._chunks) - 1 if is_undecided else None
+            self._brackets.append(_Bracket(_CLOSERS[char], "}" if self._in_key else "]", undecided))
             return pos + 1, ReadStatus.MORE
         else:
             self._word.clear()
+            self.is_string = self._words_are_text and not self._brackets
             self._state = PythonicValueReader._parse_word
         return pos, ReadStatus.MORE
 
     def _begin_string(self, quote: str) -> None:
         self._quote, self._decoder, self._raw = quote, StringDecoder(PYTHON_ESCAPES), ""
-        self.is_string = not self._closers
+        self._is_empty_string = True
+        self.is_string = not self._brackets
         if not self.is_string:
             self._chunks.append('"')
 
@@ -180,8 +201,11 @@ class PythonicValueReader:
         if self._escaped:
             self._escaped = False
             self._append_text(self._decoder.decode(text[pos]))
+            self._is_empty_string = False
             return pos + 1, ReadStatus.MORE
-        special = _STRING_SPECIALS[self._quote].search(text, pos)
+        special = _STRING_SPECIALS[self._quote[0]].search(text, pos)
+        if special is None or special.start() > pos:
+            self._is_empty_string = False
         if special is None:
             self._append_text(self._decoder.decode(text[pos:]))
             return len(text), ReadStatus.MORE
@@ -189,8 +213,22 @@ class PythonicValueReader:
         self._append_text(self._decoder.decode(text[pos : special.end() if self._escaped else special.start()]))
         if self._escaped:
             return special.end(), ReadStatus.MORE
-        self._state = PythonicValueReader._parse_after_quote
+        is_triple = len(self._quote) == 3
+        self._quote_count = 1
+        self._state = PythonicValueReader._parse_end_quotes if is_triple else PythonicValueReader._parse_after_quote
         return special.end(), ReadStatus.MORE
+
+    def _parse_end_quotes(self, text: str, pos: int) -> tuple[int, ReadStatus]:
+        """Decide whether a quote in a triple-quoted string is one of three."""
+        if text[pos] == self._quote[0]:
+            self._quote_count += 1
+            if self._quote_count < 3:
+                return pos + 1, ReadStatus.MORE
+            self._append_text(self._decoder.flush())
+            return self._end_string(pos + 1)
+        self._append_text(self._decoder.decode(self._quote[0] * self._quote_count))
+        self._state = PythonicValueReader._parse_string
+        return pos, ReadStatus.MORE
 
     def _parse_after_quote(self, text: str, pos: int) -> tuple[int, ReadStatus]:
         """Decide whether a quote ended the string. If no value can end here, the model forgot to escape the quote."""
@@ -198,7 +236,11 @@ class PythonicValueReader:
             self._space += text[pos]
             return pos + 1, ReadStatus.MORE
         space, self._space = self._space, ""
-        if text[pos] not in _BEHIND_STRINGS:
+        if text[pos] == self._quote and self._is_empty_string and not space:
+            self._quote *= 3
+            self._state = PythonicValueReader._parse_string
+            return pos + 1, ReadStatus.MORE
+        if text[pos] not in _AFTER_STRING:
             self._append_text(self._decoder.decode(self._quote + space))
             self._state = PythonicValueReader._parse_string
             return pos, ReadStatus.MORE
@@ -234,8 +276,6 @@ class PythonicValueReader:
         if terminator is None:
             return end, ReadStatus.MORE
         raw = "".join(self._word)
-        if self._words_are_text and not self._closers:
-            self.is_string = True
         value = raw.strip() if self.is_string else self._convert_word(raw.strip())
         if value is None:
             return end, ReadStatus.INVALID
@@ -250,7 +290,7 @@ class PythonicValueReader:
             return encode(word) if word else None
         if word in _CONSTANTS:
             return _CONSTANTS[word]
-        number = _convert_number(word)
+        number = _convert_json_scalar(word)
         if number is not None:
             return number
         return encode(word) if self._string_marker and word else None
@@ -260,46 +300,55 @@ class PythonicValueReader:
             self._state = PythonicValueReader._parse_colon
             return pos, ReadStatus.MORE
         self._state = PythonicValueReader._parse_separator
-        return pos, ReadStatus.MORE if self._closers else ReadStatus.END
+        return pos, ReadStatus.MORE if self._brackets else ReadStatus.END
 
     def _parse_colon(self, text: str, pos: int) -> tuple[int, ReadStatus]:
         if text[pos].isspace():
             return pos + 1, ReadStatus.MORE
+        bracket = self._brackets[-1]
         # A `{` with values and no colon is a Python set, which becomes a JSON array.
-        if text[pos] in ",}" and self._brace is not None and self._chunks[self._brace] == "{":
+        if text[pos] in ",}" and bracket.undecided is not None:
             self._in_key = False
             if self._raw:
-                self._chunks[self._brace + 1 :] = [self._convert_word(self._raw) or encode(self._raw)]
-            self._chunks[self._brace], self._brace = "[", None
-            self._closers[-1] = "} "
+                word = self._convert_word(self._raw)
+                if word is None:
+                    return pos, ReadStatus.INVALID
+                self._chunks[bracket.undecided + 1 :] = [word]
+            self._chunks[bracket.undecided] = "["
+            bracket.json_closer, bracket.undecided = "]", None
             self._state = PythonicValueReader._parse_separator
             return pos, ReadStatus.MORE
         if text[pos] != ":":
             return pos, ReadStatus.INVALID
-        self._brace = None
+        bracket.undecided = None
         self._chunks.append(": ")
         self._in_key, self._state = False, PythonicValueReader._parse_start
         return pos + 1, ReadStatus.MORE
 
     def _parse_separator(self, text: str, pos: int) -> tuple[int, ReadStatus]:
         """Read a comma or a closing bracket."""
-        char = text[pos]
+        char, bracket = text[pos], self._brackets[-1]
         if char.isspace():
             return pos + 1, ReadStatus.MORE
-        if char == self._closers[-1].strip():
+        if char == bracket.closer:
+            if bracket.undecided is not None:
+                # Parentheses around one value are no tuple.
+                self._chunks[bracket.undecided] = bracket.json_closer = ""
             return self._close_bracket(pos)
+        if char != ",":
+            return pos, ReadStatus.INVALID
+        bracket.undecided = None
         self._needs_comma, self._state = True, PythonicValueReader._parse_start
-        self._in_key = self._closers[-1] == "}"
-        return (pos + 1, ReadStatus.MORE) if char == "," else (pos, ReadStatus.INVALID)
+        self._in_key = bracket.json_closer == "}"
+        return pos + 1, ReadStatus.MORE
 
     def _close_bracket(self, pos: int) -> tuple[int, ReadStatus]:
-        self._brace = None
-        self._chunks.append(_JSON_CLOSERS[self._closers.pop()])
+        self._chunks.append(self._brackets.pop().json_closer)
         self._needs_comma = self._in_key = False
         return self._end_value(pos + 1)
 
 
-def _convert_number(word: str) -> str | None:
+def _convert_json_scalar(word: str) -> str | None:
     """Convert a number (or true, false, null) to JSON; return None for any other word."""
     try:
         decode(word)
@@ -316,7 +365,7 @@ def _convert_number(word: str) -> str | None:
 
 # Calls.
 
-_WORDS: Mapping[str, tuple[str, ...]] = MappingProxyType({"boolean": ("True", "False"), "null": ("None",)})
+_PYTHON_LITERALS: Mapping[str, tuple[str, ...]] = MappingProxyType({"boolean": ("True", "False"), "null": ("None",)})
 _MAX_DEPTH = 4
 """Maximum nesting of lists and objects that are enforced in the family's own syntax; deeper ones are enforced as JSON.
 
@@ -330,9 +379,9 @@ class PythonicSyntax(Struct, frozen=True):
     open_bracket, close_bracket: the brackets around the arguments.
     assign: the character between an argument's name and its value.
     prefix: precedes every name.
-    more_prefixes: also read before a name, but not enforced.
-    string_marker: delimits strings without escapes, besides quotes; "" for none. With a marker, keys of nested objects
-    are unquoted, and strings may be.
+    alternative_prefixes: also read before a name, but not enforced.
+    string_marker: delimits strings without escapes, besides quotes; "" for none. With a marker, strings and the keys of
+    nested objects may also be unquoted.
     """
 
     open_bracket: str = "("
@@ -340,7 +389,7 @@ class PythonicSyntax(Struct, frozen=True):
     assign: str = "="
     prefix: str = ""
     string_marker: str = ""
-    more_prefixes: tuple[str, ...] = ()
+    alternative_prefixes: tuple[str, ...] = ()
 
     def compile(self, outer_markers: tuple[str, ...]) -> CompiledPythonicSyntax:  # noqa: ARG002
         return CompiledPythonicSyntax(self)
@@ -402,7 +451,7 @@ class CompiledPythonicSyntax:
                 except Unsupported:  # The parser also reads JSON, for which all of a schema's keywords can be enforced.
                     return (JsonValue(encode(schema), allows_any_type=True),)
             case {"type": "boolean" | "null" as name} if not string_marker:
-                return build_one_of([(LiteralText(word),) for word in _WORDS[name]])
+                return build_one_of([(LiteralText(word),) for word in _PYTHON_LITERALS[name]])
             case _:
                 return (JsonValue(encode(schema), allows_any_type=True),)
 
@@ -450,7 +499,7 @@ class PythonicReader:
 
     id: str | None = None
     end_marker = ""
-    awaits_mark = False
+    awaits_delimiter = False
 
     def __init__(self, compiled: CompiledPythonicSyntax, tools: Mapping[str, Tool]) -> None:
         self._compiled = compiled
@@ -459,7 +508,7 @@ class PythonicReader:
         self._state: Callable[[PythonicReader, str, int], tuple[int, ReadStatus]] = (
             PythonicReader._parse_prefix if compiled.syntax.prefix else PythonicReader._parse_name
         )
-        self._prefix_matcher = PrefixMatcher((compiled.syntax.prefix, *compiled.syntax.more_prefixes))
+        self._prefix_matcher = PrefixMatcher((compiled.syntax.prefix, *compiled.syntax.alternative_prefixes))
         self._name = NameReader()
         self._writer: ArgumentWriter = build_argument_writer(is_custom=False)
         self._parameters = ToolParameters((), allows_additional=True)

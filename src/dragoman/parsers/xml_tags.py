@@ -431,7 +431,7 @@ class XmlTagReader:
         return pos, ReadStatus.MORE if marker == self._syntax.value_end_tag else self._handle_tag(marker)
 
     @property
-    def awaits_mark(self) -> bool:
+    def awaits_delimiter(self) -> bool:
         return self._state is XmlTagReader._parse_tag
 
     def _append_text(self, text: str) -> None:
