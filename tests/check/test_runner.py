@@ -14,7 +14,7 @@ from dragoman.check.session import Area, Check, CheckTarget, Session, Skipped
 from dragoman.conformance.checks import Violation, require
 
 from .reference import build_reference, serve
-from .wire import Defect, build_json
+from .wire import Defect, build_json, edit_json
 
 
 @pytest.fixture(scope="module")
@@ -88,6 +88,26 @@ def test_what_is_not_claimed_is_skipped_and_what_is_claimed_may_not_be_refused(u
     assert run(url, check).verdicts[0].reason.startswith("the server refuses forced tools")
     assert run(url, check, profile="openai").verdicts[0].outcome is CheckOutcome.FAILED
     assert run(url, check, profile="anthropic").verdicts[0].reason == "not claimed: chat"
+
+
+def test_what_auto_only_assumes_from_a_route_may_be_refused(url: str) -> None:
+    async def refuse(s: Session) -> None:
+        await s.ask("/v1/responses", {"model": s.model, "input": []}, feature="background")
+
+    check = build(refuse, claims=("responses", "background"))
+    assert run(url, check).verdicts[0].reason.startswith("the server refuses background")
+    assert run(url, check, profile="openai").verdicts[0].outcome is CheckOutcome.FAILED
+
+
+@pytest.mark.parametrize("rule", ["chat.tool-result-counts", "chat.stream-of-history", "chat.parts-count"])
+def test_a_rule_about_the_prompt_is_not_judged_without_usage(url: str, rule: str) -> None:
+    proxy, models = build_reference()
+    proxy.defect = Defect(
+        "x", "x", "^/v1/chat/completions$", "", edit=edit_json(lambda reply: reply.pop("usage", None))
+    )
+    with serve(proxy, models) as address:
+        report = run(address, *(check for check in CHECKS if check.id == rule))
+    assert [verdict.outcome for verdict in report.verdicts] == [CheckOutcome.SKIPPED]
 
 
 def test_a_documented_difference_of_a_profile_is_no_failure(url: str) -> None:

@@ -345,11 +345,13 @@ class Session:
         feature: an option of the request that a server may reject, or ignore with a warning.
 
         Raises:
-            Skipped: the server rejects a feature that it does not claim, or ignores it with a warning.
+            Skipped: the server rejects a feature that it does not claim, as with `auto`, or ignores it with a warning.
             Violation: another status than 200.
         """
         exchange = await self.post(path, body, **options)
-        if feature is not None and feature not in self.claims and exchange.status in REFUSALS:
+        # With `auto`, claims are only assumed from routes.
+        is_claimed = feature in self.claims and self.target.profile != "auto"
+        if feature is not None and not is_claimed and exchange.status in REFUSALS:
             raise Skipped(f"the server refuses {feature}: {exchange.message()}")
         warnings = exchange.header("x-dragoman-warnings") or ""
         if feature is not None and f"{feature} is ignored" in warnings:

@@ -1,13 +1,13 @@
 """Checks that every part of a conversation reaches the prompt: instructions, turns, tool results, content parts.
 
-They apply to each chat API, which all write these parts differently.
+They apply to each chat API, since each has its own format for these parts.
 """
 
 from __future__ import annotations
 
 from ...conformance.checks import require
-from ..dialects import Dialect
-from ..session import Json, Session
+from ..dialects import ClientAnswer, Dialect
+from ..session import Json, Session, Skipped
 from . import chat, messages, ollama, responses
 from .generation import on_every_dialect
 
@@ -41,6 +41,13 @@ def build_turns(name: str, result: str) -> list[Json]:
             return [question, turn, {"role": "tool", "tool_call_id": ID, "content": result}]
 
 
+def require_prompt_tokens(answer: ClientAnswer) -> int:
+    """Return the answer's number of prompt tokens. Raises Skipped if it has none: other checks demand the usage."""
+    if answer.prompt_tokens is None:
+        raise Skipped("the answer reports no prompt tokens")
+    return answer.prompt_tokens
+
+
 @on_every_dialect("The result of a tool is part of the prompt.", only=lambda d: d.name in TOOLS)
 async def tool_result_counts(s: Session, d: Dialect) -> None:
     counts: list[int] = []
@@ -48,9 +55,9 @@ async def tool_result_counts(s: Session, d: Dialect) -> None:
         body = d.ask(s.model, "", 16)
         body[d.prompt] = build_turns(d.name, "apple " * words)
         reply = (await s.ask(d.path, {**body, "tools": TOOLS[d.name]}, feature="tools")).json()
-        counts.append(d.read(reply).prompt_tokens or 0)
+        counts.append(require_prompt_tokens(d.read(reply)))
     # A chat template without a tool role leaves the results out, and the model has to guess.
-    require(counts[1] > counts[0] + 20, f"30 words more in a result are {counts} prompt tokens")
+    require(counts[1] > counts[0] + 20, f"prompt tokens with 1 and 31 words in the result: {counts}")
 
 
 def add_system(name: str, body: Json) -> None:
@@ -64,7 +71,7 @@ def add_system(name: str, body: Json) -> None:
 
 
 @on_every_dialect(
-    "A stream is of the same prompt as the whole answer: instructions, earlier turns, tools and their results.",
+    "A stream has the same prompt as the non-streamed answer: instructions, earlier turns, tools and their results.",
     only=lambda d: d.name in TOOLS,
 )
 async def stream_of_history(s: Session, d: Dialect) -> None:
@@ -72,11 +79,11 @@ async def stream_of_history(s: Session, d: Dialect) -> None:
     body[d.prompt] = build_turns(d.name, "It is sunny.")
     add_system(d.name, body)
     body["tools"] = TOOLS[d.name]
-    expected = d.read((await s.ask(d.path, body, feature="tools")).json()).prompt_tokens
-    # No `feature`: a request that was answered whole must not be rejected as a stream.
+    expected = require_prompt_tokens(d.read((await s.ask(d.path, body, feature="tools")).json()))
+    # No `feature`: a request that was answered without streaming must not be rejected as a stream.
     streamed = await s.ask(d.path, {**body, "stream": True, **d.stream_options})
     tokens = d.fold(streamed.body).prompt_tokens
-    require(tokens == expected, f"the stream has {tokens} prompt tokens, the whole answer {expected}")
+    require(tokens == expected, f"the stream has {tokens} prompt tokens, the non-streamed answer {expected}")
 
 
 @on_every_dialect("All text parts of a content are part of the prompt.", only=lambda d: d.name in PARTS)
@@ -85,5 +92,5 @@ async def parts_count(s: Session, d: Dialect) -> None:
     for words in (1, 31):
         parts = [{"type": PARTS[d.name], "text": text} for text in ("Name a colour.", "apple " * words)]
         body = d.ask(s.model, "", 16, **{d.prompt: [{"role": "user", "content": parts}]})
-        counts.append(d.read((await s.ask(d.path, body)).json()).prompt_tokens or 0)
-    require(counts[1] > counts[0] + 20, f"30 words more in the second part are {counts} prompt tokens")
+        counts.append(require_prompt_tokens(d.read((await s.ask(d.path, body)).json())))
+    require(counts[1] > counts[0] + 20, f"prompt tokens with 1 and 31 words in the second part: {counts}")

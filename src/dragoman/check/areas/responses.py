@@ -576,9 +576,7 @@ CONVERSATIONS = Area(
 
 async def create_conversation(s: Session) -> str:
     body = {"items": [{"type": "message", "role": "user", "content": "My name is Ann."}], "metadata": {"a": "b"}}
-    exchange = await s.post("/v1/conversations", body)
-    require(exchange.status == 200, f"status {exchange.status}: {exchange.message()}")
-    reply = exchange.json()
+    reply = (await s.ask("/v1/conversations", body, feature="conversations")).json()
     require(reply["object"] == "conversation" and reply["metadata"] == {"a": "b"}, f"it is {reply}")
     return reply["id"]
 
