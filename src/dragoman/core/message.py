@@ -171,8 +171,8 @@ class ToolChoice(Struct, frozen=True):
 
     mode: none | auto | required.
     names: the callable tools; None is all declared ones.
-    is_named: the client named one function. This differs from `required` with one name only in the finish reason
-    that OpenAI reports.
+    is_named: the client named one function, not a list of allowed ones. Then at most one call is made, OpenAI's finish
+    reason is `stop`, and upstreams get the function itself.
     """
 
     mode: str = "auto"

@@ -181,7 +181,7 @@ class EmbeddingObject(Struct, frozen=True):
     embedding: tuple[float, ...] | str
 
 
-class EmbeddingsAnswer(Struct, frozen=True, omit_defaults=True):
+class EmbeddingsResponse(Struct, frozen=True, omit_defaults=True):
     """The response of /v1/embeddings.
 
     id, created: only in vLLM's profile.
@@ -201,7 +201,7 @@ def render_embeddings(embeddings: Embeddings, header: Header, profile: Profile, 
     for index, vector in enumerate(embeddings.vectors):
         embedding = base64.b64encode(vector).decode() if as_base64 else struct.unpack(f"<{len(vector) // 4}f", vector)
         data.append(EmbeddingObject(index, "embedding", embedding))
-    answer = EmbeddingsAnswer("list", data, header.model, build_prompt_usage(embeddings.prompt_tokens, profile))
+    answer = EmbeddingsResponse("list", data, header.model, build_prompt_usage(embeddings.prompt_tokens, profile))
     if profile is Profile.VLLM:
         answer = msgspec.structs.replace(answer, id=header.id, created=header.created)
     return msgspec.json.encode(answer)
@@ -331,7 +331,7 @@ class CohereMeta(Struct, frozen=True):
     billed_units: CohereBilledUnits
 
 
-class CohereEmbedAnswer(Struct, frozen=True):
+class CohereEmbedResponse(Struct, frozen=True):
     id: str
     embeddings: CohereVectors
     texts: list[str]
@@ -352,7 +352,7 @@ def render_cohere_embed(embeddings: Embeddings, header: Header, call: CohereEmbe
     )
     meta = CohereMeta(CohereApiVersion(), CohereBilledUnits(embeddings.prompt_tokens))
     texts = [replace_surrogates(text) for text in call.texts.inputs if isinstance(text, str)]
-    return msgspec.json.encode(CohereEmbedAnswer(header.id, by_type, texts, meta))
+    return msgspec.json.encode(CohereEmbedResponse(header.id, by_type, texts, meta))
 
 
 def _pack_signs(vector: tuple[float, ...], offset: int) -> list[int]:

@@ -239,7 +239,7 @@ class RerankUsage(Struct, frozen=True):
     total_tokens: int
 
 
-class RerankAnswer(Struct, frozen=True):
+class RerankResponse(Struct, frozen=True):
     id: str
     model: str
     usage: RerankUsage
@@ -252,7 +252,7 @@ class ScoreResult(Struct, frozen=True):
     score: float
 
 
-class ScoreAnswer(Struct, frozen=True):
+class ScoreResponse(Struct, frozen=True):
     id: str
     object: str
     created: int
@@ -280,7 +280,7 @@ def render_rerank(
         for index in order
     ]
     usage = RerankUsage(scores.prompt_tokens, scores.prompt_tokens)
-    return msgspec.json.encode(RerankAnswer(header.id, header.model, usage, results))
+    return msgspec.json.encode(RerankResponse(header.id, header.model, usage, results))
 
 
 class TeiRerankResult(Struct, frozen=True, omit_defaults=True):
@@ -303,4 +303,4 @@ def render_tei_rerank(scores: RelevanceScores, texts: tuple[str, ...] | None, to
 def render_scores(scores: RelevanceScores, header: Header, profile: Profile) -> bytes:
     data = [ScoreResult(index, "score", score) for index, score in enumerate(scores.scores)]
     usage = build_prompt_usage(scores.prompt_tokens, profile)
-    return msgspec.json.encode(ScoreAnswer(header.id, "list", header.created, header.model, data, usage))
+    return msgspec.json.encode(ScoreResponse(header.id, "list", header.created, header.model, data, usage))

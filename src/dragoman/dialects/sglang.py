@@ -364,7 +364,7 @@ class SglangMeta(Struct, frozen=True):
     output_top_logprobs: list[list[LogprobTriple] | None] | UnsetType
 
 
-class SglangAnswer(Struct, frozen=True):
+class SglangResponse(Struct, frozen=True):
     text: str
     output_ids: list[int]
     meta_info: SglangMeta
@@ -455,7 +455,7 @@ class SglangWriter:
         # Quadratic in the answer's length, as SGLang's own format is: each event repeats all of the text and ids.
         return b"data: %s\n\n" % escape_line_breaks(msgspec.json.encode(answer))
 
-    def _build_answer(self, index: int) -> SglangAnswer:
+    def _build_answer(self, index: int) -> SglangResponse:
         options, choices_per_prompt = self._options, len(self._choices) // max(1, len(self._prompts))
         state, prompt = self._choices[index], self._prompts[index // choices_per_prompt]
         prompt_tokens, cached = self._prompt_counts
@@ -483,7 +483,7 @@ class SglangWriter:
             output_top_logprobs=[self._build_top(token) for token in state.tokens] if has_top_logprobs else UNSET,
         )
         prompt_ids = UNSET if prompt is None or not options.prompt_token_ids else [token.id for token in prompt.tokens]
-        return SglangAnswer(replace_surrogates(state.text), [token.id for token in state.tokens], meta, prompt_ids)
+        return SglangResponse(replace_surrogates(state.text), [token.id for token in state.tokens], meta, prompt_ids)
 
     def _build_triple(self, token: Token | Alternative) -> LogprobTriple:
         """Build a triple. The first token of a prompt has no logprob, because nothing precedes it."""

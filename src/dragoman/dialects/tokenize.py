@@ -118,14 +118,14 @@ def read_detokenize(data: bytes, options: ReaderOptions) -> DetokenizeCall:
     )
 
 
-class TokenizeAnswer(Struct, frozen=True):
+class TokenizeResponse(Struct, frozen=True):
     count: int
     max_model_len: int
     tokens: Sequence[int]
     token_strs: Sequence[str] | None
 
 
-class DetokenizeAnswer(Struct, frozen=True, omit_defaults=True):
+class DetokenizeResponse(Struct, frozen=True, omit_defaults=True):
     """A decoded text.
 
     token_strs: each token's text, if requested; an extension to vLLM.
@@ -140,7 +140,7 @@ class DetokenizeAnswer(Struct, frozen=True, omit_defaults=True):
 def render_tokenize(tokens: Sequence[int], max_model_len: int, strings: Sequence[str] | None = None) -> bytes:
     """Render a response. strings: each token's text, if `return_token_strs` requested it."""
     texts = None if strings is None else [replace_surrogates(text) for text in strings]
-    return msgspec.json.encode(TokenizeAnswer(len(tokens), max_model_len, tokens, texts))
+    return msgspec.json.encode(TokenizeResponse(len(tokens), max_model_len, tokens, texts))
 
 
 def render_detokenize(
@@ -148,7 +148,7 @@ def render_detokenize(
 ) -> bytes:
     """Render a response. strings, control_tokens: if `return_token_strs` requested them."""
     texts = None if strings is None else [replace_surrogates(text) for text in strings]
-    return msgspec.json.encode(DetokenizeAnswer(replace_surrogates(prompt), texts, control_tokens))
+    return msgspec.json.encode(DetokenizeResponse(replace_surrogates(prompt), texts, control_tokens))
 
 
 # The response of the `explain` routes, an extension of this server.

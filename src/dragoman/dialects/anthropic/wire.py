@@ -323,7 +323,7 @@ class AppliedContextEdits(Struct, frozen=True):
     applied_edits: list[ClearedToolUses | ClearedThinking]
 
 
-class MessageAnswer(Struct, frozen=True, tag_field="type", tag="message"):
+class MessageResponse(Struct, frozen=True, tag_field="type", tag="message"):
     """An answer.
 
     stop_reason, stop_sequence: null in the first event of a stream.
@@ -342,7 +342,7 @@ class MessageAnswer(Struct, frozen=True, tag_field="type", tag="message"):
 
 
 class MessageStart(Struct, frozen=True, tag_field="type", tag="message_start"):
-    message: MessageAnswer
+    message: MessageResponse
 
 
 class ContentBlockStart(Struct, frozen=True, tag_field="type", tag="content_block_start"):

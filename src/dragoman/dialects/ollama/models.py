@@ -368,11 +368,11 @@ class _OllamaLine(Struct, frozen=True, kw_only=True):
     eval_duration: int | UnsetType = UNSET
 
 
-class OllamaChatAnswer(_OllamaLine, frozen=True, kw_only=True):
+class OllamaChatResponse(_OllamaLine, frozen=True, kw_only=True):
     message: OllamaAnswerMessage
 
 
-class OllamaGenerateAnswer(_OllamaLine, frozen=True, kw_only=True):
+class OllamaGenerateResponse(_OllamaLine, frozen=True, kw_only=True):
     """An answer of /api/generate, or a line of it.
 
     context: the token ids of prompt and answer; send them back to continue the conversation.
@@ -384,7 +384,7 @@ class OllamaGenerateAnswer(_OllamaLine, frozen=True, kw_only=True):
     context: list[int] | UnsetType = UNSET
 
 
-class OllamaEmbedAnswer(Struct, frozen=True):
+class OllamaEmbedResponse(Struct, frozen=True):
     model: str
     embeddings: list[list[float]]
     total_duration: int

@@ -112,12 +112,12 @@ class TgiDetails(Struct, frozen=True):
     top_tokens: list[list[TgiToken]] | UnsetType
 
 
-class TgiAnswer(Struct, frozen=True):
+class TgiResponse(Struct, frozen=True):
     generated_text: str
     details: TgiDetails | UnsetType
 
 
-class LightllmAnswer(Struct, frozen=True):
+class LightllmResponse(Struct, frozen=True):
     """LightLLM's full response.
 
     With one choice only the text is an array. With several, counts are null if the engine reports no tokens.
@@ -243,7 +243,7 @@ class TgiWriter:
     def render_full(self, reply: Reply) -> bytes:
         answer = self._build_tgi(reply) if self._options.lightllm_tokens is None else self._build_lightllm(reply)
         return escape_line_breaks(
-            msgspec.json.encode([answer] if self._options.as_list and isinstance(answer, TgiAnswer) else answer)
+            msgspec.json.encode([answer] if self._options.as_list and isinstance(answer, TgiResponse) else answer)
         )
 
     def _add(self, text: str, pieces: Sequence[tuple[Token, str]]) -> bytes:
@@ -290,11 +290,11 @@ class TgiWriter:
         )
         return TgiStreamEvent(self._index, wire_token, self._build_top(token) if self._options.top_tokens else UNSET)
 
-    def _build_tgi(self, reply: Reply) -> TgiAnswer:
+    def _build_tgi(self, reply: Reply) -> TgiResponse:
         choice, options = reply.choices[0], self._options
         text = self._add_prefix(_join_text(choice))
         if not options.details:
-            return TgiAnswer(text, UNSET)
+            return TgiResponse(text, UNSET)
         prompt = reply.prompts[0] if reply.prompts and options.prefill else None
         prefill = [
             TgiPrefillToken(
@@ -312,9 +312,9 @@ class TgiWriter:
             tokens=self._build_tokens(choice),
             top_tokens=[self._build_top(token) for token in choice.tokens] if options.top_tokens else UNSET,
         )
-        return TgiAnswer(text, details)
+        return TgiResponse(text, details)
 
-    def _build_lightllm(self, reply: Reply) -> LightllmAnswer:
+    def _build_lightllm(self, reply: Reply) -> LightllmResponse:
         choices, is_single = reply.choices, len(reply.choices) == 1
         # The engine's total belongs to one choice only if there is no other.
         counts = [len(choice.tokens) or (reply.usage.completion if is_single else None) for choice in choices]
@@ -326,7 +326,7 @@ class TgiWriter:
             ]
             for choice in choices
         ]
-        return LightllmAnswer(
+        return LightllmResponse(
             generated_text=[self._add_prefix(_join_text(choice)) for choice in choices],
             count_output_tokens=counts[0] if is_single else counts,
             finish_reason=reasons[0] if is_single else reasons,

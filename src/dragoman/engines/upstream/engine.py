@@ -65,7 +65,7 @@ from .errors import (
 )
 from .pool import UpstreamPool, build_prefix
 from .responses import ResponseEventReader, encode_input_tokens_request, encode_responses_request
-from .wire import DetokenizeResponse, TokensResponse
+from .wire import DetokenizedPrompt, TokensResponse
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -205,7 +205,7 @@ class UpstreamEngine:
         """Implements `RemoteTokenizer`. Raises Unsupported if the upstream does not tokenize."""
         self._check_tokenizes()
         request = encode_detokenize_request(self._config.model, ids)
-        return (await self._fetch(request, build_prefix(ids), DetokenizeResponse)).prompt
+        return (await self._fetch(request, build_prefix(ids), DetokenizedPrompt)).prompt
 
     @property
     def encoding_tasks(self) -> frozenset[EncodingTask]:
@@ -311,7 +311,7 @@ class UpstreamEngine:
                 return ResponseEventReader()
             case _ if request.return_prompt and isinstance(prompt, tuple):
                 detokenize_request = encode_detokenize_request(self._config.model, prompt)
-                detokenized = await self._fetch(detokenize_request, prefix, DetokenizeResponse)
+                detokenized = await self._fetch(detokenize_request, prefix, DetokenizedPrompt)
                 return ChunkReader(request, self._new_id, detokenized.prompt)
             case _:
                 return ChunkReader(request, self._new_id)

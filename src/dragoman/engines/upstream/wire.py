@@ -143,7 +143,7 @@ class TokensResponse(Struct, frozen=True, gc=False):
     token_strs: list[str] | None = None
 
 
-class DetokenizeResponse(Struct, frozen=True, gc=False):
+class DetokenizedPrompt(Struct, frozen=True, gc=False):
     """The text of token ids, in vLLM's format."""
 
     prompt: str

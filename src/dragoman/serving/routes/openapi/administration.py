@@ -75,14 +75,14 @@ from .schemas import (
     PAGE,
     STORED_LINES,
     TEXT,
-    ApiAnswer,
-    Catalogue,
-    DeletedObjectAnswer,
+    ApiResponse,
+    DeletedObjectResponse,
     Form,
     ObjectPage,
     Operation,
+    Operations,
     Query,
-    answer,
+    response,
 )
 
 
@@ -141,29 +141,29 @@ class SimulatedModels(Struct, frozen=True):
 
 _ADMIN = "Administration"
 _WEIGHTS = "Weights"
-_EMPTY = ApiAnswer(media=None, description="Empty.")
+_EMPTY = ApiResponse(media=None, description="Empty.")
 _HEALTH = Operation(
     "Server",
     "Check whether the server is ready",
     (
-        ApiAnswer(media=None, description="Every engine is ready. The body is empty."),
-        ApiAnswer((NotReady,), status=503, description="An engine is not ready, or the server is shutting down."),
+        ApiResponse(media=None, description="Every engine is ready. The body is empty."),
+        ApiResponse((NotReady,), status=503, description="An engine is not ready, or the server is shutting down."),
     ),
 )
 _MODE = Query("mode", Literal["abort", "wait", "keep"], "The handling of running requests; the default is `abort`.")
 _FLUSH = Operation(
     "SGLang and TGI",
     "Clear the prefix cache",
-    (ApiAnswer(media=TEXT), ApiAnswer(media=TEXT, status=400, description="A part of the cache is in use.")),
+    (ApiResponse(media=TEXT), ApiResponse(media=TEXT, status=400, description="A part of the cache is in use.")),
 )
-_MODEL_INFO = Operation("SGLang and TGI", "Show the model, as in SGLang", (answer(SglangModelInfo),), query=(MODEL,))
-_FAULTS = (answer(list[dict[str, Any]]),)
+_MODEL_INFO = Operation("SGLang and TGI", "Show the model, as in SGLang", (response(SglangModelInfo),), query=(MODEL,))
+_FAULTS = (response(list[dict[str, Any]]),)
 _SET_FAULTS = Operation(
     "Simulation", "Replace the injected faults", _FAULTS, query=(MODEL,), description="The body is a list of faults."
 )
-_PORTS = (answer(PortStates),)
+_PORTS = (response(PortStates),)
 _SET_PORTS = Operation("Simulation", "Close, reset or open ports", _PORTS, (PortCommand,))
-_SIMULATION = (answer(SimulatedModels),)
+_SIMULATION = (response(SimulatedModels),)
 _USAGE = (
     *(
         Query(name, Annotated[int, Meta(ge=0)], text)
@@ -177,12 +177,12 @@ _USAGE = (
     Query("batch", Literal["true", "false"], "Only batch requests, or none of them."),
     Query("page", str, "`next_page` of the previous page."),
 )
-_LOADING = (answer(Success), answer(ModelEvent, OpenAIErrorBody, media=EVENTS))
+_LOADING = (response(Success), response(ModelEvent, OpenAIErrorBody, media=EVENTS))
 
-ADMINISTRATION: Catalogue = {
-    ("GET", "/openapi.json"): Operation("Server", "Describe the API", (answer(dict[str, Any]),), is_cached=True),
+ADMINISTRATION: Operations = {
+    ("GET", "/openapi.json"): Operation("Server", "Describe the API", (response(dict[str, Any]),), is_cached=True),
     **{
-        ("GET", path): Operation("Server", summary, (ApiAnswer(media=media),), is_cached=True)
+        ("GET", path): Operation("Server", summary, (ApiResponse(media=media),), is_cached=True)
         for path, summary, media in (
             ("/docs", "Show the API in a browser", "text/html"),
             ("/docs/viewer.js", "Read the page's program", "text/javascript"),
@@ -194,17 +194,17 @@ ADMINISTRATION: Catalogue = {
     ("GET", "/ui/{file}"): Operation(
         "Server",
         "Read a file of the page",
-        tuple(ApiAnswer(media=media) for media in ("text/html", "text/javascript", "text/css", "image/svg+xml")),
+        tuple(ApiResponse(media=media) for media in ("text/html", "text/javascript", "text/css", "image/svg+xml")),
         is_cached=True,
     ),
     **{
         ("GET", f"/v1/organization/usage/{kind}"): Operation(
-            _ADMIN, f"Show the usage of {kind} by key, model and time", (answer(UsagePage),), query=_USAGE
+            _ADMIN, f"Show the usage of {kind} by key, model and time", (response(UsagePage),), query=_USAGE
         )
         for kind in ("completions", "embeddings")
     },
     ("GET", "/dragoman/requests"): Operation(
-        _ADMIN, "List the last requests without their content (--ui)", (answer(RequestSummaries),)
+        _ADMIN, "List the last requests without their content (--ui)", (response(RequestSummaries),)
     ),
     ("GET", "/dragoman/simulator"): Operation("Simulation", "Show the simulated models", _SIMULATION),
     **{
@@ -216,30 +216,30 @@ ADMINISTRATION: Catalogue = {
     **{("GET", path): _HEALTH for path in ("/health", "/healthz", "/readyz", "/ping", "/health_generate")},
     ("POST", "/ping"): _HEALTH,
     ("GET", "/livez"): Operation("Server", "Check whether the process responds", (_EMPTY,)),
-    ("GET", "/version"): Operation("Server", "Show the version", (answer(VersionObject),)),
-    ("GET", "/metrics"): Operation("Server", "Read the metrics, in Prometheus' format", (ApiAnswer(media=TEXT),)),
-    ("GET", "/load"): Operation("Server", "Count waiting and running requests", (answer(ServerLoad),)),
-    ("GET", "/get_world_size"): Operation("Server", "Show the number of processes", (answer(WorldSize),)),
+    ("GET", "/version"): Operation("Server", "Show the version", (response(VersionObject),)),
+    ("GET", "/metrics"): Operation("Server", "Read the metrics, in Prometheus' format", (ApiResponse(media=TEXT),)),
+    ("GET", "/load"): Operation("Server", "Count waiting and running requests", (response(ServerLoad),)),
+    ("GET", "/get_world_size"): Operation("Server", "Show the number of processes", (response(WorldSize),)),
     ("GET", "/server_info"): Operation(
         _ADMIN,
         "Show the server's settings",
-        (answer(ServerInfo),),
+        (response(ServerInfo),),
         query=(
             MODEL,
             Query("config_format", Literal["text", "json"], "Whether vLLM's part is a string or an object."),
         ),
     ),
-    ("POST", "/reset_prefix_cache"): Operation(_ADMIN, "Clear the prefix cache", (answer(CacheReset),)),
+    ("POST", "/reset_prefix_cache"): Operation(_ADMIN, "Clear the prefix cache", (response(CacheReset),)),
     ("POST", "/sleep"): Operation(
         _ADMIN,
         "Free the memory of the engines",
-        (answer(SleepResult),),
+        (response(SleepResult),),
         query=(Query("level", Literal["0", "1", "2"], "0 only pauses; 2 also drops weights."), _MODE, MODEL),
     ),
     ("POST", "/wake_up"): Operation(
         _ADMIN,
         "Wake the engines",
-        (answer(WakeResult),),
+        (response(WakeResult),),
         query=(
             Query(
                 "tags", Literal["weights", "kv_cache", "scheduling"], "The parts to wake; default: all.", is_list=True
@@ -247,28 +247,34 @@ ADMINISTRATION: Catalogue = {
             MODEL,
         ),
     ),
-    ("GET", "/is_sleeping"): Operation(_ADMIN, "Show whether an engine sleeps", (answer(SleepState),), query=(MODEL,)),
+    ("GET", "/is_sleeping"): Operation(
+        _ADMIN, "Show whether an engine sleeps", (response(SleepState),), query=(MODEL,)
+    ),
     ("POST", "/pause"): Operation(
         _ADMIN,
         "Pause generation",
-        (answer(StateName),),
+        (response(StateName),),
         query=(_MODE, Query("clear_cache", Literal["true", "false"], "Whether caches are cleared."), MODEL),
     ),
-    ("POST", "/resume"): Operation(_ADMIN, "Resume generation", (answer(StateName),), query=(MODEL,)),
-    ("GET", "/is_paused"): Operation(_ADMIN, "Show whether an engine is paused", (answer(PauseState),), query=(MODEL,)),
+    ("POST", "/resume"): Operation(_ADMIN, "Resume generation", (response(StateName),), query=(MODEL,)),
+    ("GET", "/is_paused"): Operation(
+        _ADMIN, "Show whether an engine is paused", (response(PauseState),), query=(MODEL,)
+    ),
     ("POST", "/abort_requests"): Operation(
-        _ADMIN, "Abort all requests", (answer(AbortResult),), (AbortBody,), is_body_optional=True, query=(MODEL,)
+        _ADMIN, "Abort all requests", (response(AbortResult),), (AbortBody,), is_body_optional=True, query=(MODEL,)
     ),
-    ("POST", "/collective_rpc"): Operation(_ADMIN, "Refused: methods cannot be called by name", ()),
-    ("POST", "/v1/load_lora_adapter"): Operation(_ADMIN, "Load an adapter", (ApiAnswer(media=TEXT),), (AdapterLoad,)),
+    ("POST", "/collective_rpc"): Operation(_ADMIN, "Not supported: calls of methods by name", ()),
+    ("POST", "/v1/load_lora_adapter"): Operation(_ADMIN, "Load an adapter", (ApiResponse(media=TEXT),), (AdapterLoad,)),
     ("POST", "/v1/unload_lora_adapter"): Operation(
-        _ADMIN, "Unload an adapter", (ApiAnswer(media=TEXT),), (AdapterUnload,)
+        _ADMIN, "Unload an adapter", (ApiResponse(media=TEXT),), (AdapterUnload,)
     ),
-    ("GET", "/models"): Operation("Models", "List the models with their states", (answer(ModelStateList),)),
-    ("POST", "/models"): Operation("Models", "Download a model in the background", (answer(Success),), (ModelRequest,)),
-    ("DELETE", "/models"): Operation("Models", "Refused: models are deleted by the operator", ()),
+    ("GET", "/models"): Operation("Models", "List the models with their states", (response(ModelStateList),)),
+    ("POST", "/models"): Operation(
+        "Models", "Download a model in the background", (response(Success),), (ModelRequest,)
+    ),
+    ("DELETE", "/models"): Operation("Models", "Not supported: models are deleted by the operator", ()),
     ("GET", "/models/sse"): Operation(
-        "Models", "Stream the states of the models, and each change", (answer(ModelEvent, media=EVENTS),)
+        "Models", "Stream the states of the models, and each change", (response(ModelEvent, media=EVENTS),)
     ),
     ("POST", "/models/load"): Operation("Models", "Load a model", _LOADING, (ModelRequest,)),
     ("POST", "/models/unload"): Operation("Models", "Unload a model", _LOADING, (ModelRequest,)),
@@ -276,7 +282,7 @@ ADMINISTRATION: Catalogue = {
     ("POST", "/dragoman/reply"): Operation(
         "Simulation",
         "Enqueue a scripted reply",
-        (ApiAnswer(media=None, status=204, description="The reply is in the queue."),),
+        (ApiResponse(media=None, status=204, description="The reply is in the queue."),),
         query=(MODEL,),
         description="The body is a reply, as in docs/scripted.md.",
     ),
@@ -289,21 +295,21 @@ ADMINISTRATION: Catalogue = {
     ("POST", "/init_weight_transfer_engine"): Operation(
         _WEIGHTS,
         "Prepare weight updates",
-        (answer(TransferMessage),),
+        (response(TransferMessage),),
         (TransferInit,),
         is_body_optional=True,
         query=(MODEL,),
     ),
     ("POST", "/shutdown_weight_transfer_engine"): Operation(
-        _WEIGHTS, "Discard an unfinished update", (answer(TransferMessage),), query=(MODEL,)
+        _WEIGHTS, "Discard an unfinished update", (response(TransferMessage),), query=(MODEL,)
     ),
     ("POST", "/start_weight_update"): Operation(
-        _WEIGHTS, "Start an update in several parts", (answer(TransferMessage),), query=(MODEL,)
+        _WEIGHTS, "Start an update in several parts", (response(TransferMessage),), query=(MODEL,)
     ),
     ("POST", "/update_weights"): Operation(
         _WEIGHTS,
         "Update the weights, or add a part to a started update",
-        (answer(WeightUpdated, TransferMessage),),
+        (response(WeightUpdated, TransferMessage),),
         (WeightUpdate,),
         accepts_binary=True,
         query=(MODEL, Query("weight_version", str, "The version of the weights in the body.")),
@@ -312,49 +318,49 @@ ADMINISTRATION: Catalogue = {
     ("POST", "/finish_weight_update"): Operation(
         _WEIGHTS,
         "Apply a started update",
-        (answer(WeightUpdated),),
+        (response(WeightUpdated),),
         (WeightFinish,),
         is_body_optional=True,
         query=(MODEL,),
     ),
     ("POST", "/update_weight_version"): Operation(
-        _WEIGHTS, "Name the version of the weights", (answer(WeightRenamed),), (WeightRename,), query=(MODEL,)
+        _WEIGHTS, "Name the version of the weights", (response(WeightRenamed),), (WeightRename,), query=(MODEL,)
     ),
     ("GET", "/weight_info"): Operation(
-        _WEIGHTS, "Show the version of the weights", (answer(WeightInfo),), query=(MODEL,)
+        _WEIGHTS, "Show the version of the weights", (response(WeightInfo),), query=(MODEL,)
     ),
     ("GET", "/get_model_info"): _MODEL_INFO,
     ("GET", "/model_info"): _MODEL_INFO,
     ("GET", "/v1/loads"): Operation(
         "SGLang and TGI",
         "Count running and waiting requests, as in SGLang",
-        (answer(Loads),),
+        (response(Loads),),
         query=(Query("format", Literal["json"], "Prometheus' format is at /metrics."),),
     ),
     ("GET", "/get_weight_version"): Operation(
-        _WEIGHTS, "Show the version of the weights, as in SGLang", (answer(WeightVersion),), query=(MODEL,)
+        _WEIGHTS, "Show the version of the weights, as in SGLang", (response(WeightVersion),), query=(MODEL,)
     ),
     ("POST", "/update_weights_from_disk"): Operation(
         _WEIGHTS,
         "Update the weights from a directory below --weights-dir",
-        (answer(DiskUpdated),),
+        (response(DiskUpdated),),
         (DiskUpdate,),
         query=(MODEL,),
     ),
     **{
-        ("POST", path): Operation(_WEIGHTS, "Refused: pickled tensors and process groups are not supported", ())
+        ("POST", path): Operation(_WEIGHTS, "Not supported: pickled tensors and process groups", ())
         for path in TRANSFER_PATHS
     },
     ("POST", "/pause_generation"): Operation(
         _ADMIN,
         "Pause generation, as in SGLang",
-        (answer(SglangState),),
+        (response(SglangState),),
         (SglangPause,),
         is_body_optional=True,
         query=(MODEL,),
     ),
     ("POST", "/continue_generation"): Operation(
-        _ADMIN, "Resume generation, as in SGLang", (answer(SglangState),), query=(MODEL,)
+        _ADMIN, "Resume generation, as in SGLang", (response(SglangState),), query=(MODEL,)
     ),
     ("POST", "/abort_request"): Operation(
         _ADMIN, "Abort all requests, as in SGLang", (_EMPTY,), (SglangAbort,), query=(MODEL,)
@@ -362,22 +368,22 @@ ADMINISTRATION: Catalogue = {
     ("GET", "/flush_cache"): _FLUSH,
     ("POST", "/flush_cache"): _FLUSH,
     ("POST", "/release_memory_occupation"): Operation(
-        _ADMIN, "Free the engines' memory", (answer(None),), (MemoryTags,), is_body_optional=True, query=(MODEL,)
+        _ADMIN, "Free the engines' memory", (response(None),), (MemoryTags,), is_body_optional=True, query=(MODEL,)
     ),
     ("POST", "/resume_memory_occupation"): Operation(
-        _ADMIN, "Restore the engines' memory", (answer(None),), (MemoryTags,), is_body_optional=True, query=(MODEL,)
+        _ADMIN, "Restore the engines' memory", (response(None),), (MemoryTags,), is_body_optional=True, query=(MODEL,)
     ),
 }
 
 
 # Stored objects, and the model lists.
 
-_PAGE = (answer(ObjectPage),)
+_PAGE = (response(ObjectPage),)
 _CHAT = "Chat Completions"
 _ITEM = dict[str, object]
 """An item of a conversation or of an input. Its fields depend on its type; items of hosted tools are kept as sent."""
 
-STORED: Catalogue = {
+STORED: Operations = {
     ("GET", "/v1/chat/completions"): Operation(
         _CHAT,
         "List stored completions",
@@ -385,12 +391,12 @@ STORED: Catalogue = {
         query=(*PAGE, Query("model", str, "Only completions of this model.")),
         description="`metadata[KEY]=VALUE` in the query selects by metadata.",
     ),
-    ("GET", "/v1/chat/completions/{id}"): Operation(_CHAT, "Retrieve a stored completion", (answer(ChatCompletion),)),
+    ("GET", "/v1/chat/completions/{id}"): Operation(_CHAT, "Retrieve a stored completion", (response(ChatCompletion),)),
     ("POST", "/v1/chat/completions/{id}"): Operation(
-        _CHAT, "Replace a stored completion's metadata", (answer(ChatCompletion),), (ChatUpdate,)
+        _CHAT, "Replace a stored completion's metadata", (response(ChatCompletion),), (ChatUpdate,)
     ),
     ("DELETE", "/v1/chat/completions/{id}"): Operation(
-        _CHAT, "Delete a stored completion", (answer(DeletedObjectAnswer),)
+        _CHAT, "Delete a stored completion", (response(DeletedObjectResponse),)
     ),
     ("GET", "/v1/chat/completions/{id}/messages"): Operation(
         _CHAT, "List the messages of a stored completion's request", _PAGE, query=PAGE
@@ -398,16 +404,16 @@ STORED: Catalogue = {
     ("GET", "/v1/responses/{id}"): Operation(
         "Responses",
         "Retrieve a stored response, or resume its stream",
-        (answer(ResponseObject), answer(*RESPONSE_EVENTS, media=EVENTS)),
+        (response(ResponseObject), response(*RESPONSE_EVENTS, media=EVENTS)),
         query=(
             Query("stream", Literal["true", "false"], "Stream the events of a background response."),
             Query("starting_after", Annotated[int, Meta(ge=0)], "Only events after this sequence number."),
             Query("include", str, "Accepted; a stored response is returned as it is.", is_list=True),
         ),
     ),
-    ("DELETE", "/v1/responses/{id}"): Operation("Responses", "Delete a stored response", (answer(DeletedResponse),)),
+    ("DELETE", "/v1/responses/{id}"): Operation("Responses", "Delete a stored response", (response(DeletedResponse),)),
     ("POST", "/v1/responses/{id}/cancel"): Operation(
-        "Responses", "Cancel a background response", (answer(ResponseObject),)
+        "Responses", "Cancel a background response", (response(ResponseObject),)
     ),
     ("GET", "/v1/responses/{id}/input_items"): Operation(
         "Responses", "List the input of a stored response", _PAGE, query=PAGE
@@ -415,18 +421,18 @@ STORED: Catalogue = {
     ("POST", "/v1/conversations"): Operation(
         "Conversations",
         "Create a conversation",
-        (answer(ConversationObject),),
+        (response(ConversationObject),),
         (ConversationBody,),
         is_body_optional=True,
     ),
     ("GET", "/v1/conversations/{id}"): Operation(
-        "Conversations", "Retrieve a conversation", (answer(ConversationObject),)
+        "Conversations", "Retrieve a conversation", (response(ConversationObject),)
     ),
     ("POST", "/v1/conversations/{id}"): Operation(
-        "Conversations", "Replace a conversation's metadata", (answer(ConversationObject),), (ConversationUpdate,)
+        "Conversations", "Replace a conversation's metadata", (response(ConversationObject),), (ConversationUpdate,)
     ),
     ("DELETE", "/v1/conversations/{id}"): Operation(
-        "Conversations", "Delete a conversation", (answer(DeletedConversation),)
+        "Conversations", "Delete a conversation", (response(DeletedConversation),)
     ),
     ("GET", "/v1/conversations/{id}/items"): Operation(
         "Conversations", "List a conversation's items", _PAGE, query=PAGE
@@ -434,32 +440,32 @@ STORED: Catalogue = {
     ("POST", "/v1/conversations/{id}/items"): Operation(
         "Conversations", "Add items to a conversation", _PAGE, (ConversationItemsBody,)
     ),
-    ("GET", "/v1/conversations/{id}/items/{item}"): Operation("Conversations", "Retrieve an item", (answer(_ITEM),)),
+    ("GET", "/v1/conversations/{id}/items/{item}"): Operation("Conversations", "Retrieve an item", (response(_ITEM),)),
     ("DELETE", "/v1/conversations/{id}/items/{item}"): Operation(
-        "Conversations", "Delete an item", (answer(ConversationObject),)
+        "Conversations", "Delete an item", (response(ConversationObject),)
     ),
     ("GET", "/v1/messages/batches"): Operation(
-        "Message batches", "List message batches", (answer(MessageBatchPage),), query=CURSOR
+        "Message batches", "List message batches", (response(MessageBatchPage),), query=CURSOR
     ),
     ("POST", "/v1/messages/batches"): Operation(
-        "Message batches", "Create a message batch", (answer(MessageBatch),), (MessageBatchBody,)
+        "Message batches", "Create a message batch", (response(MessageBatch),), (MessageBatchBody,)
     ),
     ("GET", "/v1/messages/batches/{batch}"): Operation(
-        "Message batches", "Retrieve a message batch", (answer(MessageBatch),)
+        "Message batches", "Retrieve a message batch", (response(MessageBatch),)
     ),
     ("DELETE", "/v1/messages/batches/{batch}"): Operation(
-        "Message batches", "Delete a message batch", (answer(DeletedMessageBatch),)
+        "Message batches", "Delete a message batch", (response(DeletedMessageBatch),)
     ),
     ("POST", "/v1/messages/batches/{batch}/cancel"): Operation(
-        "Message batches", "Cancel a message batch", (answer(MessageBatch),)
+        "Message batches", "Cancel a message batch", (response(MessageBatch),)
     ),
     ("GET", "/v1/messages/batches/{batch}/results"): Operation(
-        "Message batches", "Read the results, one a line", (answer(MessageBatchResult, media=STORED_LINES),)
+        "Message batches", "Read the results, one a line", (response(MessageBatchResult, media=STORED_LINES),)
     ),
     ("GET", "/v1/files"): Operation(
         "Files",
         "List files",
-        (answer(ObjectPage, FilePage),),
+        (response(ObjectPage, FilePage),),
         query=(
             Query("limit", Annotated[int, Meta(ge=1)], "Maximum number of objects per page."),
             *PAGE[1:],
@@ -471,7 +477,7 @@ STORED: Catalogue = {
     ("POST", "/v1/files"): Operation(
         "Files",
         "Upload a file",
-        (answer(FileObject, FileMetadata),),
+        (response(FileObject, FileMetadata),),
         (
             Form(
                 {
@@ -485,17 +491,19 @@ STORED: Catalogue = {
         ),
         description="With the header `anthropic-version`, in Anthropic's format.",
     ),
-    ("GET", "/v1/files/{file}"): Operation("Files", "Retrieve a file's metadata", (answer(FileObject, FileMetadata),)),
-    ("DELETE", "/v1/files/{file}"): Operation(
-        "Files", "Delete a file", (answer(DeletedObjectAnswer, DeletedAnthropicFile),)
+    ("GET", "/v1/files/{file}"): Operation(
+        "Files", "Retrieve a file's metadata", (response(FileObject, FileMetadata),)
     ),
-    ("GET", "/v1/files/{file}/content"): Operation("Files", "Download a file", (ApiAnswer(media=BINARY),)),
+    ("DELETE", "/v1/files/{file}"): Operation(
+        "Files", "Delete a file", (response(DeletedObjectResponse, DeletedAnthropicFile),)
+    ),
+    ("GET", "/v1/files/{file}/content"): Operation("Files", "Download a file", (ApiResponse(media=BINARY),)),
     ("GET", "/v1/batches"): Operation("Batches", "List batches", _PAGE, query=PAGE),
-    ("POST", "/v1/batches"): Operation("Batches", "Create a batch", (answer(BatchObject),), (BatchBody,)),
-    ("GET", "/v1/batches/{batch}"): Operation("Batches", "Retrieve a batch", (answer(BatchObject),)),
-    ("POST", "/v1/batches/{batch}/cancel"): Operation("Batches", "Cancel a batch", (answer(BatchObject),)),
-    ("GET", "/v1/models"): Operation("Models", "List the models", (answer(ModelObjectList),)),
+    ("POST", "/v1/batches"): Operation("Batches", "Create a batch", (response(BatchObject),), (BatchBody,)),
+    ("GET", "/v1/batches/{batch}"): Operation("Batches", "Retrieve a batch", (response(BatchObject),)),
+    ("POST", "/v1/batches/{batch}/cancel"): Operation("Batches", "Cancel a batch", (response(BatchObject),)),
+    ("GET", "/v1/models"): Operation("Models", "List the models", (response(ModelObjectList),)),
     ("GET", "/v1/models/{model}"): Operation(
-        "Models", "Retrieve a model", (answer(ModelObject),), description="The name may contain slashes."
+        "Models", "Retrieve a model", (response(ModelObject),), description="The name may contain slashes."
     ),
 }

@@ -45,17 +45,17 @@ from .schemas import (
     EVENTS,
     FORM,
     JSON,
-    ApiAnswer,
+    ApiResponse,
     Body,
-    Catalogue,
     Form,
     Json,
     Operation,
+    Operations,
     Schemas,
     build_any_of,
 )
 
-CATALOGUE: Catalogue = {**GENERATION, **STORED, **OLLAMA, **ADMINISTRATION}
+CATALOGUE: Operations = {**GENERATION, **STORED, **OLLAMA, **ADMINISTRATION}
 
 _BINARY_STRING: Json = {"type": "string", "format": "binary"}
 # A placeholder in a path, such as `{id}`, or `{model:path}` with a Starlette converter.
@@ -222,7 +222,7 @@ def _build_schemas(operations: Iterable[Operation]) -> Schemas:
         requests += [body for body in operation.bodies if isinstance(body, type)]
         requests += [type for body in operation.bodies if isinstance(body, Form) for type, _ in body.fields.values()]
         requests += [query.type for query in operation.query]
-        answers += [type for answer in operation.answers for type in answer.types]
+        answers += [type for response in operation.responses for type in response.types]
     requests += [type for headers in (_ALL_HEADERS, _PARAMETERS) for type, _ in headers.values()]
     return Schemas(bodies, requests, answers)
 
@@ -298,15 +298,15 @@ class _DocumentBuilder:
         dialects = _add_client_envelopes(envelopes)
         names = (*_HEADERS, *(_CACHE_HEADERS if operation.is_cached else ()), *_name_limit_headers(dialects))
         headers = _refer_to_headers(names)
-        for answer in operation.answers:
-            response = responses.setdefault(
-                str(answer.status),
-                {"description": answer.description or "The response.", "headers": headers},
+        for response in operation.responses:
+            described = responses.setdefault(
+                str(response.status),
+                {"description": response.description or "The response.", "headers": headers},
             )
-            if 300 <= answer.status < 400:
-                response["headers"] = headers | _refer_to_headers(_LOCATION_HEADERS)
-            if answer.media is not None:
-                response.setdefault("content", {})[answer.media] = self._describe_content(answer)
+            if 300 <= response.status < 400:
+                described["headers"] = headers | _refer_to_headers(_LOCATION_HEADERS)
+            if response.media is not None:
+                described.setdefault("content", {})[response.media] = self._describe_content(response)
         if operation.is_cached:
             responses["304"] = {"description": "The client has the current version.", "headers": headers}
         name = re.sub(r"\W+", "", "".join(envelope.name.title() for envelope in envelopes)) + "Error"
@@ -326,13 +326,13 @@ class _DocumentBuilder:
         errors = {str(status): reference for status in statuses} | {"4XX": reference, "5XX": reference}
         return {**responses, **{status: error for status, error in errors.items() if status not in responses}}
 
-    def _describe_content(self, answer: ApiAnswer) -> Json:
-        if answer.media == BINARY:
+    def _describe_content(self, response: ApiResponse) -> Json:
+        if response.media == BINARY:
             return {"schema": _BINARY_STRING}
-        if not answer.types:
+        if not response.types:
             return {"schema": {"type": "string"}}
-        schema = build_any_of([self._schemas.refer(type) for type in answer.types])
-        if answer.media != EVENTS:
+        schema = build_any_of([self._schemas.refer(type) for type in response.types])
+        if response.media != EVENTS:
             return {"schema": schema}
         # As OpenAPI 3.2 describes server-sent events: `data` is a string that contains JSON.
         data = {"type": "string", "contentMediaType": JSON, "contentSchema": schema}

@@ -9,7 +9,7 @@ from ....dialects.anthropic.wire import (
     COUNT_TOKENS,
     MESSAGE_EVENTS,
     MESSAGES,
-    MessageAnswer,
+    MessageResponse,
     MessagesBody,
     MessagesPromptFields,
     TokenCount,
@@ -19,19 +19,19 @@ from ....dialects.completions import COMPLETIONS, CompletionsBody
 from ....dialects.embeddings import (
     COHERE_EMBED,
     EMBEDDINGS,
-    CohereEmbedAnswer,
     CohereEmbedBody,
-    EmbeddingsAnswer,
+    CohereEmbedResponse,
     EmbeddingsBody,
+    EmbeddingsResponse,
 )
 from ....dialects.errors import OpenAIErrorBody
 from ....dialects.generate import GENERATE, SAMPLING_PARAMS, GenerateBody, RenderedGenerateBody, VllmSamplingParams
 from ....dialects.ollama.models import (
-    OllamaChatAnswer,
-    OllamaEmbedAnswer,
+    OllamaChatResponse,
     OllamaEmbedding,
+    OllamaEmbedResponse,
     OllamaError,
-    OllamaGenerateAnswer,
+    OllamaGenerateResponse,
     OllamaProcesses,
     OllamaShow,
     OllamaTags,
@@ -61,23 +61,23 @@ from ....dialects.openai_answers import (
 )
 from ....dialects.responses.answers import RESPONSE_EVENTS, Compaction, InputTokenCount, ResponseObject
 from ....dialects.responses.wire import RESPONSES, ResponsesBody
-from ....dialects.scoring import RERANK, SCORE, RerankAnswer, RerankBody, ScoreAnswer, ScoreBody, TeiRerankResult
-from ....dialects.sglang import SGLANG, SGLANG_PARAMS, SglangAnswer, SglangBody, SglangSamplingParams
+from ....dialects.scoring import RERANK, SCORE, RerankBody, RerankResponse, ScoreBody, ScoreResponse, TeiRerankResult
+from ....dialects.sglang import SGLANG, SGLANG_PARAMS, SglangBody, SglangResponse, SglangSamplingParams
 from ....dialects.tgi.wire import TGI, TGI_PARAMS, TgiBody, TgiError, TgiInfo, TgiParameters
-from ....dialects.tgi.writer import LightllmAnswer, TgiAnswer, TgiStreamEvent
+from ....dialects.tgi.writer import LightllmResponse, TgiResponse, TgiStreamEvent
 from ....dialects.tokenize import (
     DETOKENIZE,
     TOKENIZE,
-    DetokenizeAnswer,
     DetokenizeBody,
+    DetokenizeResponse,
     ExplanationBody,
-    TokenizeAnswer,
     TokenizeFields,
+    TokenizeResponse,
     TokenizeTextBody,
 )
 from ....prompts.template import TokenizerInfo
 from ... import endpoint
-from .schemas import EVENTS, LINES, MODEL, TEXT, ApiAnswer, Body, Catalogue, Operation, answer
+from .schemas import EVENTS, LINES, MODEL, TEXT, ApiResponse, Body, Operation, Operations, response
 
 HELLO = [{"role": "user", "content": "Hello"}]
 
@@ -91,11 +91,11 @@ MESSAGES_REQUEST = Body(
     "MessagesRequest",
     (MessagesPromptFields, MessagesBody),
     MESSAGES,
-    inner={"thread": THREAD},
+    nested={"thread": THREAD},
     example={"max_tokens": 64, "messages": HELLO},
 )
 COUNT_REQUEST = Body(
-    "CountTokensRequest", (MessagesPromptFields,), COUNT_TOKENS, inner={"thread": THREAD}, example={"messages": HELLO}
+    "CountTokensRequest", (MessagesPromptFields,), COUNT_TOKENS, nested={"thread": THREAD}, example={"messages": HELLO}
 )
 EMBEDDING_REQUEST = Body("EmbeddingRequest", (EmbeddingsBody,), EMBEDDINGS, example={"input": "Hello"})
 COHERE_REQUEST = Body("CohereEmbedRequest", (CohereEmbedBody,), COHERE_EMBED, example={"texts": ["Hello"]})
@@ -107,38 +107,38 @@ GENERATE_REQUEST = Body(
     "TokenGenerationRequest",
     (GenerateBody,),
     GENERATE,
-    inner={"sampling_params": Body("VllmSamplingParameters", (VllmSamplingParams,), SAMPLING_PARAMS)},
+    nested={"sampling_params": Body("VllmSamplingParameters", (VllmSamplingParams,), SAMPLING_PARAMS)},
     example={"token_ids": [5, 6, 7], "sampling_params": {"max_tokens": 8}},
 )
 SGLANG_REQUEST = Body(
     "SglangRequest",
     (SglangBody,),
     SGLANG,
-    inner={"sampling_params": Body("SglangSamplingParameters", (SglangSamplingParams,), SGLANG_PARAMS)},
+    nested={"sampling_params": Body("SglangSamplingParameters", (SglangSamplingParams,), SGLANG_PARAMS)},
     example={"text": "Once upon a time", "sampling_params": {"max_new_tokens": 8}},
 )
 TGI_REQUEST = Body(
     "TgiRequest",
     (TgiBody,),
     TGI,
-    inner={"parameters": Body("TgiRequestParameters", (TgiParameters,), TGI_PARAMS)},
+    nested={"parameters": Body("TgiRequestParameters", (TgiParameters,), TGI_PARAMS)},
     example={"inputs": "Once upon a time", "parameters": {"max_new_tokens": 8}},
 )
 TOKENIZE_TEXT = Body("TokenizeTextRequest", (TokenizeTextBody,), TOKENIZE, example={"prompt": "Hello"})
 TOKENIZE_CHAT = Body("TokenizeChatRequest", (ChatPromptFields, TokenizeFields), TOKENIZE, example={"messages": HELLO})
 DETOKENIZE_REQUEST = Body("DetokenizeRequest", (DetokenizeBody,), DETOKENIZE, example={"tokens": [5, 6, 7]})
 
-_COMPLETION_ANSWERS = (answer(TextCompletion), answer(TextCompletionChunk, OpenAIErrorBody, media=EVENTS))
-_TGI_EVENTS = answer(TgiStreamEvent, TgiError, media=EVENTS)
+_COMPLETION_RESPONSES = (response(TextCompletion), response(TextCompletionChunk, OpenAIErrorBody, media=EVENTS))
+_TGI_EVENTS = response(TgiStreamEvent, TgiError, media=EVENTS)
 _SHARED_ENVELOPES = (endpoint.OPENAI, endpoint.TGI)
-_EXPLANATION = (answer(ExplanationBody),)
+_EXPLANATION = (response(ExplanationBody),)
 
 _GENERATE = Operation(
     "SGLang and TGI",
     "Generate text in the format of SGLang, TGI or LightLLM; the body decides",
     (
-        answer(SglangAnswer, list[SglangAnswer], TgiAnswer, LightllmAnswer),
-        answer(SglangAnswer, TgiStreamEvent, OpenAIErrorBody, TgiError, media=EVENTS),
+        response(SglangResponse, list[SglangResponse], TgiResponse, LightllmResponse),
+        response(SglangResponse, TgiStreamEvent, OpenAIErrorBody, TgiError, media=EVENTS),
     ),
     (SGLANG_REQUEST, TGI_REQUEST),
     generates=True,
@@ -147,103 +147,98 @@ _GENERATE = Operation(
 _RERANK = Operation(
     "Embeddings",
     "Order documents by their relevance to a query",
-    (answer(RerankAnswer, list[TeiRerankResult]),),
+    (response(RerankResponse, list[TeiRerankResult]),),
     (RERANK_REQUEST,),
 )
-_SCORE = Operation("Embeddings", "Score pairs of texts", (answer(ScoreAnswer),), (SCORE_REQUEST,))
+_SCORE = Operation("Embeddings", "Score pairs of texts", (response(ScoreResponse),), (SCORE_REQUEST,))
 
 
-def _explain(body: Body, tag: str) -> Operation:
-    return Operation(tag, "Show how the prompt is rendered and cached (--explain)", _EXPLANATION, (body,))
+def _explain(tag: str, *bodies: Body) -> Operation:
+    return Operation(tag, "Show how the prompt is rendered and cached (--explain)", _EXPLANATION, bodies)
 
 
-GENERATION: Catalogue = {
+GENERATION: Operations = {
     ("POST", "/v1/chat/completions"): Operation(
         "Chat Completions",
         "Answer a conversation",
-        (answer(ChatCompletion), answer(ChatCompletionChunk, OpenAIErrorBody, media=EVENTS)),
+        (response(ChatCompletion), response(ChatCompletionChunk, OpenAIErrorBody, media=EVENTS)),
         (CHAT_REQUEST,),
         generates=True,
         description="A stream ends with `data: [DONE]`, or with an error and nothing after it.",
     ),
     ("POST", "/v1/completions"): Operation(
-        "Completions", "Continue a text", _COMPLETION_ANSWERS, (COMPLETION_REQUEST,), generates=True
+        "Completions", "Continue a text", _COMPLETION_RESPONSES, (COMPLETION_REQUEST,), generates=True
     ),
     ("POST", "/v1/responses"): Operation(
         "Responses",
         "Create a response",
-        (answer(ResponseObject), answer(*RESPONSE_EVENTS, media=EVENTS)),
+        (response(ResponseObject), response(*RESPONSE_EVENTS, media=EVENTS)),
         (RESPONSE_REQUEST,),
         generates=True,
-        description="Streamed, whole or in the background. The same path takes WebSockets.",
+        description="Streaming, non-streaming or background. The same path accepts WebSocket connections.",
     ),
     ("POST", "/v1/responses/input_tokens"): Operation(
-        "Responses", "Count the tokens of a response's prompt", (answer(InputTokenCount),), (RESPONSE_REQUEST,)
+        "Responses", "Count the tokens of a response's prompt", (response(InputTokenCount),), (RESPONSE_REQUEST,)
     ),
     ("POST", "/v1/responses/compact"): Operation(
-        "Responses", "Compact a conversation", (answer(Compaction),), (RESPONSE_REQUEST,), generates=True
+        "Responses", "Compact a conversation", (response(Compaction),), (RESPONSE_REQUEST,), generates=True
     ),
     ("POST", "/v1/messages"): Operation(
         "Messages",
         "Answer a conversation",
-        (answer(MessageAnswer), answer(*MESSAGE_EVENTS, AnthropicErrorBody, media=EVENTS)),
+        (response(MessageResponse), response(*MESSAGE_EVENTS, AnthropicErrorBody, media=EVENTS)),
         (MESSAGES_REQUEST,),
         generates=True,
     ),
     ("POST", "/v1/messages/count_tokens"): Operation(
-        "Messages", "Count the tokens of a prompt", (answer(TokenCount),), (COUNT_REQUEST,)
+        "Messages", "Count the tokens of a prompt", (response(TokenCount),), (COUNT_REQUEST,)
     ),
     ("POST", "/v1/embeddings"): Operation(
-        "Embeddings", "Embed texts", (answer(EmbeddingsAnswer),), (EMBEDDING_REQUEST,)
+        "Embeddings", "Embed texts", (response(EmbeddingsResponse),), (EMBEDDING_REQUEST,)
     ),
     **{
         ("POST", path): Operation(
-            "Embeddings", "Embed texts, as in Cohere's API", (answer(CohereEmbedAnswer),), (COHERE_REQUEST,)
+            "Embeddings", "Embed texts, as in Cohere's API", (response(CohereEmbedResponse),), (COHERE_REQUEST,)
         )
         for path in ("/v2/embed", "/cohere/v2/embed")
     },
-    ("POST", "/pooling"): Operation("Embeddings", "Refused: token embeddings are not supported", ()),
+    ("POST", "/pooling"): Operation("Embeddings", "Not supported: token embeddings", ()),
     **{("POST", path): _RERANK for path in ("/rerank", "/v1/rerank", "/v2/rerank")},
     **{("POST", path): _SCORE for path in ("/score", "/v1/score")},
-    ("POST", "/v1/moderations"): Operation("Embeddings", "Refused: no model here moderates", ()),
-    ("POST", "/classify"): Operation("Embeddings", "Refused: no model here classifies", ()),
+    ("POST", "/v1/moderations"): Operation("Other", "Not supported: moderation", ()),
+    ("POST", "/classify"): Operation("Other", "Not supported: classification", ()),
     ("POST", "/inference/v1/generate"): Operation(
         "Tokens",
         "Generate tokens from tokens, as in vLLM",
-        (answer(GeneratedTokens), answer(GeneratedTokensChunk, OpenAIErrorBody, media=EVENTS)),
+        (response(GeneratedTokens), response(GeneratedTokensChunk, OpenAIErrorBody, media=EVENTS)),
         (GENERATE_REQUEST,),
         generates=True,
     ),
     ("POST", "/tokenize"): Operation(
-        "Tokens", "Tokenize a text or a conversation", (answer(TokenizeAnswer),), (TOKENIZE_TEXT, TOKENIZE_CHAT)
+        "Tokens", "Tokenize a text or a conversation", (response(TokenizeResponse),), (TOKENIZE_TEXT, TOKENIZE_CHAT)
     ),
     ("POST", "/detokenize"): Operation(
-        "Tokens", "Decode token ids", (answer(DetokenizeAnswer),), (DETOKENIZE_REQUEST,)
+        "Tokens", "Decode token ids", (response(DetokenizeResponse),), (DETOKENIZE_REQUEST,)
     ),
     ("GET", "/tokenizer_info"): Operation(
-        "Tokens", "Show the tokenizer's settings", (answer(TokenizerInfo),), query=(MODEL,)
+        "Tokens", "Show the tokenizer's settings", (response(TokenizerInfo),), query=(MODEL,)
     ),
-    ("POST", "/v1/chat/completions/explain"): _explain(CHAT_REQUEST, "Chat Completions"),
-    ("POST", "/v1/completions/explain"): _explain(COMPLETION_REQUEST, "Completions"),
-    ("POST", "/v1/responses/explain"): _explain(RESPONSE_REQUEST, "Responses"),
-    ("POST", "/v1/messages/explain"): _explain(MESSAGES_REQUEST, "Messages"),
-    ("POST", "/inference/v1/generate/explain"): _explain(GENERATE_REQUEST, "Tokens"),
-    ("POST", "/generate/explain"): Operation(
-        "SGLang and TGI",
-        "Show how the prompt is rendered and cached (--explain)",
-        _EXPLANATION,
-        (SGLANG_REQUEST, TGI_REQUEST),
-    ),
+    ("POST", "/v1/chat/completions/explain"): _explain("Chat Completions", CHAT_REQUEST),
+    ("POST", "/v1/completions/explain"): _explain("Completions", COMPLETION_REQUEST),
+    ("POST", "/v1/responses/explain"): _explain("Responses", RESPONSE_REQUEST),
+    ("POST", "/v1/messages/explain"): _explain("Messages", MESSAGES_REQUEST),
+    ("POST", "/inference/v1/generate/explain"): _explain("Tokens", GENERATE_REQUEST),
+    ("POST", "/generate/explain"): _explain("SGLang and TGI", SGLANG_REQUEST, TGI_REQUEST),
     ("POST", "/v1/chat/completions/render"): Operation(
         "Chat Completions",
         "Render a conversation to a body for /inference/v1/generate (--explain)",
-        (answer(RenderedGenerateBody),),
+        (response(RenderedGenerateBody),),
         (CHAT_REQUEST,),
     ),
     ("POST", "/v1/completions/render"): Operation(
         "Completions",
         "Render prompts to bodies for /inference/v1/generate (--explain)",
-        (answer(list[RenderedGenerateBody]),),
+        (response(list[RenderedGenerateBody]),),
         (COMPLETION_REQUEST,),
     ),
     ("POST", "/generate"): _GENERATE,
@@ -253,17 +248,20 @@ GENERATION: Catalogue = {
     ),
     ("GET", "/"): Operation(
         "SGLang and TGI",
-        "Say which server this is",
-        (ApiAnswer(media=TEXT), ApiAnswer(media=None, status=307, description="A browser is sent to the page.")),
+        "Identify the server",
+        (
+            ApiResponse(media=TEXT),
+            ApiResponse(media=None, status=307, description="Browsers are redirected to the web UI at `/ui`."),
+        ),
     ),
     ("POST", "/"): Operation(
         "SGLang and TGI",
         "Generate text in the format of TGI or LightLLM",
-        (answer(list[TgiAnswer], LightllmAnswer), _TGI_EVENTS),
+        (response(list[TgiResponse], LightllmResponse), _TGI_EVENTS),
         (TGI_REQUEST,),
         generates=True,
     ),
-    ("GET", "/info"): Operation("SGLang and TGI", "Show the model, as in TGI", (answer(TgiInfo),), query=(MODEL,)),
+    ("GET", "/info"): Operation("SGLang and TGI", "Show the model, as in TGI", (response(TgiInfo),), query=(MODEL,)),
 }
 
 
@@ -297,11 +295,11 @@ OLLAMA_EMBEDDINGS_REQUEST = Body(
 )
 OLLAMA_MODEL_REQUEST = Body("OllamaModelRequest", (OllamaModelBody,), OLLAMA_MODEL, None, {"model": "tiny"})
 
-OLLAMA: Catalogue = {
+OLLAMA: Operations = {
     ("POST", "/api/chat"): Operation(
         _TAG,
         "Answer a conversation",
-        (answer(OllamaChatAnswer), answer(OllamaChatAnswer, OllamaError, media=LINES)),
+        (response(OllamaChatResponse), response(OllamaChatResponse, OllamaError, media=LINES)),
         (OLLAMA_CHAT_REQUEST,),
         generates=True,
         description="Streams unless `stream` is false. Without messages it loads or unloads the model.",
@@ -309,33 +307,33 @@ OLLAMA: Catalogue = {
     ("POST", "/api/generate"): Operation(
         _TAG,
         "Continue a text",
-        (answer(OllamaGenerateAnswer), answer(OllamaGenerateAnswer, OllamaError, media=LINES)),
+        (response(OllamaGenerateResponse), response(OllamaGenerateResponse, OllamaError, media=LINES)),
         (OLLAMA_GENERATE_REQUEST,),
         generates=True,
         description="Streams unless `stream` is false. Without a prompt it loads or unloads the model.",
     ),
-    ("POST", "/api/embed"): Operation(_TAG, "Embed texts", (answer(OllamaEmbedAnswer),), (OLLAMA_EMBED_REQUEST,)),
+    ("POST", "/api/embed"): Operation(_TAG, "Embed texts", (response(OllamaEmbedResponse),), (OLLAMA_EMBED_REQUEST,)),
     ("POST", "/api/embeddings"): Operation(
-        _TAG, "Embed a text (deprecated)", (answer(OllamaEmbedding),), (OLLAMA_EMBEDDINGS_REQUEST,)
+        _TAG, "Embed a text (deprecated)", (response(OllamaEmbedding),), (OLLAMA_EMBEDDINGS_REQUEST,)
     ),
-    ("GET", "/api/tags"): Operation(_TAG, "List the models", (answer(OllamaTags),)),
-    ("POST", "/api/show"): Operation(_TAG, "Show a model", (answer(OllamaShow),), (OLLAMA_MODEL_REQUEST,)),
-    ("GET", "/api/ps"): Operation(_TAG, "List the loaded models", (answer(OllamaProcesses),)),
-    ("GET", "/api/version"): Operation(_TAG, "Show the version of Ollama's API", (answer(VersionObject),)),
+    ("GET", "/api/tags"): Operation(_TAG, "List the models", (response(OllamaTags),)),
+    ("POST", "/api/show"): Operation(_TAG, "Show a model", (response(OllamaShow),), (OLLAMA_MODEL_REQUEST,)),
+    ("GET", "/api/ps"): Operation(_TAG, "List the loaded models", (response(OllamaProcesses),)),
+    ("GET", "/api/version"): Operation(_TAG, "Show the version of Ollama's API", (response(VersionObject),)),
     ("POST", "/api/pull"): Operation(
         _TAG,
         "Download a model",
-        (answer(PullProgress), answer(PullProgress, OllamaError, media=LINES)),
+        (response(PullProgress), response(PullProgress, OllamaError, media=LINES)),
         (OLLAMA_MODEL_REQUEST,),
     ),
     **{
-        (method, path): Operation(_TAG, f"Refused: {reason}", ())
+        (method, path): Operation(_TAG, f"Not supported: {reason}", ())
         for method, path, reason in (
-            ("DELETE", "/api/delete", "models are not deleted here"),
-            ("POST", "/api/copy", "models are named in the settings"),
-            ("POST", "/api/create", "models are not created here"),
-            ("POST", "/api/push", "models are not uploaded"),
-            ("POST", "/api/blobs/{digest}", "models are not uploaded"),
+            ("DELETE", "/api/delete", "models are deleted with `dragoman rm`"),
+            ("POST", "/api/copy", "aliases are set in the settings"),
+            ("POST", "/api/create", "creation of models"),
+            ("POST", "/api/push", "uploads of models"),
+            ("POST", "/api/blobs/{digest}", "uploads of models"),
         )
     },
 }

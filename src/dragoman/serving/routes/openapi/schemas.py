@@ -38,14 +38,14 @@ class Body:
     name: the name of its schema.
     structs: the structs that readers decode it to; the object has the fields of all of them.
     table: the rows of its fields, including fields that no struct has: accepted without an effect, or rejected.
-    inner: the bodies of fields that readers decode separately, by field.
+    nested: the bodies of fields that readers decode separately, by field.
     example: a minimal body.
     """
 
     name: str
     structs: tuple[type[Struct], ...]
     table: ParameterTable | None = None
-    inner: Mapping[str, Body] | None = None
+    nested: Mapping[str, Body] | None = None
     example: Mapping[str, Any] | None = None
 
 
@@ -60,7 +60,7 @@ class Form:
 
 
 @dataclass(frozen=True, slots=True)
-class ApiAnswer:
+class ApiResponse:
     """A response, or an event or line of a streamed response.
 
     types: the possible types of the JSON value; empty if it is not JSON.
@@ -91,7 +91,7 @@ class Query:
 class Operation:
     """One method of a route.
 
-    answers: the possible responses, except errors.
+    responses: the possible responses, except errors.
     bodies: the possible bodies of the request.
     accepts_binary: the body may also be a file.
     generates: the method generates text, so the headers for generation apply.
@@ -101,7 +101,7 @@ class Operation:
 
     tag: str
     summary: str
-    answers: tuple[ApiAnswer, ...]
+    responses: tuple[ApiResponse, ...]
     bodies: tuple[Body | type[Struct] | Form, ...] = ()
     is_body_optional: bool = False
     accepts_binary: bool = False
@@ -112,7 +112,7 @@ class Operation:
     description: str = ""
 
 
-Catalogue = Mapping[tuple[str, str], Operation]
+Operations = Mapping[tuple[str, str], Operation]
 """Operations by method and path."""
 
 PAGE = (
@@ -141,14 +141,14 @@ class ObjectPage(Struct, frozen=True):
     has_more: bool
 
 
-class DeletedObjectAnswer(Struct, frozen=True):
+class DeletedObjectResponse(Struct, frozen=True):
     id: str
     object: str
     deleted: bool
 
 
-def answer(*types: object, media: str = JSON) -> ApiAnswer:
-    return ApiAnswer(types, media)
+def response(*types: object, media: str = JSON) -> ApiResponse:
+    return ApiResponse(types, media)
 
 
 Json = dict[str, Any]
@@ -182,7 +182,7 @@ class Schemas:
     """
 
     def __init__(self, bodies: Iterable[Body], requests: Sequence[object], answers: Sequence[object]) -> None:
-        all_bodies = {body.name: body for body in _with_inner(bodies)}
+        all_bodies = {body.name: body for body in _with_nested(bodies)}
         parts = [struct for body in all_bodies.values() for struct in body.structs]
         types = list({repr(type): type for type in (*parts, *requests, *answers)}.values())
         infos = inspect.multi_type_info(types)
@@ -223,7 +223,7 @@ class Schemas:
             if row.status is SupportStatus.REFUSED:
                 described = {**build_any_of([{"type": "null"}, *map(_build_constant, row.harmless)]), **described}
             properties[row.name] = described
-        for name, inner in (body.inner or {}).items():
+        for name, inner in (body.nested or {}).items():
             field_text = {"description": text} if (text := properties[name].get("description")) else {}
             properties[name] = {"anyOf": [{"$ref": REF + inner.name}, {"type": "null"}], **field_text}
         required = [name for part in parts for name in part.get("required", ())]
@@ -238,10 +238,10 @@ class Schemas:
         return merged
 
 
-def _with_inner(bodies: Iterable[Body]) -> Iterator[Body]:
+def _with_nested(bodies: Iterable[Body]) -> Iterator[Body]:
     for body in bodies:
         yield body
-        yield from _with_inner((body.inner or {}).values())
+        yield from _with_nested((body.nested or {}).values())
 
 
 def _find_references(text: str) -> list[str]:
