@@ -108,7 +108,7 @@ class CompletionBody(Struct, frozen=True):
     response_fields: tuple[str, ...] = ()
 
 
-class TokenizedText(Struct, frozen=True):
+class ServerTokens(Struct, frozen=True):
     tokens: tuple[int, ...]
 
 
@@ -198,7 +198,7 @@ class LlamaCppClient:
         body = _encode_tokenize_body(text, add_special=False, parse_special=True)
         _, content = await self._post("/tokenize", body)
         try:
-            return msgspec.json.decode(content, type=TokenizedText).tokens
+            return msgspec.json.decode(content, type=ServerTokens).tokens
         except msgspec.DecodeError as error:
             raise EngineError(_CONNECTION_LOST) from error
 
@@ -258,7 +258,7 @@ def tokenize(socket: str, key: str, text: str, *, add_special: bool = False) -> 
     response = _post(
         socket, key, "/tokenize", _encode_tokenize_body(text, add_special=add_special, parse_special=False)
     )
-    return msgspec.json.decode(response.content, type=TokenizedText).tokens
+    return msgspec.json.decode(response.content, type=ServerTokens).tokens
 
 
 def count_tokens(socket: str, key: str, part: Mapping[str, object]) -> int:
