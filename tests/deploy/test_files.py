@@ -48,7 +48,7 @@ KINDS = {
     "service.yaml": ("v1", "Service"),
     "servicemonitor.yaml": ("monitoring.coreos.com/v1", "ServiceMonitor"),
 }
-VARIABLES = {field.variable for field in FIELDS}
+VARIABLES = {field.environment_variable for field in FIELDS}
 
 
 @pytest.mark.parametrize("name", KINDS)
