@@ -38,6 +38,9 @@ Arguments: the settings, a function that prints a line, and one that reads the s
 """
 
 _EPILOG = (
+    "Examples:\n\n\b\n"
+    "  dragoman serve Qwen/Qwen3-0.6B --max-model-len 8K\n"
+    "  dragoman serve sim --profile h100-llama-3.1-8b --port 0\n\n"
     "Every option can also be set by an environment variable (DRAGOMAN_MAX_MODEL_LEN=8K for --max-model-len 8K, "
     "DRAGOMAN_NO_UI=1 for --no-ui; lists are comma-separated) and in the file given by --config. The command line "
     "takes precedence over the environment, the environment over the file."
@@ -50,7 +53,18 @@ class Command(TyperCommand):
     Typer's own tables truncate long option names on narrow terminals.
     """
 
-    def format_options(self, ctx: Any, formatter: Any) -> None:  # noqa: ANN401 - click's, or typer's copies of them
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:  # noqa: ANN401 - click's, or typer's copies of them
+        """Return the parts of the usage line: arguments that may be left out have brackets, required ones none."""
+        pieces = ["[OPTIONS]"]
+        for parameter in self.get_params(ctx):
+            if isinstance(parameter, TyperArgument):
+                name = parameter.metavar or str(parameter.name).upper()
+                # A metavar of several words, `URL [TRACE]`, is the usage itself.
+                repeated = "..." if parameter.nargs == -1 and " " not in name else ""
+                pieces.append((name if parameter.required else f"[{name}]") + repeated)
+        return pieces
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:  # noqa: ANN401 - as above
         """Write the arguments, then the options of each group."""
         groups: dict[str, list[tuple[str, str]]] = {"Arguments": [], "Options": []}
         for parameter in self.get_params(ctx):
@@ -110,23 +124,27 @@ def create_app(
     )
     app.callback()(_show_about)
     app.command("serve", cls=SimulatorCommand, epilog=_EPILOG)(_build_serve_command(run, environment, overrides))
-    app.command("deploy", cls=Command)(deploy)
-    app.command("pull", cls=Command)(pull)
+    app.command("deploy", cls=Command, short_help="Serve a model on a Ray cluster, with replicas.")(deploy)
+    app.command("pull", cls=Command, short_help="Download a model, or its newest version.")(pull)
     app.command("models", cls=Command)(list_models)
     app.command("rm", cls=Command)(remove)
     app.command("run", cls=Command)(run_prompt)
     app.command("chat", cls=Command)(chat)
     app.command("launch", cls=LaunchCommand)(launch)
-    app.command("bench", cls=Command)(bench)
-    app.command("simulate", cls=SimulatorCommand)(simulate)
-    app.command("calibrate", cls=SimulatorCommand)(calibrate)
-    app.command("check", cls=Command)(check)
-    app.command("record", cls=Command)(record)
-    app.command("replay", cls=Command)(replay)
-    app.command("profiles", cls=Command)(profiles)
-    app.command("profile", cls=SimulatorCommand)(profile)
-    app.command("plan", cls=SimulatorCommand)(plan)
-    app.add_typer(build_keys_app(), name="keys")
+    app.command("bench", cls=Command, short_help="Measure the latencies of a server under a load.")(bench)
+    app.command("simulate", cls=SimulatorCommand, short_help="Simulate a workload on a fleet of vLLM servers.")(
+        simulate
+    )
+    app.command("calibrate", cls=SimulatorCommand, short_help="Fit a simulator profile to measured requests.")(
+        calibrate
+    )
+    app.command("check", cls=Command, short_help="Check a server against the rules of its APIs.")(check)
+    app.command("record", cls=Command, short_help="Record requests to a server and its responses.")(record)
+    app.command("replay", cls=Command, short_help="Replay recorded responses with their timing.")(replay)
+    app.command("profiles", cls=Command, short_help="List the simulator's profiles.")(profiles)
+    app.command("profile", cls=SimulatorCommand, short_help="Predict a simulator profile from datasheets.")(profile)
+    app.command("plan", cls=SimulatorCommand, short_help="Find the cheapest fleet that meets an objective.")(plan)
+    app.add_typer(build_keys_app(Command), name="keys")
     app.command("version", cls=Command)(_version)
     return app
 

@@ -88,6 +88,35 @@ def test_a_switch_can_be_turned_both_ways(field: SettingField):
     assert getattr(settings(**{field.environment_variable: "true"}), field.name) is not field.default
 
 
+def test_the_help_of_a_negated_switch_is_not_that_of_the_switch():
+    lines = call("serve", "--help").output.splitlines()
+    assert next(line.split()[1:] for line in lines if line.split()[:1] == ["--no-ui"]) == ["Opposite", "of", "--ui."]
+
+
+def test_the_list_of_commands_cuts_no_summary():
+    result = CliRunner().invoke(create_app(Recorder(), {}), ["--help"], env={"COLUMNS": "80", "NO_COLOR": "1"})
+    _, _, commands = result.output.partition("Commands:")
+    assert "keys" in commands
+    assert "..." not in commands
+
+
+@pytest.mark.parametrize(
+    ("command", "usage"),
+    [
+        ("run", "MODEL [PROMPT]..."),
+        ("chat", "[MODEL|URL]"),
+        ("launch", "[AGENT] [MODEL]"),
+        ("bench", "URL [TRACE]"),
+        ("simulate", "TRACE"),
+        ("calibrate", "LOG..."),
+        ("deploy", "[MODEL]"),
+        ("keys add", "NAME"),
+    ],
+)
+def test_the_usage_has_brackets_around_what_may_be_left_out(command: str, usage: str):
+    assert f"Usage: dragoman {command} [OPTIONS] {usage}\n" in call(*command.split(), "--help").output
+
+
 def test_the_command_line_counts_before_the_environment():
     assert settings("--no-strict", DRAGOMAN_STRICT="1", DRAGOMAN_PORT="1").strict is False
 

@@ -156,7 +156,7 @@ def test_plots_are_drawn_to_a_file(trace: str, tmp_path: Path, suffix: str) -> N
         (["poisson", "--profile", "absent.yaml"], "absent.yaml: No such file"),
         (["poisson", "--routing", "random"], "Invalid enum value 'random'"),
         (["poisson", "--scheduling-policy", "random"], "--scheduling-policy: Invalid enum value"),
-        (["poisson", "--block-size", "0"], "block_size must be at least 1"),
+        (["poisson", "--block-size", "0"], "--block-size must be at least 1"),
         (["poisson", "--no-enable-chunked-prefill", "--max-model-len", "9999"], "without chunked prefill"),
         (["poisson", "--slo", "ttft"], "'ttft' is not NAME:MILLISECONDS"),
         (["poisson", "--slo", "speed:3"], "must be one of ttft, tpot, latency"),

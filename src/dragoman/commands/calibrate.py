@@ -46,7 +46,7 @@ class CalibrateOptions(WorkloadOptions, EngineOptions):
     """Options of `dragoman calibrate`; None means not set."""
 
     logs: Annotated[
-        list[str], typer.Argument(metavar="LOG...", help="Benchmark logs; with --url a workload.", show_default=False)
+        list[str], typer.Argument(metavar="LOG", help="Benchmark logs; with --url a workload.", show_default=False)
     ]
     name: Annotated[str, typer.Option(help="Name of the new profile.")] = "mine"
     out: Annotated[

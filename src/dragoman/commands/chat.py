@@ -38,7 +38,7 @@ LONG_MESSAGE = '"""'
 class ChatOptions(RequestOptions):
     model: Annotated[
         str | None,
-        typer.Argument(metavar="[MODEL|URL]", help="As for `dragoman serve`; or the URL of a running server."),
+        typer.Argument(metavar="MODEL|URL", help="As for `dragoman serve`; or the URL of a running server."),
     ] = None
     tools: Annotated[
         str | None,

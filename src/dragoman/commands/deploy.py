@@ -23,7 +23,9 @@ OBJECT_STORE_BYTES = 100_000_000
 
 
 def deploy(
-    model: Annotated[str | None, typer.Argument(help="As for `dragoman serve`.", show_default=False)] = None,
+    model: Annotated[
+        str | None, typer.Argument(metavar="MODEL", help="As for `dragoman serve`.", show_default=False)
+    ] = None,
     config: Annotated[
         str | None,
         typer.Option(help="The settings file of `dragoman serve`, with a section `ray`.", metavar="FILE"),
@@ -57,7 +59,7 @@ def deploy(
 def _run_on_ray(settings: Settings, overrides: dict[str, str], address: str | None, name: str) -> None:
     """Deploy the application. With a new local cluster, return after SIGINT or SIGTERM. Raises SettingsError."""
     if find_spec("ray") is None:
-        raise SettingsError("Ray is not installed: pip install '.[ray]'")
+        raise SettingsError("Ray is not installed: pip install '.[ray]' in the clone of Dragoman")
     from ..ray.options import choose_environment, override_ray  # noqa: PLC0415 - most commands do not need it
 
     settings = override_ray(settings, overrides)

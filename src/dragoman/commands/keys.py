@@ -15,6 +15,7 @@ from typing import Annotated
 
 import msgspec
 import typer
+from typer.core import TyperCommand
 
 from ..settings import SettingsError
 from ..tenants import KeyHash, Tenant, edit_key_file, generate_key, hash_key, load_key_file
@@ -33,15 +34,15 @@ KeysFile = Annotated[
 ]
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The key's name, which logs and metrics show.")]
 FromStdin = Annotated[bool, typer.Option("--from-stdin", help="Use the key on standard input instead of a new one.")]
-Limit = Annotated[int | None, typer.Option(show_default=False)]
 
 
-def build_keys_app() -> typer.Typer:
+def build_keys_app(command_class: type[TyperCommand]) -> typer.Typer:
+    """Build the group of commands. command_class: renders their help."""
     app = typer.Typer(help="Manage named API keys.", no_args_is_help=True, rich_markup_mode=None, add_completion=False)
-    app.command("add")(add_key)
-    app.command("list")(list_keys)
-    app.command("rotate")(rotate_key)
-    app.command("revoke")(revoke_key)
+    app.command("add", cls=command_class)(add_key)
+    app.command("list", cls=command_class)(list_keys)
+    app.command("rotate", cls=command_class)(rotate_key)
+    app.command("revoke", cls=command_class)(revoke_key)
     return app
 
 
@@ -53,11 +54,24 @@ def add_key(
         list[str] | None,
         typer.Option(help="Model that it may use, or a pattern such as `qwen*`. Repeatable; by default all."),
     ] = None,
-    requests_per_minute: Limit = None,
-    tokens_per_minute: Limit = None,
-    concurrent_requests: Limit = None,
-    tokens_per_day: Limit = None,
-    tokens_per_month: Limit = None,
+    requests_per_minute: Annotated[
+        int | None, typer.Option(metavar="N", help="Maximum number of requests per minute.", show_default=False)
+    ] = None,
+    tokens_per_minute: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N", help="Maximum number of tokens per minute, prompts and answers together.", show_default=False
+        ),
+    ] = None,
+    concurrent_requests: Annotated[
+        int | None, typer.Option(metavar="N", help="Maximum number of requests at the same time.", show_default=False)
+    ] = None,
+    tokens_per_day: Annotated[
+        int | None, typer.Option(metavar="N", help="Budget of tokens per day.", show_default=False)
+    ] = None,
+    tokens_per_month: Annotated[
+        int | None, typer.Option(metavar="N", help="Budget of tokens per month.", show_default=False)
+    ] = None,
     weight: Annotated[float, typer.Option(help="Share of a busy engine, in relation to other keys.")] = 1.0,
     from_stdin: FromStdin = False,
 ) -> None:

@@ -215,7 +215,7 @@ class LaunchOptions:
     model: Annotated[
         str | None,
         typer.Argument(
-            metavar="[MODEL]", help="As for `dragoman serve`; by default what the running server serves, or `tiny`."
+            metavar="MODEL", help="As for `dragoman serve`; by default what the running server serves, or `tiny`."
         ),
     ] = None
     url: Annotated[

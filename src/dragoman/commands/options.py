@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import os
+import re
 import sys
 from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager
@@ -191,9 +192,14 @@ class EngineOptions:
                 config = parse_speculative_config(self.speculative_config).merge_into(config)
             return msgspec.convert(msgspec.to_builtins(config) | self.overrides(), SimulatedSchedulerConfig)
         except msgspec.ValidationError as error:
-            # Replace msgspec's path of the field by the flag.
+            # Name the flags instead of msgspec's path of the field, or of the fields that a check of them names.
             message, _, path = str(error).partition(" - at `$.")
-            raise ValueError(f"--{path.rstrip('`').replace('_', '-')}: {message}" if path else message) from None
+            if path:
+                raise ValueError(f"--{path.rstrip('`').replace('_', '-')}: {message}") from None
+            flags = {"num_gpu_blocks": "--num-gpu-blocks-override"} | {
+                field.name: f"--{field.name.replace('_', '-')}" for field in dataclasses.fields(EngineOptions)
+            }
+            raise ValueError(re.sub(r"\w+", lambda word: flags.get(word[0], word[0]), message)) from None
 
 
 # Progress bar.

@@ -51,7 +51,7 @@ def check_plot_path(path: str) -> None:
     try:
         import matplotlib as _  # noqa: F401, PLC0415
     except ImportError:
-        raise PlotError("--plots needs matplotlib: pip install '.[plots]'") from None
+        raise PlotError("--plots needs matplotlib: pip install '.[plots]' in the clone of Dragoman") from None
 
 
 def draw_simulation(path: str, replay: ReplayResult, slo: Slo | None, title: str) -> None:

@@ -32,7 +32,7 @@ class RunOptions(RequestOptions):
         str, typer.Argument(metavar="MODEL", help="As for `dragoman serve`; or the URL of a running server.")
     ]
     prompt: Annotated[
-        list[str] | None, typer.Argument(metavar="[PROMPT]...", help="What to ask; words are joined by spaces.")
+        list[str] | None, typer.Argument(metavar="PROMPT", help="What to ask; words are joined by spaces.")
     ] = None
     schema: Annotated[
         str | None,

@@ -99,7 +99,10 @@ def listen(settings: Settings) -> socket.socket:
         listener.listen(BACKLOG)
     except OSError as error:
         listener.close()
-        raise SettingsError(f"cannot listen on {settings.host}:{settings.port}: {error.strerror}") from error
+        hint = (
+            "; choose another one with --port, or any free one with --port 0" if error.errno == errno.EADDRINUSE else ""
+        )
+        raise SettingsError(f"cannot listen on {settings.host}:{settings.port}: {error.strerror}{hint}") from error
     listener.set_inheritable(True)
     return listener
 

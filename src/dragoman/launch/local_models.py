@@ -117,7 +117,7 @@ def _find_root(package: str) -> Path | None:
 
 # The choice of the engine.
 
-OTHER_ENGINES = "pip install '.[transformers]' (or '.[vllm]', '.[mlx]')"
+OTHER_ENGINES = "pip install '.[transformers]' (or '.[vllm]', '.[mlx]') in the clone of Dragoman"
 """Commands that install the engines for models that the numpy engine cannot run."""
 MAX_NUMPY_BYTES = 4 << 30
 """Largest weights for which the numpy engine is chosen: it computes in float32, slowly."""
@@ -156,7 +156,10 @@ def is_engine_installed(engine: str) -> bool:
 def check_engine_installed(engine: str, model: str) -> None:
     """Raise ValueError, with the command that installs the engine, if it is not installed."""
     if not is_engine_installed(engine):
-        raise ValueError(f"{model} needs the engine {engine}, which is not installed: pip install '.[{engine}]'")
+        raise ValueError(
+            f"{model} needs the engine {engine}, which is not installed: "
+            f"pip install '.[{engine}]' in the clone of Dragoman"
+        )
 
 
 def choose_engine(config: bytes, source: str, weights: int) -> EngineChoice:

@@ -91,11 +91,12 @@ def build_greeting(settings: Settings, models: Models, port: int | None) -> list
             store = path or str(find_store_file(path, os.environ))
         case kind, _, _:
             store = kind
+    pages = f"API reference: {base_url}/docs" + (f", web UI: {base_url}/ui" if settings.ui else "")
     simulated = f", simulating vLLM {VLLM_VERSION}" if is_simulated(settings) else ""
     return [
         f"Serving {', '.join(slot.name for slot in models.slots)} on {address}{context}{simulated}",
         f"Try: {' '.join(curl)} {base_url}{route} -H 'Content-Type: application/json' -d '{body}'",
-        f"Stored responses, files and batches: {store}. Documentation: README.md and docs/.",
+        f"Stored responses, files and batches: {store}. {pages}",
     ]
 
 

@@ -38,7 +38,9 @@ def build_store(settings: Settings, environment: Mapping[str, str]) -> Store | N
             try:
                 from ..store.postgres import PostgresStore  # noqa: PLC0415 - needs asyncpg, an optional dependency
             except ImportError as error:
-                raise SettingsError("store: PostgreSQL needs `pip install '.[postgres]'`.") from error
+                raise SettingsError(
+                    "store: PostgreSQL needs `pip install '.[postgres]'` in the clone of Dragoman."
+                ) from error
             return PostgresStore(settings.store, bounds)
         case _ if (factory := load_entry_point(STORES, kind)) is not None:
             return factory(rest, bounds)
@@ -107,13 +109,17 @@ def build_limits_store(settings: Settings, environment: Mapping[str, str]) -> Li
             try:
                 from ..tenants.postgres_limits import PostgresLimits  # noqa: PLC0415 - needs asyncpg
             except ImportError as error:
-                raise SettingsError("limits-store: PostgreSQL needs `pip install '.[postgres]'`.") from error
+                raise SettingsError(
+                    "limits-store: PostgreSQL needs `pip install '.[postgres]'` in the clone of Dragoman."
+                ) from error
             built = PostgresLimits(store)
         case _ if kind in REDIS_SCHEMES and rest.startswith("//"):
             try:
                 from ..tenants.redis_limits import RedisLimits  # noqa: PLC0415 - needs an optional dependency
             except ImportError as error:
-                raise SettingsError("limits-store: Redis needs `pip install '.[redis]'`.") from error
+                raise SettingsError(
+                    "limits-store: Redis needs `pip install '.[redis]'` in the clone of Dragoman."
+                ) from error
             try:
                 built = RedisLimits(store)
             except ValueError as error:

@@ -237,7 +237,7 @@ async def test_a_router_prefills_here_and_decodes_there(path: str, body: dict[st
 
 
 async def test_an_unfetched_prefill_is_freed_when_its_lease_expires() -> None:
-    async with instance("kv_both", lease_seconds=20) as sim:
+    async with instance("kv_both", lease_seconds=200) as sim:
         await sim.chat(max_tokens=1, ignore_eos=True, kv_transfer_params={"do_remote_decode": True})
         assert usage(sim) > 0
         await until_free(sim)

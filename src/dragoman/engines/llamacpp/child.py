@@ -75,7 +75,7 @@ def main() -> int:
     try:
         xllamacpp: Any = import_module("xllamacpp")
     except ImportError as error:
-        print(f"{error}; this engine needs `pip install '.[llamacpp]'`", file=sys.stderr)  # noqa: T201 - its report
+        print(f"{error}; this engine needs `pip install '.[llamacpp]'` in the clone of Dragoman", file=sys.stderr)  # noqa: T201 - its report
         return 1
     try:
         server = xllamacpp.Server(build_parameters(xllamacpp, launch))

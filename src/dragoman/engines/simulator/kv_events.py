@@ -260,7 +260,7 @@ class KvPublisher:
             import zmq  # noqa: PLC0415 - an extra, and only for publishing engines
             import zmq.asyncio  # noqa: PLC0415
         except ImportError:
-            raise ValueError("KV events need pyzmq: pip install '.[kv-events]'") from None
+            raise ValueError("KV events need pyzmq: pip install '.[kv-events]' in the clone of Dragoman") from None
         self._zmq: Any = zmq
         self._rank, self._topic = rank, config.topic.encode()
         self._version: KvEventsVersion = version

@@ -102,5 +102,6 @@ def check_version(installed: str) -> None:
         return
     first, last = (".".join(map(str, version)) for version in SUPPORTED_VERSIONS)
     raise EngineError(
-        f"vLLM {installed} is installed, but this server works with vLLM {first} to {last}: pip install '.[vllm]'"
+        f"vLLM {installed} is installed, but this server works with vLLM {first} to {last}: "
+        "pip install '.[vllm]' in the clone of Dragoman"
     )

@@ -56,7 +56,7 @@ try:
     _errors: Any = import_module("vllm.exceptions")
     _engine_errors: Any = import_module("vllm.v1.engine.exceptions")
 except ImportError as error:
-    raise EngineError(f"{error}; this engine needs `pip install '.[vllm]'`") from error
+    raise EngineError(f"{error}; this engine needs `pip install '.[vllm]'` in the clone of Dragoman") from error
 
 ClientError: type[Exception] = _errors.VLLMClientError
 """An invalid request. Its `parameter`, if set, names the field."""

@@ -24,8 +24,9 @@ Dragoman {__version__}, an inference API server.
 OpenAI's clients      base_url = this address, followed by /v1
 Anthropic's clients   base_url = this address
 Ollama's clients      OLLAMA_HOST = this address
-its models            GET /v1/models
-its state             GET /health
+models                GET /v1/models
+health                GET /health
+API reference         GET /docs
 """
 """The index page, which browsers see too if the page at /ui is disabled."""
 OLLAMA_GREETING = "Ollama is running"
