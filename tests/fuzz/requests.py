@@ -20,7 +20,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "docs"))
 examples: Any = import_module("examples")
 
 MODELS = (*"sssssss", "t", "e")
-"""An engine of events, one of tokens, and one that makes vectors."""
+"""An event engine, a token engine, and one that makes vectors."""
 COUNTS, READS = ("t", "t", "t", "s", "e"), ("e", "e", "e", "t")
 """Where tokens are needed, and where vectors are."""
 HELLO = [{"role": "user", "content": "hello"}]

@@ -127,7 +127,7 @@ KINDS = (
 
 
 class Failing:
-    """An engine of events that fails as the prompt specifies: `fault KIND PHASE`, after so many events."""
+    """An event engine that fails as the prompt specifies: `fault KIND PHASE`, after so many events."""
 
     def __init__(self) -> None:
         self.running = 0
@@ -175,7 +175,7 @@ class Failing:
 
 
 class FailingTokens:
-    """An engine of tokens that fails in each of its calls, as the seed specifies: token ids have no words."""
+    """A token engine that fails in each of its calls, as the seed specifies: token ids have no words."""
 
     KINDS = ("add_bottom", "add_cancelled", "add_exit", "add_value", "failed", "refused", "silent", "half", "abort")
 

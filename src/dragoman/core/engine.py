@@ -142,7 +142,7 @@ class EventReceiver(Protocol):
 
 @runtime_checkable
 class DirectEngine(Protocol):
-    """An engine of events that can deliver deltas without resuming a coroutine for each."""
+    """An event engine that can deliver deltas without resuming a coroutine for each."""
 
     def generate_directly(self, request: GenerateRequest, receiver: EventReceiver) -> AsyncGenerator[Event]:
         """Generate as `Engine.generate` does, but pass deltas to `receiver` while the consumer waits for an event.
@@ -154,7 +154,7 @@ class DirectEngine(Protocol):
 
 @runtime_checkable
 class PromptCounter(Protocol):
-    """An engine of events that counts the tokens of a prompt without answering it."""
+    """An event engine that counts the tokens of a prompt without answering it."""
 
     async def count_prompt_tokens(self, request: GenerateRequest) -> int:
         """Count the prompt tokens that this request's usage would report, even beyond the context length.
@@ -176,7 +176,7 @@ class RemoteTokens(Struct, frozen=True):
 
 @runtime_checkable
 class RemoteTokenizer(Protocol):
-    """An engine of events without a tokenizer of its own that can have another server tokenize."""
+    """An event engine without a tokenizer of its own that can have another server tokenize."""
 
     async def tokenize_prompt(self, request: GenerateRequest, *, with_texts: bool = False) -> RemoteTokens:
         """Tokenize a text, or a conversation that is rendered first. Raises RequestError."""

@@ -118,7 +118,7 @@ def check_request(
 ) -> list[str]:
     """Return warnings about parameters that will be ignored.
 
-    renders_prompt: the pipeline handles prompts, candidates and the queue (engines of tokens); otherwise the engine
+    renders_prompt: the pipeline handles prompts, candidates and the queue (token engines); otherwise the engine
     must declare support for the parameters that concern them.
 
     Raises:

@@ -96,7 +96,7 @@ class StopStage:
         if self._pending_tokens.is_empty and self._stops.can_pass_through(event.text):
             return [event]
         self._pending_tokens.push(event.text, tokens)
-        # Engines of events may report no tokens, so the counts alone (0 <= 0) would always be early.
+        # Event engines may report no tokens, so the counts alone (0 <= 0) would always be early.
         is_early = self._min_tokens > 0 and self._n_tokens <= self._min_tokens
         text = self._stops.feed(event.text, ignore=is_early)
         self.matched = self._stops.matched

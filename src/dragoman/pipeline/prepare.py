@@ -40,7 +40,7 @@ NO_IDS: frozenset[int] = frozenset()
 
 
 class TokenJob(msgspec.Struct, frozen=True):
-    """One prompt for an engine of tokens: a TokenRequest and a ChoicePipeline per choice, all with the same prompt.
+    """One prompt for a token engine: a TokenRequest and a ChoicePipeline per choice, all with the same prompt.
 
     generates_nothing: max_tokens is 0.
     visible_control_ids: control tokens whose text the parsers need.
@@ -68,7 +68,7 @@ class TokenJob(msgspec.Struct, frozen=True):
 
 
 class EventJob(msgspec.Struct, frozen=True):
-    """One prompt for an engine of events.
+    """One prompt for an event engine.
 
     request: the request, unrendered.
     parses_reasoning: one of our parsers separates reasoning from the text.

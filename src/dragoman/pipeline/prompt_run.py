@@ -55,7 +55,7 @@ class BatchReceiver(Protocol):
 
 
 class TokenRun:
-    """One prompt's response from an engine of tokens: n sequences in, one stream of canonical events out.
+    """One prompt's response from a token engine: n sequences in, one stream of canonical events out.
 
     `stream_batches` may be called once; closing its generator aborts every sequence.
 
@@ -369,7 +369,7 @@ class _Choice:
 
 
 class EventRun:
-    """One prompt's response from an engine of events, with the same parsers and stop strings as for engines of tokens.
+    """One prompt's response from an event engine, with the same parsers and stop strings as for token engines.
 
     `stream_batches` may be called once; closing its generator closes the engine's stream.
 

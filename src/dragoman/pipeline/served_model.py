@@ -39,7 +39,7 @@ from .request_queue import RequestQueue
 
 @dataclass(frozen=True, slots=True)
 class TokenBackend:
-    """An engine of tokens and its vocabulary. The pipeline handles templates, text, stop strings and constraints.
+    """A token engine and its vocabulary. The pipeline handles templates, text, stop strings and constraints.
 
     eos: ids that end a response.
     renderer: renders conversations; None for a model without a chat template.
@@ -63,7 +63,7 @@ class TokenBackend:
 
 @dataclass(frozen=True, slots=True)
 class EventBackend:
-    """An engine of events, which takes unrendered requests.
+    """An event engine, which takes unrendered requests.
 
     tokenizer: the engine's tokenizer; None if it provides none.
     cache: the engine's prefix cache; None if it cannot be reset.

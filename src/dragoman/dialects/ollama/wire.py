@@ -134,7 +134,7 @@ class OllamaGenerateBody(OllamaFields, frozen=True, kw_only=True):
     images: Annotated[list[str] | None, Note("Base64")] = None
     system: str | None = None
     template: Annotated[str | None, Note("a Jinja template, with `--trust-request-chat-template`")] = None
-    context: Annotated[list[TokenId] | None, Note("token ids before the prompt; for engines of tokens")] = None
+    context: Annotated[list[TokenId] | None, Note("token ids before the prompt; for token engines")] = None
     raw: bool | None = None
 
 

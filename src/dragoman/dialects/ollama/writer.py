@@ -162,7 +162,7 @@ class OllamaWriter(LineFraming):
             case Started():
                 return b""
             case PromptTokens(tokens=tokens):
-                # Prepended, since an engine of events may report the prompt's ids after the first token.
+                # Prepended, since an event engine may report the prompt's ids after the first token.
                 self._context_ids[:0] = [token.id for token in tokens]
                 self._has_prompt_ids = True
                 return b""
