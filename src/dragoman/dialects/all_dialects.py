@@ -66,7 +66,7 @@ _Item = TypeVar("_Item")
 
 def _find(table: Mapping[str, _Item], dialect: str) -> _Item:
     if dialect not in table:
-        raise ValueError(f"unknown dialect {dialect!r}; known are {', '.join(table)}")
+        raise ValueError(f"unknown dialect {dialect!r}; expected one of {', '.join(table)}")
     return table[dialect]
 
 

@@ -62,7 +62,7 @@ class Progress:
             fail(error)
 
 
-def contain(error: BaseException, task: asyncio.Task[Any] | None) -> BaseException:
+def translate_engine_exception(error: BaseException, task: asyncio.Task[Any] | None) -> BaseException:
     """Return the exception to raise instead of one that an engine raised in `task`: the same, or an EngineError.
 
     A CancelledError without a cancellation of the task comes from one of the engine's inner tasks. A GeneratorExit
@@ -89,8 +89,8 @@ class EngineCall:
         self._task = asyncio.current_task()
 
     def __exit__(self, _: type[BaseException] | None, error: BaseException | None, __: TracebackType | None) -> None:
-        if error is not None and (contained := contain(error, self._task)) is not error:
-            raise contained from error
+        if error is not None and (translated := translate_engine_exception(error, self._task)) is not error:
+            raise translated from error
 
 
 async def close_stream(events: AsyncGenerator[T]) -> None:
@@ -103,7 +103,7 @@ async def close_stream(events: AsyncGenerator[T]) -> None:
     except TimeoutError:
         log.error("an engine took longer than %.0f s to end a request", CLOSE_TIMEOUT)
     except BaseException as error:
-        if not isinstance(error, Exception) and contain(error, task) is error:
+        if not isinstance(error, Exception) and translate_engine_exception(error, task) is error:
             raise
         log.exception("an engine failed while it ended a request")
 

@@ -11,7 +11,7 @@ from contextlib import suppress
 from fnmatch import fnmatchcase
 
 from ..core.errors import EngineError, ModelNotFound, Overloaded, RequestError
-from .engine_calls import contain
+from .engine_calls import translate_engine_exception
 from .lifecycle import LoadProgress, ModelSlot, ModelSpec, ModelState
 from .served_model import (
     Adapter,
@@ -320,7 +320,7 @@ class Models:
             try:
                 await self.poll(slot)
             except BaseException as error:
-                if not isinstance(error, Exception) and contain(error, task) is error:
+                if not isinstance(error, Exception) and translate_engine_exception(error, task) is error:
                     raise
                 # The poll loop must survive any error of one check.
                 log.exception("monitoring %s failed", slot.name)

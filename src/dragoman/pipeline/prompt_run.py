@@ -33,7 +33,7 @@ from ..core.errors import ConnectionDropped, DragomanError, EngineError, QueueFu
 from ..core.event_grammar import EventGrammar, ProtocolError
 from ..core.events import ChoiceFinished, Event, Finished, FinishReason, PromptTokens, Started, Token, Usage, WeightSpan
 from .choice import ChoicePipeline, TextAssembler
-from .engine_calls import DeliveryRounds, EngineCall, OutputQueue, Progress, close_stream, contain
+from .engine_calls import DeliveryRounds, EngineCall, OutputQueue, Progress, close_stream, translate_engine_exception
 from .prepare import EventJob, TokenJob
 from .request_queue import QueuedRequest
 
@@ -475,7 +475,7 @@ class EventRun:
             is_interruption = self._was_interrupted and not task.uncancel()
             has_ended = self._ended or self._failure is not None
             if not is_interruption and not (has_ended and isinstance(error, Exception)):
-                failure = contain(error, task)
+                failure = translate_engine_exception(error, task)
                 if isinstance(error, StopAsyncIteration):
                     failure = ProtocolError("the engine's stream ended without Finished")
                 if failure is error:

@@ -13,7 +13,7 @@ from ..core.events import Event, Finished, PromptTokens, Started, Token, Usage, 
 from ..core.request import GenerateRequest
 from ..prompts.tokenizer import find_ids_since_control
 from .admission import CallTerms
-from .engine_calls import OutputQueue, contain, limit_time
+from .engine_calls import OutputQueue, limit_time, translate_engine_exception
 from .lifecycle import Lease
 from .metrics import ModelMetrics, RequestMetrics, measure
 from .models import ServedModel, TokenBackend
@@ -160,7 +160,7 @@ async def _forward_batches(
             async for batch in batches:
                 queue.put((index, batch))
     except BaseException as error:
-        failure = contain(error, task)
+        failure = translate_engine_exception(error, task)
         if not isinstance(failure, Exception):
             raise
         queue.put((index, _PromptEnd(failure)))

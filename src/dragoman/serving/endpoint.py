@@ -34,7 +34,7 @@ from ..dialects.ollama import render_ollama_error
 from ..dialects.responses import render_responses_error
 from ..dialects.tgi import map_tgi_status, render_tgi_error
 from ..http.asgi_extensions import DirectResponse, OnDisconnect
-from ..pipeline.engine_calls import contain
+from ..pipeline.engine_calls import translate_engine_exception
 from .auth import Access, AccessPolicy, Caller
 from .body import BodyMemoryShare, ClientGone, read_body
 from .context import RequestHeaders, RequestRecord, TrackedQuery
@@ -509,7 +509,7 @@ async def call_handler(result: Awaitable[HandlerResult]) -> HandlerResult | Drag
         raise
     except BaseException as error:
         # A cancellation of this task must propagate; one that comes from an engine must become a 500.
-        failure = contain(error, task)
+        failure = translate_engine_exception(error, task)
         if not isinstance(failure, Exception):
             raise
         return failure if isinstance(failure, DragomanError) else wrap_unexpected_error(failure)

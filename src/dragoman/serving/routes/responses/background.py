@@ -21,7 +21,7 @@ from ....dialects.responses.stored import (
     read_events,
     read_stored_response,
 )
-from ....pipeline.engine_calls import contain
+from ....pipeline.engine_calls import translate_engine_exception
 from ....store import Append, Change, CommitConflict, Item, Key, Put, Record, Replace, Store, StoreUnavailable
 from ...streaming import log, wrap_unexpected_error
 from .history import RESPONSE_KIND, build_no_such_response_error, load_entries
@@ -277,7 +277,7 @@ class _BackgroundRun:
         except DragomanError as error:
             await self._fail(error)
         except BaseException as error:
-            failure = contain(error, asyncio.current_task())
+            failure = translate_engine_exception(error, asyncio.current_task())
             if not isinstance(failure, Exception):
                 raise
             await self._fail(failure if isinstance(failure, DragomanError) else wrap_unexpected_error(failure))
