@@ -100,7 +100,8 @@ def test_a_cache_folder_of_the_hub_comes_with_the_path_of_its_snapshot(tmp_path:
 def test_a_missing_engine_comes_with_the_command_that_installs_it(tmp_path: Path):
     directory = model_directory(tmp_path / "qwen", "Qwen3ForCausalLM")
     assert error_of(str(directory)) == (
-        "Qwen3ForCausalLM needs an engine that is not installed: pip install '.[transformers]' (or '.[vllm]', '.[mlx]')"
+        "Qwen3ForCausalLM needs an engine that is not installed: pip install '.[transformers]' (or '.[vllm]', "
+        "'.[mlx]') in the clone of Dragoman"
     )
 
 

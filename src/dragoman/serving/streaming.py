@@ -25,7 +25,7 @@ from ..core.events import Event, Started
 from ..core.reply import ReplyBuilder
 from ..dialects.base import Writer
 from ..http.asgi_extensions import DirectResponse, OnDisconnect
-from ..pipeline.engine_calls import contain
+from ..pipeline.engine_calls import translate_engine_exception
 from ..pipeline.run import DirectRun
 from .disconnect import StreamMonitor
 
@@ -176,7 +176,7 @@ class Responder(ABC):
             try:
                 await self._produce()
             except BaseException as error:
-                failure = contain(error, self._task)
+                failure = translate_engine_exception(error, self._task)
                 if not isinstance(failure, Exception):
                     raise
                 # If the error cannot be rendered or the client is gone, the connection is closed without a terminal

@@ -114,7 +114,7 @@ def _load_yaml(path: Path, data: bytes) -> object:
             return node
 
     try:
-        return yaml.load(data, Loader)
+        return Loader(data).get_single_data()
     except KeyFileError:
         raise
     # ValueError: an impossible date. RecursionError: deep nesting.

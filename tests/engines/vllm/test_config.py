@@ -21,7 +21,8 @@ def test_another_version_is_refused_in_a_sentence(version: str) -> None:
     with pytest.raises(EngineError) as refused:
         check_version(version)
     assert str(refused.value) == (
-        f"vLLM {version} is installed, but this server works with vLLM 0.32 to 0.33: pip install '.[vllm]'"
+        f"vLLM {version} is installed, but this server works with vLLM 0.32 to 0.33: "
+        "pip install '.[vllm]' in the clone of Dragoman"
     )
 
 
