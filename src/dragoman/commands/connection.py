@@ -44,7 +44,7 @@ class ConnectionOptions:
         str | None,
         typer.Option(
             metavar="KEY",
-            help="API key of the server. By default the first one of DRAGOMAN_API_KEY, which `ps` does not show.",
+            help="API key of the server. By default the first one of DRAGOMAN_API_KEY, which `ps` cannot show.",
             show_default=False,
         ),
     ] = None
@@ -60,7 +60,10 @@ class RequestOptions(ConnectionOptions):
     ] = None
     top_p: Annotated[
         float | None,
-        typer.Option(help="Sample from the most probable tokens of this total.", rich_help_panel=SAMPLING_PANEL),
+        typer.Option(
+            help="Sample from the most likely tokens whose probabilities add up to this.",
+            rich_help_panel=SAMPLING_PANEL,
+        ),
     ] = None
     max_tokens: Annotated[
         int | None,
@@ -76,7 +79,9 @@ class RequestOptions(ConnectionOptions):
     reasoning_effort: Annotated[
         str | None,
         typer.Option(
-            metavar="LEVEL", help="Reasoning: none, minimal, low, medium or high.", rich_help_panel=SAMPLING_PANEL
+            metavar="LEVEL",
+            help="Reasoning effort, from none or minimal to xhigh or max.",
+            rich_help_panel=SAMPLING_PANEL,
         ),
     ] = None
 
@@ -114,7 +119,7 @@ def resolve_api_key(option: str | None) -> str | None:
 def connect(model: str | None, options: ConnectionOptions) -> Generator[Connection]:
     """Connect to the server of `--url` or of a URL given as MODEL; otherwise start a server for MODEL.
 
-    Prints the reason and exits with code 2 if that fails.
+    If that fails, prints the reason and exits with code 2, or with that of the server.
     """
     url, name = options.url, model
     if url is None and model is not None and is_url(model):

@@ -145,14 +145,15 @@ class EngineOptions:
     long_prefill_token_threshold_adaptive: Annotated[
         bool | None,
         build_engine_option(
-            "Raise that limit to a fair share of the tokens of a step.", "--long-prefill-token-threshold-adaptive"
+            "Raise that limit to max-num-batched-tokens / number of requests.",
+            "--long-prefill-token-threshold-adaptive",
         ),
     ] = None
     max_num_active_seqs: Annotated[
         int | None, build_engine_option("Maximum number of sequences that run at once, up to --max-num-seqs.")
     ] = None
     watermark: Annotated[
-        float | None, build_engine_option("Share of the KV cache that stays free when a request is admitted.")
+        float | None, build_engine_option("Fraction of the KV cache that stays free when a request is admitted.")
     ] = None
     scheduling_policy: Annotated[str | None, build_engine_option("Scheduling policy: fcfs or priority.")] = None
     async_scheduling: Annotated[
@@ -263,7 +264,7 @@ _ADAPTERS = (
     "the cost of adapters is in the profile (lora_base, per_lora_token, lora_load), whatever their form. Leave it out"
 )
 _SLEEP = "`/sleep` and `/wake_up` of `dragoman serve sim` are always on, without memory to release. Leave it out"
-_TEXTS = "it concerns the content of answers, and simulated ones are random. Leave it out"
+_TEXTS = "it concerns the content of answers, and simulated ones are random or come from --sim-replies. Leave it out"
 
 _REASONS: dict[str, str] = {
     _TIMES: (
@@ -358,7 +359,7 @@ _REASON_BY_NAME = {name: reason for reason, names in _REASONS.items() for name i
 
 
 def explain_vllm_flag(flag: str) -> str | None:
-    """Return why the simulator lacks this flag, and what to use instead; None if vLLM has no such flag.
+    """Return why the simulator lacks this flag, and what to use instead; None if no reason is listed for it.
 
     As in vLLM, `_` and `-` are equivalent, a flag can be negated (`--no-X`, `--disable-X`), and a field of a JSON value
     follows a dot (`--compilation-config.mode`).
