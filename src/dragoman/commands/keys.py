@@ -11,7 +11,7 @@ import sys
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 import typer
@@ -46,6 +46,10 @@ def build_keys_app(command_class: type[TyperCommand]) -> typer.Typer:
     return app
 
 
+def _build_limit_option(help_text: str) -> Any:  # noqa: ANN401 - as typer declares it
+    return typer.Option(metavar="N", help=help_text, show_default=False)
+
+
 def add_key(
     name: Name,
     keys_file: KeysFile = None,
@@ -54,24 +58,15 @@ def add_key(
         list[str] | None,
         typer.Option(help="Model that it may use, or a pattern such as `qwen*`. Repeatable; by default all."),
     ] = None,
-    requests_per_minute: Annotated[
-        int | None, typer.Option(metavar="N", help="Maximum number of requests per minute.", show_default=False)
-    ] = None,
+    requests_per_minute: Annotated[int | None, _build_limit_option("Maximum number of requests per minute.")] = None,
     tokens_per_minute: Annotated[
-        int | None,
-        typer.Option(
-            metavar="N", help="Maximum number of tokens per minute, prompts and answers together.", show_default=False
-        ),
+        int | None, _build_limit_option("Maximum number of tokens per minute, prompts and answers together.")
     ] = None,
     concurrent_requests: Annotated[
-        int | None, typer.Option(metavar="N", help="Maximum number of requests at the same time.", show_default=False)
+        int | None, _build_limit_option("Maximum number of requests at the same time.")
     ] = None,
-    tokens_per_day: Annotated[
-        int | None, typer.Option(metavar="N", help="Budget of tokens per day.", show_default=False)
-    ] = None,
-    tokens_per_month: Annotated[
-        int | None, typer.Option(metavar="N", help="Budget of tokens per month.", show_default=False)
-    ] = None,
+    tokens_per_day: Annotated[int | None, _build_limit_option("Budget of tokens per day.")] = None,
+    tokens_per_month: Annotated[int | None, _build_limit_option("Budget of tokens per month.")] = None,
     weight: Annotated[float, typer.Option(help="Share of a busy engine, in relation to other keys.")] = 1.0,
     from_stdin: FromStdin = False,
 ) -> None:

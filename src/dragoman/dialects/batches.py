@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
-from .body import BodySchema, ParsedBody, abbreviate, check_one_of, invalid_value, missing_parameter
+from .body import BodySchema, ParsedBody, abbreviate, check_one_of, invalid_value, missing_parameter, parse_digits
 from .fields import check_metadata
 
 BatchStatus = Literal[
@@ -348,14 +348,9 @@ def read_purpose(purpose: str | None) -> str:
 
 def read_expiry_seconds(text: str, param: str = "expires_after") -> int:
     """Parse the seconds until expiry, from one hour to 30 days. Raises RequestError."""
-    # Python converts no text of more than 4300 digits, so the length is checked first.
-    if not (
-        text.isascii()
-        and text.isdecimal()
-        and len(text) <= 12
-        and _MIN_EXPIRY_SECONDS <= int(text) <= _MAX_EXPIRY_SECONDS
-    ):
+    seconds = parse_digits(text, 12)
+    if seconds is None or not _MIN_EXPIRY_SECONDS <= seconds <= _MAX_EXPIRY_SECONDS:
         raise invalid_value(
             f"{param}.seconds", f"expected from {_MIN_EXPIRY_SECONDS} to {_MAX_EXPIRY_SECONDS}, got {abbreviate(text)}"
         )
-    return int(text)
+    return seconds

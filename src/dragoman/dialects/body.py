@@ -296,6 +296,12 @@ def missing_parameter(param: str, hint: str = "") -> RequestError:
     return RequestError(f"Missing required parameter: '{param}'.{hint}", param=param, code="missing_required_parameter")
 
 
+def parse_digits(text: str, max_digits: int) -> int | None:
+    """Parse an unsigned integer of ASCII digits; None if it is not one, or has more digits than allowed."""
+    # The length is checked first, since `int` raises ValueError for more than 4300 digits.
+    return int(text) if text.isascii() and text.isdecimal() and len(text) <= max_digits else None
+
+
 def invalid_value(param: str, expectation: str) -> RequestError:
     """Build the error of an invalid value.
 

@@ -26,7 +26,15 @@ from ..core.request import (
     StringChoices,
 )
 from .base import Profile, ReaderOptions
-from .body import abbreviate, check_one_of, invalid_value, missing_parameter, read_json_object, read_json_value
+from .body import (
+    abbreviate,
+    check_one_of,
+    invalid_value,
+    missing_parameter,
+    parse_digits,
+    read_json_object,
+    read_json_value,
+)
 from .parameter_table import Note
 
 INT32 = 2**31 - 1
@@ -177,8 +185,7 @@ class DecodingFields(Struct, frozen=True, kw_only=True):
 
 
 def _read_logit_bias(bias: dict[str, float]) -> tuple[tuple[int, float], ...]:
-    # The length is checked first, since `int` raises ValueError for more than 4300 digits.
-    wrong_keys = [key for key in bias if not (key.isascii() and key.isdigit() and len(key) <= 10 and int(key) <= INT32)]
+    wrong_keys = [key for key in bias if (id := parse_digits(key, 10)) is None or id > INT32]
     if wrong_keys:
         listed = ", ".join(abbreviate(key) for key in wrong_keys[:_MAX_LISTED_KEYS])
         more = f" and {len(wrong_keys) - _MAX_LISTED_KEYS} more" if len(wrong_keys) > _MAX_LISTED_KEYS else ""

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from msgspec import Struct
 
 from ..core.errors import RequestError
-from .body import abbreviate, check_one_of, invalid_value
+from .body import abbreviate, check_one_of, invalid_value, parse_digits
 from .json_encoding import encode_string
 
 MAX_LIMIT = 100
@@ -36,13 +36,14 @@ def read_page_query(
 
     descending, default: order and limit if the query does not set them.
     """
-    limit = query.get("limit", str(default))
-    if not (limit.isascii() and limit.isdecimal() and len(limit) <= 9 and 1 <= int(limit) <= max_limit):
-        raise invalid_value("limit", f"expected an integer from 1 to {max_limit}, got {abbreviate(limit)}")
+    text = query.get("limit", str(default))
+    limit = parse_digits(text, 9)
+    if limit is None or not 1 <= limit <= max_limit:
+        raise invalid_value("limit", f"expected an integer from 1 to {max_limit}, got {abbreviate(text)}")
     order = query.get("order")
     if order is not None:
         descending = check_one_of(order, ("asc", "desc"), "order") == "desc"
-    return PageQuery(int(limit), descending, query.get("after") or None)
+    return PageQuery(limit, descending, query.get("after") or None)
 
 
 def unknown_cursor_error(cursor: str) -> RequestError:

@@ -11,7 +11,7 @@ import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
 from ..core.errors import RequestError
-from .body import abbreviate
+from .body import abbreviate, parse_digits
 
 _WIDTHS = {"1h": (3600, 24, 168), "1d": (86400, 7, 31)}
 """Seconds of a bucket; default and maximum number of buckets on a page."""
@@ -143,9 +143,10 @@ def read_usage_query(items: Sequence[tuple[str, str]], now: float) -> UsageQuery
 
 
 def _read_number(name: str, value: str) -> int:
-    if not (value.isascii() and value.isdecimal() and len(value) < 12 and int(value) < _MAX_TIME):
+    number = parse_digits(value, 11)
+    if number is None or number >= _MAX_TIME:
         raise RequestError(f"{name} must be a number.", param=name)
-    return int(value)
+    return number
 
 
 def render_usage(query: UsageQuery, rows: Sequence[UsageRow], kind: str) -> bytes:

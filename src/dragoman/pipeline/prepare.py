@@ -274,7 +274,13 @@ class _TokenPreparation(msgspec.Struct, frozen=True):
         # best_of ranks candidates by likelihood, so it needs logprobs even if the client does not.
         logprobs = 0 if request.logprobs is None and candidates > request.choices else request.logprobs
         closes_at_limit = grammar is not None and self._closes_at_limit
-        matchers = [self._build_matcher(grammar, max_tokens) for _ in range(candidates)]
+        matchers: list[Matcher | None] = [None] * candidates
+        if grammar is not None:
+            endings = self.backend.compiler.endings
+            matchers = [
+                grammar.build_closing_matcher(endings, max_tokens) if closes_at_limit else grammar.build_matcher()
+                for _ in range(candidates)
+            ]
         stop_token_ids = NO_IDS if limits.ignore_eos else self.backend.eos
         if limits.stop_token_ids:
             stop_token_ids = stop_token_ids.union(limits.stop_token_ids)
@@ -320,13 +326,6 @@ class _TokenPreparation(msgspec.Struct, frozen=True):
             for choice in range(1, candidates)
         ]
         return (first, *others)
-
-    def _build_matcher(self, grammar: CompiledGrammar | None, max_tokens: int) -> Matcher | None:
-        if grammar is None:
-            return None
-        if self._closes_at_limit:
-            return grammar.build_closing_matcher(self.backend.compiler.endings, max_tokens)
-        return grammar.build_matcher()
 
     @property
     def _closes_at_limit(self) -> bool:

@@ -16,7 +16,7 @@ from ..core.engine import PromptCounter
 from ..core.errors import CORE_NAMES, FieldNames, RequestError, Unsupported
 from ..core.request import CURRENT_SPAN, Conversation, GenerateRequest, parse_trace_context
 from ..dialects.base import GenerationCall, Header, Profile, ReaderOptions, Writer
-from ..dialects.body import check_text
+from ..dialects.body import check_text, parse_digits
 from ..pipeline.admission import CallTerms
 from ..pipeline.metrics import add_timings
 from ..pipeline.models import EventBackend, ServedModel
@@ -389,9 +389,9 @@ def _apply_header_directives(request: GenerateRequest, headers: Headers) -> Gene
         directives[name] = text
     # Validated here, because engines use it as an index.
     if rank is not None:
-        if not (rank.isascii() and rank.isdecimal() and len(rank) < 10):
+        if (number := parse_digits(rank, 9)) is None:
             raise RequestError("x-data-parallel-rank: must be a number", code="invalid_header")
-        directives["data_parallel_rank"] = int(rank)
+        directives["data_parallel_rank"] = number
     # As in vLLM, the body takes precedence.
     if session and request.extras.session_id is None:
         directives["session_id"] = session[:_MAX_SESSION_ID]

@@ -98,6 +98,8 @@ FORMER_NAMES = {
     "models_memory": "model_memory_limit",
 }
 """Current names of settings by their former names, which are accepted with a warning for one release."""
+PRESENT_NAMES = {**FORMER_NAMES, **NEGATED_NAMES}
+"""Names of settings by their other names."""
 MODEL_GROUPS = frozenset({"Model", "Scheduling", "Upstream", "Simulator"})
 """Groups whose settings can be set per model."""
 

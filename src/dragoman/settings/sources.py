@@ -30,6 +30,7 @@ from .fields import (
     FORMER_NAMES,
     MODEL_GROUPS,
     NEGATED_NAMES,
+    PRESENT_NAMES,
     SettingField,
     format_flag,
     format_variable,
@@ -48,7 +49,7 @@ from .sections import (
 
 log = logging.getLogger(__name__)
 
-_ACCEPTED_NAMES = frozenset({*FIELDS_BY_NAME, *NEGATED_NAMES, *FORMER_NAMES})
+_ACCEPTED_NAMES = frozenset({*FIELDS_BY_NAME, *PRESENT_NAMES})
 """Names that a setting may have in the environment and in a file."""
 
 
@@ -227,7 +228,7 @@ def _rename(raw: Mapping[str, object], place: str, format_name: Callable[[str], 
     written_names: dict[str, str] = {}
     for name, value in raw.items():
         written = f"{place}{format_name(name)}"
-        current = FORMER_NAMES.get(name) or NEGATED_NAMES.get(name) or name
+        current = PRESENT_NAMES.get(name, name)
         if current in renamed:
             if name in FORMER_NAMES or written_names[current] in FORMER_NAMES:
                 former = name if name in FORMER_NAMES else written_names[current]
@@ -540,7 +541,7 @@ def _read_fields(
     overrides: dict[str, Any] = {}
     for key, value in raw.items():
         written_name = str(key).replace("-", "_")
-        name = FORMER_NAMES.get(written_name) or NEGATED_NAMES.get(written_name) or written_name
+        name = PRESENT_NAMES.get(written_name, written_name)
         if written_name in FORMER_NAMES:
             log.warning("%s: %s is deprecated; use %s", entry, written_name, name)
         try:

@@ -321,8 +321,9 @@ async def test_a_sequence_that_leaves_as_it_comes_takes_no_slot_with_it(file: Pa
             client.send(msgspec.structs.replace(ask, id=f"gone-{number}", cache_salt="theirs"))
             client.engine.abort(f"gone-{number}")
         assert len((await client.ask(ask)).tokens) == 4
-        while client.engine.health().running:  # noqa: ASYNC110 - there is no event for it
-            await asyncio.sleep(0)
+        async with asyncio.timeout(10):
+            while client.engine.health().running:  # noqa: ASYNC110 - there is no event for it
+                await asyncio.sleep(0)
         assert client.engine.count_cached_tokens(ask.prompt, "theirs") == 0, "nothing was computed for them"
 
 

@@ -319,6 +319,7 @@ async def test_an_exception_of_the_engine_reaches_its_own_requests_alone() -> No
         good, bad, later = send(client, "good"), send(client, "bad", prompt=(7,)), send(client, "later", prompt=(8,))
         scheduled, *outputs = await bad.wait()
         assert isinstance(scheduled, Scheduled)
+        assert msgspec.structs.replace(scheduled, elapsed=0.0) == Scheduled("bad", 0, 0)
         assert outputs == [
             Sampled("bad", 0),
             Sampled("bad", 1),

@@ -14,7 +14,7 @@ import msgspec
 from msgspec import Raw, Struct
 
 from ...core.errors import RequestError
-from ..body import BodySchema, ParsedBody, abbreviate, invalid_value, missing_parameter
+from ..body import BodySchema, ParsedBody, abbreviate, invalid_value, missing_parameter, parse_digits
 
 # Anthropic's limit of a batch, in addition to 256 MB.
 MAX_REQUESTS = 100_000
@@ -182,11 +182,12 @@ class CursorQuery(Struct, frozen=True):
 def read_cursor_query(limit: str | None, after: str | None, before: str | None) -> CursorQuery:
     """Parse the query parameters of a list. Raises RequestError."""
     text = "20" if limit is None else limit
-    if not (text.isascii() and text.isdecimal() and len(text) <= 9 and 1 <= int(text) <= 1000):
+    number = parse_digits(text, 9)
+    if number is None or not 1 <= number <= 1000:
         raise invalid_value("limit", f"expected an integer from 1 to 1000, got {abbreviate(text)}")
     if after and before:
         raise invalid_value("before_id", "it cannot be combined with `after_id`")
-    return CursorQuery(int(text), after or None, before or None)
+    return CursorQuery(number, after or None, before or None)
 
 
 class MessageBatchPage(Struct, frozen=True):
@@ -239,18 +240,13 @@ def read_expiry_seconds(text: str | None) -> int | None:
     """Parse `expires_in_seconds`, which is from one hour to 90 days. Raises RequestError."""
     if text is None:
         return None
-    # Python converts no text of more than 4300 digits, so the length is checked first.
-    if not (
-        text.isascii()
-        and text.isdecimal()
-        and len(text) <= 12
-        and _MIN_EXPIRY_SECONDS <= int(text) <= _MAX_EXPIRY_SECONDS
-    ):
+    seconds = parse_digits(text, 12)
+    if seconds is None or not _MIN_EXPIRY_SECONDS <= seconds <= _MAX_EXPIRY_SECONDS:
         raise invalid_value(
             "expires_in_seconds",
             f"expected from {_MIN_EXPIRY_SECONDS} to {_MAX_EXPIRY_SECONDS}, got {abbreviate(text)}",
         )
-    return int(text)
+    return seconds
 
 
 def read_file_page_query(query: Mapping[str, str]) -> CursorQuery:

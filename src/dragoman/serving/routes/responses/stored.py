@@ -8,7 +8,7 @@ from functools import partial
 import msgspec
 
 from ....core.errors import RequestError, Unsupported
-from ....dialects.body import abbreviate, check_one_of, invalid_value
+from ....dialects.body import abbreviate, check_one_of, invalid_value, parse_digits
 from ....dialects.pagination import paginate, read_page_query
 from ....dialects.responses.input_items import read_item_id
 from ....dialects.responses.reader import INCLUDABLE
@@ -36,9 +36,9 @@ async def show(background: BackgroundRuns | None, http: HttpRequest) -> JsonResp
     warnings = _check_include(http)
     starting_after: int | None = None
     if (text := http.query.get("starting_after")) is not None:
-        if not (text.isascii() and text.isdecimal() and len(text) <= 9):
+        starting_after = parse_digits(text, 9)
+        if starting_after is None:
             raise invalid_value("starting_after", f"expected an integer from 0 to 999999999, got {abbreviate(text)}")
-        starting_after = int(text)
     if _read_flag(http, "include_obfuscation"):
         raise Unsupported(
             "'include_obfuscation' is not supported here: events are not padded.", param="include_obfuscation"
