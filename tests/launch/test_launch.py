@@ -85,6 +85,16 @@ def test_the_greeting_has_a_line_that_works() -> None:
     json.loads(curl.partition("-d '")[2].removesuffix("'"))
 
 
+@pytest.mark.parametrize(
+    ("settings", "is_served"),
+    [(Settings(), True), (Settings(host="0.0.0.0"), False), (Settings(ui=False), False)],
+)
+def test_the_greeting_names_the_web_ui_if_it_is_served(settings: Settings, is_served: bool) -> None:
+    _, _, pages = build_greeting(settings, build_models(settings, SystemClock()), 8000)
+    assert "API reference: http" in pages
+    assert ("web UI: http" in pages) is is_served
+
+
 @pytest.mark.parametrize(("shape", "route"), [(PLAIN, "/v1/embeddings"), (SCORER, "/rerank")])
 def test_the_line_for_an_encoder_is_one_that_it_can_answer(tmp_path: Path, shape: Shape, route: str) -> None:
     settings = Settings(model=str(write_encoder(tmp_path, shape)))

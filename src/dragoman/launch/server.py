@@ -91,13 +91,18 @@ def build_greeting(settings: Settings, models: Models, port: int | None) -> list
             store = path or str(find_store_file(path, os.environ))
         case kind, _, _:
             store = kind
-    pages = f"API reference: {base_url}/docs" + (f", web UI: {base_url}/ui" if settings.ui else "")
+    pages = f"API reference: {base_url}/docs" + (f", web UI: {base_url}/ui" if serves_ui(settings) else "")
     simulated = f", simulating vLLM {VLLM_VERSION}" if is_simulated(settings) else ""
     return [
         f"Serving {', '.join(slot.name for slot in models.slots)} on {address}{context}{simulated}",
         f"Try: {' '.join(curl)} {base_url}{route} -H 'Content-Type: application/json' -d '{body}'",
         f"Stored responses, files and batches: {store}. {pages}",
     ]
+
+
+def serves_ui(settings: Settings) -> bool:
+    """Whether the page at /ui is served; by default on a loopback address only."""
+    return settings.uds is None and is_loopback(settings.host) if settings.ui is None else settings.ui
 
 
 def is_simulated(settings: Settings) -> bool:
@@ -552,5 +557,5 @@ def build_serving_options(settings: Settings) -> ServingOptions:
         bind=None if settings.uds is not None else settings.host,
         cors=cors,
         timeouts=StreamTimeouts(keepalive=settings.keepalive_interval),
-        ui=settings.uds is None and is_loopback(settings.host) if settings.ui is None else settings.ui,
+        ui=serves_ui(settings),
     )
