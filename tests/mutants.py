@@ -546,8 +546,8 @@ MUTANTS = (
     Mutant(
         "a refusal waits behind requests whose start is paced (ours: p99 of 88 ms)",
         "serving/generate.py",
-        "    model.queue.check_capacity(terms.queue_share)\n",
-        "    if (turn := context.service.generation.start_limiter.acquire()) is not None:\n        await turn\n",
+        "        model.queue.check_capacity(terms.queue_share)\n",
+        "        if (turn := context.service.generation.start_limiter.acquire()) is not None:\n            await turn\n",
         ("tests/hardening/test_overload.py",),
     ),
     Mutant(
@@ -1526,7 +1526,7 @@ MUTANTS = (
     Mutant(
         "a page of any site may use the server of whoever reads it, by a WebSocket",
         "serving/routes/responses/websocket.py",
-        "        self._policy.check_origin(http.headers, self.access)\n",
+        "            self._policy.check_origin(http.headers, self.access)\n",
         "",
         ("tests/serving/responses/test_websocket.py",),
     ),
