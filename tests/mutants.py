@@ -992,8 +992,8 @@ MUTANTS = (
     Mutant(
         "tokens that released no text are lost",
         "dialects/chat/writer.py",
-        "tokens, state.pending_tokens = state.pending_tokens, []",
-        "pending_tokens, state.pending_tokens = state.pending_tokens[-1:], []",
+        "        tokens, state.pending_tokens = state.pending_tokens, []",
+        "        tokens, state.pending_tokens = state.pending_tokens[-1:], []",
         (CHAT,),
     ),
     Mutant(
