@@ -74,8 +74,17 @@ def address(request: pytest.FixtureRequest, tmp_path: Path) -> str:
         case "postgres":
             return request.getfixturevalue("postgres")
         case _:
-            # The server is shared by tests; a number of a database keeps them apart.
-            return f"{request.getfixturevalue('redis_url')}?db=9"
+            return empty_database(f"{request.getfixturevalue('redis_url')}?db=9")
+
+
+def empty_database(url: str) -> str:
+    """Tests in any order share the server, and a killed process holds its places for half a minute."""
+    from redis import Redis  # pyright: ignore
+
+    client: Any = Redis.from_url(url)  # pyright: ignore
+    client.flushdb()
+    client.close()
+    return url
 
 
 def start(script: str, address: str) -> subprocess.Popen[str]:
