@@ -547,7 +547,7 @@ MUTANTS = (
         "a refusal waits behind requests whose start is paced (ours: p99 of 88 ms)",
         "serving/generate.py",
         "        model.queue.check_capacity(terms.queue_share)\n",
-        "        if (turn := context.service.generation.start_limiter.acquire()) is not None:\n            await turn\n",
+        "        if (turn := context.service.generation.start_limiter.acquire()):\n            await turn\n",
         ("tests/hardening/test_overload.py",),
     ),
     Mutant(

@@ -173,6 +173,13 @@ def test_a_tool_that_was_taken_away_can_be_given_back():
     assert [one.name for one in conversation(tools=[WEATHER], messages=[*gone, *again]).tools] == ["weather"]
 
 
+@pytest.mark.parametrize("kind", ["tool_addition", "tool_removal"])
+def test_a_change_of_an_undeclared_tool_is_reported(kind: str):
+    unknown = change(kind, type="tool_reference", name="other")
+    call = messages(tools=[WEATHER], messages=unknown)
+    assert call.warnings == ("messages[1].content[0].tool.name: no tool 'other' is declared; the block was ignored",)
+
+
 def test_tools_of_another_server_cannot_be_added():
     assert (
         refusal(messages=change("tool_addition", type="mcp_toolset_reference")).param

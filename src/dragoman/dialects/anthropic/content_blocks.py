@@ -40,7 +40,14 @@ from ..body import (
     read_url,
 )
 from ..tool_input import INVALID_JSON_KEY
-from .wire import AnthropicWireMessage, AnthropicWireTool, AnthropicWireToolChoice, BlockSource, WireContentBlock
+from .wire import (
+    AnthropicWireMessage,
+    AnthropicWireTool,
+    AnthropicWireToolChoice,
+    BlockSource,
+    ToolChange,
+    WireContentBlock,
+)
 
 
 class ThinkingBlockReader:
@@ -457,24 +464,28 @@ class AnthropicToolRegistry:
             if message.role != "system" or not isinstance(message.content, list):
                 continue
             for k, block in enumerate(message.content):
-                if block.type not in TOOL_CHANGES:
-                    continue
-                path, change = f"messages[{i}].content[{k}].tool", block.tool
-                if change is None:
-                    raise missing_parameter(path)
-                if change.definition is not None and block.type == "tool_addition":
-                    # A tool that is added again moves to the end, as if it had been declared only then.
-                    self._tools.pop(change.definition.name or "", None)
-                    self._add(change.definition, f"{path}.definition")
-                elif change.type != "tool_reference":
-                    raise Unsupported(f"{abbreviate(change.type)} is not supported here.", param=f"{path}.type")
-                elif change.name is None:
-                    raise missing_parameter(f"{path}.name")
-                elif block.type == "tool_removal":
-                    if (removed := self._tools.pop(change.name, None)) is not None:
-                        self._removed[change.name] = removed
-                elif (removed := self._removed.pop(change.name, None)) is not None:
-                    self._tools.setdefault(change.name, removed)
+                if block.type in TOOL_CHANGES:
+                    path = f"messages[{i}].content[{k}].tool"
+                    if block.tool is None:
+                        raise missing_parameter(path)
+                    self._apply_change(block.tool, path, is_addition=block.type == "tool_addition")
+
+    def _apply_change(self, change: ToolChange, path: str, *, is_addition: bool) -> None:
+        if change.definition is not None and is_addition:
+            # A tool that is added again moves to the end, as if it had been declared only then.
+            self._tools.pop(change.definition.name or "", None)
+            self._add(change.definition, f"{path}.definition")
+            return
+        if change.type != "tool_reference":
+            raise Unsupported(f"{abbreviate(change.type)} is not supported here.", param=f"{path}.type")
+        if (name := change.name) is None:
+            raise missing_parameter(f"{path}.name")
+        if is_addition and name in self._removed:
+            self._tools.setdefault(name, self._removed.pop(name))
+        elif not is_addition and name in self._tools:
+            self._removed[name] = self._tools.pop(name)
+        elif not any(name in known for known in (self._tools, self._removed, self._unavailable)):
+            self._warnings.append(f"{path}.name: no tool {abbreviate(name)} is declared; the block was ignored")
 
     def _add(self, tool: AnthropicWireTool, path: str) -> None:
         parsed = build_client_tool(tool) or _read_custom(tool, path)
