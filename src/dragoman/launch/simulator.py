@@ -6,9 +6,9 @@ from pathlib import Path
 from uuid import uuid4
 
 import msgspec
-import yaml
 
 from ..core.request import Sampling
+from ..core.strict_yaml import load_yaml
 from ..engines import tiny
 from ..engines.script import load_script
 from ..engines.simulator.config import SimulatedSchedulerConfig
@@ -150,8 +150,8 @@ def _build_config(settings: Settings, profile: SimulatorProfile) -> SimulatorCon
         offloading.build_config(scheduler.block_size)
     if settings.sim_faults is not None:
         try:
-            faults = parse_faults(yaml.safe_load(Path(settings.sim_faults).read_text(encoding="utf-8")))
-        except yaml.YAMLError as error:
+            faults = parse_faults(load_yaml(Path(settings.sim_faults).read_bytes()))
+        except ValueError as error:
             raise ValueError(f"{settings.sim_faults}: {error}") from None
     return SimulatorConfig(
         scheduler=scheduler,

@@ -180,18 +180,15 @@ def _read_file(path: Path, origin: str) -> _Source:
 
 
 def _parse_yaml(text: str) -> list[tuple[str, object]]:
-    """Parse into pairs: a mapping would hide duplicate keys."""
-    import yaml  # noqa: PLC0415 - most servers start without a file
+    """Parse into pairs. Raises ValueError."""
+    from ..core.strict_yaml import load_yaml  # noqa: PLC0415 - most servers start without a file
 
-    loader: Any = yaml.SafeLoader(text)
-    try:
-        root = loader.get_single_node()
-        if root is not None and not isinstance(root, yaml.MappingNode):
-            raise ValueError("the file must be a mapping of `name: value` lines")
-        pairs: list[Any] = [] if root is None else root.value
-        return [(str(key.value), loader.construct_object(value, deep=True)) for key, value in pairs]
-    except yaml.YAMLError as error:
-        raise ValueError(error) from None
+    root = load_yaml(text)
+    if root is None:
+        return []
+    if not isinstance(root, dict):
+        raise ValueError("the file must be a mapping of `name: value` lines")
+    return [(str(key), value) for key, value in cast("dict[object, object]", root).items()]
 
 
 _SERVICE_LINK = r"_(SERVICE_HOST|SERVICE_PORT(_[A-Z0-9_]+)?|PORT(_[0-9]+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?)"

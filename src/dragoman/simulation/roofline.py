@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple, cast, get_args
 
 import msgspec
-import yaml
 from msgspec import Struct
 
+from ..core.strict_yaml import load_yaml
 from ..engines.simulator.config import SimulatedSchedulerConfig
 from ..engines.simulator.latency import LatencyModel, TokenCost
 from ..engines.simulator.profile import Calibration, Hardware, ModelProfile, ProfileError, SimulatorProfile
@@ -149,15 +149,15 @@ class Parallelism(Struct, frozen=True):
 def load_gpus() -> dict[str, Gpu]:
     """Load the GPU table, by short name."""
     text = (files("dragoman.simulation") / "gpus.yaml").read_bytes()
-    return msgspec.convert(yaml.safe_load(text), dict[str, Gpu], strict=False)
+    return msgspec.convert(load_yaml(text), dict[str, Gpu], strict=False)
 
 
 def find_gpu(name: str) -> Gpu:
     """Return a GPU of the table, or of a YAML file with one entry of the same format. Raises ProfileError."""
     if name.endswith((".yaml", ".yml")):
         try:
-            return msgspec.convert(yaml.safe_load(Path(name).read_bytes()), Gpu, strict=False)
-        except (OSError, yaml.YAMLError, msgspec.ValidationError) as error:
+            return msgspec.convert(load_yaml(Path(name).read_bytes()), Gpu, strict=False)
+        except (OSError, ValueError) as error:
             raise ProfileError(f"{name}: {error}") from None
     gpus = load_gpus()
     # `H100`, `h100_sxm` and `RTX 4090` name the same devices as `h100-sxm` and `rtx4090`.
@@ -176,7 +176,7 @@ def find_gpu(name: str) -> Gpu:
 def load_models() -> dict[str, Mapping[str, Any]]:
     """Load the configs of well-known models, by their names on the Hugging Face Hub."""
     text = (files("dragoman.simulation") / "models.yaml").read_bytes()
-    return msgspec.convert(yaml.safe_load(text), dict[str, Mapping[str, Any]])
+    return msgspec.convert(load_yaml(text), dict[str, Mapping[str, Any]])
 
 
 def load_model_shape(model: str, dtype: Dtype | None = None) -> ModelShape:

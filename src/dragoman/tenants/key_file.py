@@ -98,25 +98,16 @@ def _load_yaml(path: Path, data: bytes) -> object:
     """Load a YAML document.
 
     Raises:
-        KeyFileError: it is not YAML, or a mapping has a name twice, of which PyYAML silently keeps the last.
+        KeyFileError: it is not YAML, or a mapping has a name twice.
     """
     import yaml  # noqa: PLC0415 - most servers have no file of keys
 
-    class Loader(yaml.SafeLoader):
-        # The stubs of PyYAML have a wrong type for the anchor.
-        def compose_mapping_node(self, anchor: str | None) -> yaml.MappingNode:  # pyright: ignore[reportIncompatibleMethodOverride]
-            node = super().compose_mapping_node(anchor)  # pyright: ignore[reportArgumentType]
-            scalars = [key for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
-            # A mapping may be merged with several others.
-            names = [scalar.value for scalar in scalars if scalar.tag != "tag:yaml.org,2002:merge"]
-            if len(set(names)) < len(names):
-                raise KeyFileError(f"{path}: the mapping at line {node.start_mark.line + 1} has a name twice")
-            return node
+    from ..core.strict_yaml import DuplicateKeyError, StrictLoader  # noqa: PLC0415 - as above
 
     try:
-        return Loader(data).get_single_data()
-    except KeyFileError:
-        raise
+        return StrictLoader(data).get_single_data()
+    except DuplicateKeyError as error:
+        raise KeyFileError(f"{path}: the mapping at line {error.line} has a name twice") from None
     # ValueError: an impossible date. RecursionError: deep nesting.
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         # The error's own text quotes the line, which could be a key that was pasted into the wrong place.

@@ -19,7 +19,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Hashable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal, cast
 
@@ -28,6 +28,7 @@ import yaml
 from msgspec import Struct
 
 from ...core.events import FinishReason
+from ...core.strict_yaml import StrictLoader
 from .script import (
     CallTool,
     Chunks,
@@ -243,19 +244,8 @@ def _reject_duplicate_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return dict(pairs)
 
 
-class _Loader(yaml.SafeLoader):
-    """A YAML loader that rejects duplicate keys; PyYAML ignores them silently."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
-        keys = [key.value for key, _ in node.value]
-        duplicate = next((key for key in keys if keys.count(key) > 1), None)
-        if duplicate is not None:
-            raise ValueError(f"line {node.start_mark.line + 1}: {duplicate!r} appears twice")
-        return super().construct_mapping(node, deep)
-
-
 def _read_yaml(text: str) -> Iterator[tuple[int, object]]:
-    loader = _Loader(text)
+    loader = StrictLoader(text)
     root = loader.get_single_node()
     if not isinstance(root, yaml.SequenceNode):
         raise ValueError("a script is a list of entries")

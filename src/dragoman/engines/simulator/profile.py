@@ -12,6 +12,7 @@ import msgspec
 import yaml
 from msgspec import Struct
 
+from ...core.strict_yaml import load_yaml
 from .config import SimulatedSchedulerConfig
 from .latency import LatencyModel, TokenCost, check_acceptance_rates
 from .offloading import OffloadingSettings
@@ -216,8 +217,8 @@ def estimate_prior(hardware: Hardware, model: ModelProfile) -> Prior:
 def loads(text: str | bytes, source: str = "profile") -> SimulatorProfile:
     """Parse a profile. Raises ProfileError, which names the source and the field."""
     try:
-        return msgspec.convert(yaml.safe_load(text), SimulatorProfile, strict=False)  # YAML 1.1 parses 1e-5 as text
-    except (yaml.YAMLError, msgspec.ValidationError, UnicodeError) as error:
+        return msgspec.convert(load_yaml(text), SimulatorProfile, strict=False)  # YAML 1.1 parses 1e-5 as text
+    except ValueError as error:
         raise ProfileError(f"{source}: {error}") from None
 
 
