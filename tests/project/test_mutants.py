@@ -1,4 +1,4 @@
-"""Every planted bug still finds the line that it spoils, and the tests that are to notice it."""
+"""Every planted bug matches the source that it changes, and names tests that exist."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from tests.mutants import MUTANTS, ROOT, Mutant
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.bug)
-def test_a_planted_bug_has_its_place(mutant: Mutant) -> None:
+def test_a_planted_bug_matches_the_source(mutant: Mutant) -> None:
     source = (ROOT / "src/dragoman" / mutant.file).read_text()
     assert source.count(mutant.old) == 1
     assert mutant.new != mutant.old
-    # Tests that cannot import the spoiled module would notice nothing.
+    # If the mutated module cannot be imported, no test runs.
     compile(source.replace(mutant.old, mutant.new), mutant.file, "exec")
     assert all((ROOT / test.partition("::")[0]).exists() for test in mutant.tests)
