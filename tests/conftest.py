@@ -1,6 +1,6 @@
-"""How hard hypothesis looks: `quick` by default, `ci`, or `long`, by `--hypothesis-profile` or HYPOTHESIS_PROFILE.
+"""Hypothesis profiles: `quick` (the default), `ci` or `long`, set by `--hypothesis-profile` or HYPOTHESIS_PROFILE.
 
-`mutants` only wants to know whether something fails, not the least example of it.
+`mutants` skips the shrinking of failing examples.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
 
 
 @pytest.fixture(scope="session", autouse=True)
-def state_of_its_own(tmp_path_factory: pytest.TempPathFactory) -> None:
+def isolate_state(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Servers that tests start write nothing to the user's home."""
     os.environ["XDG_STATE_HOME"] = str(tmp_path_factory.mktemp("state"))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Skipped tests by reason, the most frequent first: what a machine lacks is one line, however many need it."""
+    """List the reasons of skipped tests, the most frequent first."""
     reasons: Counter[str] = Counter()
     for report in terminalreporter.stats.get("skipped", []):
         # (file, line, reason) where it is skipped, and an exception where it is expected to fail.

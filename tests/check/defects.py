@@ -1,4 +1,4 @@
-"""Planted defects, each from a bug that a real server had. The checker has to find them."""
+"""Planted defects, each modeled on a bug of a real server. The checker must find them."""
 
 from __future__ import annotations
 
@@ -44,15 +44,15 @@ STREAM = r"^chat\.(stream|n-of|whole)"
 TOOL = r"^chat\.tool"
 
 
-def _each_delta(change: Change) -> EditResponse:
+def _for_deltas(change: Change) -> EditResponse:
     return edit_each(lambda chunk: [change(delta) for delta in get_deltas(chunk)])
 
 
-def _each_choice(change: Change) -> EditResponse:
+def _for_choices(change: Change) -> EditResponse:
     return edit_each(lambda chunk: [change(choice) for choice in chunk.get("choices", ())])
 
 
-def _whole_choice(change: Change) -> EditResponse:
+def _get_choice(change: Change) -> EditResponse:
     return edit_json(lambda reply: [change(choice) for choice in reply["choices"]])
 
 
@@ -118,7 +118,7 @@ def _repeat_text(events: list[Event]) -> list[Event]:
 
 
 def _join_text(events: list[Event]) -> list[Event]:
-    """All text in one chunk, at the end."""
+    """Move all text into one chunk at the end."""
     texts = [
         delta["content"]
         for _, value in events
@@ -177,7 +177,7 @@ def _change_events(kind: str, change: Change) -> EditResponse:
     return edit_each(edit)
 
 
-def _unname(events: list[Event]) -> list[Event]:
+def _drop_names(events: list[Event]) -> list[Event]:
     return [(None, value) for _, value in events]
 
 
@@ -206,13 +206,13 @@ def _show_traceback(_: Request, response: Response) -> None:
     response.body = json.dumps(body).encode()
 
 
-def _blind_error(_: Request, response: Response) -> None:
+def _hide_cause(_: Request, response: Response) -> None:
     body = json.loads(response.body)
     body["error"].update(message="Bad request.", param=None)
     response.body = json.dumps(body).encode()
 
 
-def _as_openai_error(_: Request, response: Response) -> None:
+def _use_openai_error(_: Request, response: Response) -> None:
     message = json.loads(response.body)["error"]["message"]
     response.body = json.dumps({"error": {"message": message, "type": "x", "param": None, "code": None}}).encode()
 
@@ -379,7 +379,7 @@ def _call_arguments(change: Callable[[str], object]) -> EditResponse:
         for call in choice["message"].get("tool_calls", ()):
             call["function"]["arguments"] = change(call["function"]["arguments"])
 
-    return _whole_choice(edit)
+    return _get_choice(edit)
 
 
 def _drop_index(chunk: Json) -> None:
@@ -465,22 +465,22 @@ ON_STREAMS: tuple[Defect, ...] = (
         "vercel/ai#2548",
         CHAT,
         STREAM,
-        edit=_each_delta(lambda d: d.setdefault("role", None)),
+        edit=_for_deltas(lambda d: d.setdefault("role", None)),
     ),
     Defect(
         "role in every delta",
         "found with openai-python: assistantassistant",
         CHAT,
         STREAM,
-        edit=_each_delta(_set("role", "assistant")),
+        edit=_for_deltas(_set("role", "assistant")),
     ),
-    Defect("finish_reason never", "LM Studio, mlx-lm", CHAT, STREAM, edit=_each_choice(_set("finish_reason", None))),
+    Defect("finish_reason never", "LM Studio, mlx-lm", CHAT, STREAM, edit=_for_choices(_set("finish_reason", None))),
     Defect(
         "finish_reason as the text None",
         "sglang#18335",
         CHAT,
         STREAM,
-        edit=_each_choice(lambda c: c.update(finish_reason=c["finish_reason"] or "None")),
+        edit=_for_choices(lambda c: c.update(finish_reason=c["finish_reason"] or "None")),
     ),
     Defect("no [DONE]", "several gateways", CHAT, STREAM, edit=edit_events(_drop_done)),
     Defect(
@@ -529,7 +529,7 @@ ON_STREAMS: tuple[Defect, ...] = (
     Defect("first delta of text is dropped", "litellm#30765", CHAT, STREAM, edit=edit_events(_drop_first_text)),
     Defect("last delta of text is dropped", "xPyD-sim", CHAT, STREAM, edit=edit_events(_drop_last_text)),
     Defect("deltas are repeated", "proxies that retry", CHAT, STREAM, edit=edit_events(_repeat_text)),
-    Defect("spaces are stripped from deltas", "gateways that trim", CHAT, STREAM, edit=_each_delta(_strip)),
+    Defect("spaces are stripped from deltas", "gateways that trim", CHAT, STREAM, edit=_for_deltas(_strip)),
     Defect("all text in one chunk", "gateways that buffer", CHAT, STREAM, edit=edit_events(_join_text)),
     Defect(
         "a stream as application/json",
@@ -566,7 +566,7 @@ ON_STREAMS: tuple[Defect, ...] = (
         ignores_disconnect=True,
         model="tiny",
     ),
-    Defect("first chunk without a role", "ROCm/ATOM", CHAT, STREAM, edit=_each_delta(lambda d: d.pop("role", None))),
+    Defect("first chunk without a role", "ROCm/ATOM", CHAT, STREAM, edit=_for_deltas(lambda d: d.pop("role", None))),
     Defect(
         "Completions stream drops the last text",
         "xPyD-sim",
@@ -622,17 +622,17 @@ ON_CHAT: tuple[Defect, ...] = (
         "found in proxies",
         CHAT,
         r"^chat\.(field|whole)",
-        edit=_whole_choice(_finish_with_nothing),
+        edit=_get_choice(_finish_with_nothing),
     ),
     Defect(
-        "tool_calls as an empty list", "vllm#53255", CHAT, r"^chat\.(field|whole)", edit=_whole_choice(_list_no_calls)
+        "tool_calls as an empty list", "vllm#53255", CHAT, r"^chat\.(field|whole)", edit=_get_choice(_list_no_calls)
     ),
     Defect(
         "content is absent",
         "LM Studio",
         CHAT,
         r"^chat\.(field|whole)",
-        edit=_whole_choice(lambda c: c["message"].pop("content")),
+        edit=_get_choice(lambda c: c["message"].pop("content")),
     ),
     Defect("max_tokens is ignored", "text servers with a default", CHAT, r"^chat\.limit", answer=drop("max_tokens")),
     Defect("max_completion_tokens is ignored", "ray#53922", CHAT, r"^chat\.max", answer=drop("max_completion_tokens")),
@@ -665,10 +665,10 @@ ON_CHAT: tuple[Defect, ...] = (
         "llama.cpp#10733",
         CHAT,
         r"^chat\.logprobs",
-        edit=_whole_choice(_cut_logprobs),
+        edit=_get_choice(_cut_logprobs),
     ),
-    Defect("logprobs above 0", "simulators", CHAT, r"^chat\.logprobs", edit=_whole_choice(_raise_logprobs)),
-    Defect("logprobs miss tokens", "vllm#7211", CHAT, r"^chat\.logprobs", edit=_whole_choice(_drop_logprob)),
+    Defect("logprobs above 0", "simulators", CHAT, r"^chat\.logprobs", edit=_get_choice(_raise_logprobs)),
+    Defect("logprobs miss tokens", "vllm#7211", CHAT, r"^chat\.logprobs", edit=_get_choice(_drop_logprob)),
     Defect(
         "the system message is dropped",
         "templates without a system role",
@@ -733,7 +733,7 @@ ON_CHAT: tuple[Defect, ...] = (
         "found in proxies",
         CHAT,
         r"^chat\.(field|whole)",
-        edit=_whole_choice(lambda c: c.pop("index")),
+        edit=_get_choice(lambda c: c.pop("index")),
     ),
     Defect(
         "temperature 0 is sampled",
@@ -761,8 +761,8 @@ ON_TOOLS: tuple[Defect, ...] = (
         TOOL,
         edit=edit_each(lambda c: [call["function"].setdefault("name", None) for call in get_call_deltas(c)]),
     ),
-    Defect("stop in the place of tool_calls", "mlx-vlm#990", CHAT, TOOL, edit=_whole_choice(_finish_with_stop)),
-    Defect("a cut call says tool_calls", "vllm#53269", CHAT, TOOL, edit=_whole_choice(_finish_with_calls)),
+    Defect("stop in the place of tool_calls", "mlx-vlm#990", CHAT, TOOL, edit=_get_choice(_finish_with_stop)),
+    Defect("a cut call says tool_calls", "vllm#53269", CHAT, TOOL, edit=_get_choice(_finish_with_calls)),
     Defect("arguments are an object", "ollama in OpenAI's API", CHAT, TOOL, edit=_call_arguments(json.loads)),
     Defect(
         "arguments are cut",
@@ -778,13 +778,13 @@ ON_TOOLS: tuple[Defect, ...] = (
         TOOL,
         edit=_call_arguments(lambda text: json.dumps({**json.loads(text), "extra": 1})),
     ),
-    Defect("all calls have the same id", "mlx-lm", CHAT, TOOL, edit=_whole_choice(_fix_call_ids)),
+    Defect("all calls have the same id", "mlx-lm", CHAT, TOOL, edit=_get_choice(_fix_call_ids)),
     Defect(
         "the call has no type",
         "found in openai-agents",
         CHAT,
         TOOL,
-        edit=_whole_choice(lambda c: [call.pop("type") for call in c["message"].get("tool_calls", ())]),
+        edit=_get_choice(lambda c: [call.pop("type") for call in c["message"].get("tool_calls", ())]),
     ),
     Defect("response_format is ignored", "text servers", CHAT, r"^chat\.(schema|json)", answer=drop("response_format")),
     Defect(
@@ -792,7 +792,7 @@ ON_TOOLS: tuple[Defect, ...] = (
         "models without a grammar",
         CHAT,
         r"^chat\.(schema|json)",
-        edit=_whole_choice(lambda c: c["message"].update(content=f"```json\n{c['message']['content']}\n```")),
+        edit=_get_choice(lambda c: c["message"].update(content=f"```json\n{c['message']['content']}\n```")),
     ),
     Defect(
         "schemas are ignored in streams",
@@ -827,7 +827,7 @@ ON_ERRORS: tuple[Defect, ...] = (
         "errors repeat the whole input", "vLLM: 23.6 MB of errors", CHAT, r"^chat\.error", edit=edit_errors(_echo_input)
     ),
     Defect("errors show a traceback", "debug mode left on", CHAT, r"^chat\.error", edit=edit_errors(_show_traceback)),
-    Defect("errors do not name the field", "generic handlers", CHAT, r"^chat\.error", edit=edit_errors(_blind_error)),
+    Defect("errors do not name the field", "generic handlers", CHAT, r"^chat\.error", edit=edit_errors(_hide_cause)),
     Defect("any model name is served", "llama.cpp, mlx-lm", CHAT, r"^chat\.error", answer=change_body(_fix_model)),
     Defect(
         "a negative temperature is clamped",
@@ -880,7 +880,7 @@ ON_ERRORS: tuple[Defect, ...] = (
         "vLLM's global handlers",
         MESSAGES,
         r"^messages\.error",
-        edit=edit_errors(_as_openai_error),
+        edit=edit_errors(_use_openai_error),
     ),
     Defect(
         "Ollama errors in OpenAI's form",
@@ -956,7 +956,7 @@ ON_RESPONSES: tuple[Defect, ...] = (
         r"^responses\.stream",
         edit=_change_events("response.output_text.delta", lambda v: v.pop("logprobs")),
     ),
-    Defect("events without names", "several servers", RESPONSES, r"^responses\.stream", edit=edit_events(_unname)),
+    Defect("events without names", "several servers", RESPONSES, r"^responses\.stream", edit=edit_events(_drop_names)),
     Defect(
         "incomplete is called completed",
         "vLLM before 0.11",
@@ -1087,7 +1087,13 @@ ON_RESPONSES: tuple[Defect, ...] = (
     ),
 )
 ON_MESSAGES: tuple[Defect, ...] = (
-    Defect("Messages events without names", "litellm#32357", MESSAGES, r"^messages\.stream", edit=edit_events(_unname)),
+    Defect(
+        "Messages events without names",
+        "litellm#32357",
+        MESSAGES,
+        r"^messages\.stream",
+        edit=edit_events(_drop_names),
+    ),
     Defect(
         "Messages end with [DONE]",
         "proxies of OpenAI's API",
@@ -1366,7 +1372,7 @@ ON_OTHERS: tuple[Defect, ...] = (
         "vllm#5135",
         COMPLETIONS,
         r"^completions\.logprobs",
-        edit=_whole_choice(
+        edit=_get_choice(
             lambda c: (
                 c["logprobs"].update(text_offset=[0] * len(c["logprobs"]["tokens"])) if c.get("logprobs") else None
             )
@@ -1495,7 +1501,7 @@ ON_BYTES: tuple[Defect, ...] = (
 
 
 def _if_stream(change: Change) -> Any:
-    """Change the requests for streams alone: a rule kept on one path only."""
+    """Change only requests for streams, as a server whose other path follows the rule."""
     return change_body(lambda body: change(body) if body.get("stream") else None)
 
 
@@ -1618,8 +1624,8 @@ ON_NAMES: tuple[Defect, ...] = (
     Defect("the error's code is another status", "gateways", CHAT, r"^chat\.error", edit=edit_errors(_set_code)),
 )
 ON_ANSWERS: tuple[Defect, ...] = (
-    Defect("streamed calls end with stop", "mlx-vlm#990", CHAT, TOOL, edit=_each_choice(_finish_calls_with("stop"))),
-    Defect("a call's markup is left in the text", "tool parsers", CHAT, TOOL, edit=_whole_choice(_leak_markup)),
+    Defect("streamed calls end with stop", "mlx-vlm#990", CHAT, TOOL, edit=_for_choices(_finish_calls_with("stop"))),
+    Defect("a call's markup is left in the text", "tool parsers", CHAT, TOOL, edit=_get_choice(_leak_markup)),
     Defect("usage of n counts a part", "several servers", CHAT, r"^chat\.n$", edit=edit_json(_count_one_choice)),
     Defect(
         "streamed tool_use ends with end_turn",

@@ -1,6 +1,6 @@
 """The share of planted defects that `dragoman check` finds.
 
-    python -m tests.check.mutation_score [PATTERN]        prints the score and what was missed
+    python -m tests.check.mutation_score [PATTERN]        prints the score and the missed defects
 
 PATTERN limits the defects, by their names.
 """
@@ -25,7 +25,10 @@ from .wire import Defect
 
 @dataclass(frozen=True)
 class Finding:
-    """found: the ids of the checks that fail on the defect."""
+    """The result of one defect.
+
+    found: ids of the checks that fail on the defect.
+    """
 
     defect: Defect
     found: tuple[str, ...]
@@ -41,8 +44,8 @@ def find_failures(report: CheckReport) -> tuple[str, ...]:
     return tuple(verdict.check.id for verdict in report.verdicts if verdict.outcome is CheckOutcome.FAILED)
 
 
-def hunt(url: str, proxy: DefectProxy, defect: Defect) -> Finding:
-    """Run the defect's checks against a server with it."""
+def find_defect(url: str, proxy: DefectProxy, defect: Defect) -> Finding:
+    """Run the defect's checks against a server that has the defect."""
     proxy.defect = None if defect.edit_bytes else defect
     try:
         with nullcontext(url) if defect.edit_bytes is None else proxy_bytes(url, defect.edit_bytes) as address:
@@ -53,14 +56,14 @@ def hunt(url: str, proxy: DefectProxy, defect: Defect) -> Finding:
         proxy.defect = None
 
 
-def hunt_all(defects: Iterable[Defect] = DEFECTS) -> list[Finding]:
+def find_defects(defects: Iterable[Defect] = DEFECTS) -> list[Finding]:
     proxy, models = build_reference()
     with serve(proxy, models) as url:
-        return [hunt(url, proxy, defect) for defect in defects]
+        return [find_defect(url, proxy, defect) for defect in defects]
 
 
 def main(pattern: str = "") -> None:
-    findings = hunt_all(defect for defect in DEFECTS if re.search(pattern, defect.name))
+    findings = find_defects(defect for defect in DEFECTS if re.search(pattern, defect.name))
     found = [finding for finding in findings if finding.found]
     for finding in findings:
         print("found " if finding.found else "MISSED", finding.defect.name, "|", ", ".join(finding.found[:4]))

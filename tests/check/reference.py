@@ -1,4 +1,4 @@
-"""The servers that the checker is judged on: Dragoman's own engines over its own HTTP, and defects in front of them."""
+"""Reference servers for the checker: Dragoman's own engines over its own HTTP server, with defects in front of them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,10 @@ MODELS = """{
 
 
 class DefectProxy:
-    """An ASGI application in front of another, which plants one defect at a time. defect: None passes everything on."""
+    """An ASGI middleware that plants one defect at a time.
+
+    defect: None forwards everything unchanged.
+    """
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -65,7 +68,7 @@ class DefectProxy:
         return response
 
     async def _app_without_disconnect(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Run the application to its end, whether or not the client is there."""
+        """Run the application to completion, even if the client has disconnected."""
         messages = [await receive()]
 
         async def replay() -> Message:
@@ -98,7 +101,7 @@ async def _read_body(receive: Receive) -> bytes:
 
 
 async def _call(app: ASGIApp, request: Request, scope: Scope) -> Response:
-    """What the application answers, read to its end."""
+    """Call the application and return its complete response."""
     response = Response()
     bodies = [{"type": "http.request", "body": request.body, "more_body": False}]
 
@@ -135,7 +138,7 @@ async def _send_response(response: Response, send: Send) -> None:
 
 @contextmanager
 def serve(app: ASGIApp, models: Models) -> Generator[str]:
-    """The address of a server with Dragoman's HTTP protocol, in a thread of its own."""
+    """Run a server with Dragoman's HTTP protocol in a thread, and yield its address."""
     server = Server(
         build_uvicorn_config(app, Settings(log_level="error")), models, shutdown_config=ShutdownConfig(timeout=0.0)
     )
@@ -152,7 +155,10 @@ def serve(app: ASGIApp, models: Models) -> Generator[str]:
 
 
 def build_reference(settings: Settings | None = None) -> tuple[DefectProxy, Models]:
-    """All reference engines in one server. settings: of another server."""
+    """Build one server with all reference engines.
+
+    settings: options for another server.
+    """
     settings = settings or load_settings({"models": MODELS}, {})
     models = build_models(settings, SystemClock())
     return DefectProxy(create_app(models, options=build_serving_options(settings), store=MemoryStore())), models
@@ -163,7 +169,7 @@ Edit = Callable[[bytes], bytes]
 
 @contextmanager
 def proxy_bytes(url: str, edit: Edit) -> Generator[str]:
-    """A TCP proxy in front of a server, which edits what clients send. It knows no HTTP."""
+    """Run a TCP proxy in front of a server, which edits what clients send. It does not parse HTTP."""
     host, port = url.removeprefix("http://").split(":")
     started: list[str] = []
     is_listening, loops = threading.Event(), list[tuple[asyncio.AbstractEventLoop, asyncio.Event]]()

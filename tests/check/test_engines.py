@@ -1,4 +1,4 @@
-"""`check` against Dragoman's own engines: no rule is broken, and no check raises a false alarm."""
+"""`check` against Dragoman's own engines: no check fails."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_the_embedded_model_has_what_the_profile_of_openai_claims(reference: str
 
 
 def test_the_encoder_breaks_no_rule(tmp_path: Path) -> None:
-    """It only embeds, so the rules of generation do not apply, though the server has their routes."""
+    """The encoder only embeds: the rules of generation do not apply, although the server has their routes."""
     write_encoder(tmp_path)
     with start(Settings(model=f"encoder:{tmp_path}")) as url:
         report = check_server(url, QUICK, model="")

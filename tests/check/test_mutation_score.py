@@ -1,4 +1,4 @@
-"""The quality of the checker: the share of planted defects that it finds. docs/check.md has the score."""
+"""The checker finds the documented share of the planted defects (docs/check.md)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from .defects import (
     ON_STREAMS,
     ON_TOOLS,
 )
-from .mutation_score import check_server, find_failures, hunt, hunt_all
+from .mutation_score import check_server, find_defect, find_defects, find_failures
 from .reference import DefectProxy, build_reference, serve
 
 FLOOR = 0.95
@@ -54,7 +54,7 @@ def reference() -> Generator[tuple[str, DefectProxy]]:
 @pytest.mark.parametrize("defect", SAMPLE, ids=lambda defect: defect.name)
 def test_a_planted_defect_is_found(reference: tuple[str, DefectProxy], defect: object) -> None:
     chosen = next(each for each in SAMPLE if each is defect)
-    assert hunt(*reference, chosen).found
+    assert find_defect(*reference, chosen).found
 
 
 def test_without_a_defect_the_same_checks_find_nothing(reference: tuple[str, DefectProxy]) -> None:
@@ -70,7 +70,7 @@ def test_the_defects_are_many_and_each_has_an_origin() -> None:
 
 @pytest.mark.long
 def test_the_mutation_score_is_at_least_95_percent_and_the_docs_have_it() -> None:
-    findings = hunt_all()
+    findings = find_defects()
     found = sum(bool(finding.found) for finding in findings)
     assert found / len(findings) >= FLOOR, [f.defect.name for f in findings if not f.found]
     documented = re.search(r"(\d+) of (\d+) planted defects", DOCS.read_text())

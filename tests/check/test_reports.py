@@ -1,4 +1,4 @@
-"""What the reports contain."""
+"""Contents of the reports."""
 
 from __future__ import annotations
 

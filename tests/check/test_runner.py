@@ -176,7 +176,7 @@ def test_every_claim_of_a_check_is_in_some_profile() -> None:
 
 
 def test_a_missing_key_is_reported_and_the_key_is_in_no_evidence() -> None:
-    """The reference needs no key, so requests without one succeed: a defect that the checks of keys find."""
+    """The reference accepts requests without a key, which the checks of keys report."""
     proxy, models = build_reference()
     proxy.defect = Defect("a 500", "test", "/v1/chat", "", answer=lambda _: build_json(500, {"error": "x"}))
     with serve(proxy, models) as address:

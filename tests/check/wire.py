@@ -1,4 +1,4 @@
-"""A defect: what it does to requests and to responses. Tools for writing one in a line."""
+"""The `Defect` class, and functions that edit requests and responses to define a defect in one line."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Request:
 
     @property
     def json(self) -> Json:
-        """The body; empty if it is no object."""
+        """The body; empty if it is not an object."""
         try:
             value: object = json.loads(self.body)
         except (ValueError, RecursionError):
@@ -56,11 +56,13 @@ def edit_nothing(_request: Request, _response: Response) -> None:
 class Defect:
     """One planted defect.
 
-    origin: the server that had it, or the report. paths: regular expression of the paths that it is on.
-    only: regular expression of the checks that are run for it: fewer than all, so that what they find is found.
-    answer: changes the request in place, or answers it itself. edit: changes the response in place.
-    model: the reference engine behind it; `sim` enforces tools and schemas, computes embeddings, and is fast.
-    edit_bytes: changes what a client sends on the connection, below HTTP.
+    origin: the server that had it, or the report.
+    paths: regular expression of the paths that it applies to.
+    only: regular expression of the checks to run: a subset, so that its failures are due to the defect.
+    answer: changes the request in place, or returns a response itself.
+    edit: changes the response in place.
+    model: the reference engine; `sim` enforces tools and schemas, computes embeddings, and is fast.
+    edit_bytes: changes the bytes that a client sends.
     """
 
     name: str
@@ -85,7 +87,7 @@ Change = Callable[[Json], object]
 
 
 def list_objects(value: Json, name: str) -> list[Json]:
-    """The objects in the list of this name; empty if there is none."""
+    """Return the objects in the list of this name; empty if there is none."""
     items: Any = value.get(name)
     return [item for item in items if isinstance(item, dict)] if isinstance(items, list) else []  # pyright: ignore
 
@@ -106,7 +108,7 @@ def change_body(change: Change) -> Answer:
 
 
 def drop(*names: str) -> Answer:
-    """Ignore fields in silence."""
+    """Silently ignore fields."""
 
     def change(body: Json) -> None:
         for name in names:
@@ -118,7 +120,7 @@ def drop(*names: str) -> Answer:
 
 
 def refuse(when: Callable[[Json], object], status: int = 400, body: object = None) -> Answer:
-    """Answer a request with an error if its body is such."""
+    """Reject requests whose body meets the condition."""
     envelope = body or {
         "error": {"message": "not supported", "type": "invalid_request_error", "param": None, "code": None}
     }
@@ -130,7 +132,7 @@ def refuse(when: Callable[[Json], object], status: int = 400, body: object = Non
 
 
 def refuse_text(pattern: bytes, status: int = 400, body: object = None) -> Answer:
-    """Answer a request with an error if its bytes contain this."""
+    """Reject requests whose body contains these bytes."""
     envelope = body or {
         "error": {"message": "not supported", "type": "invalid_request_error", "param": None, "code": None}
     }
@@ -149,7 +151,7 @@ def build_json(status: int, body: object) -> Response:
 
 
 def edit_json(change: Change) -> EditResponse:
-    """Change the body of a whole answer that succeeded."""
+    """Change the body of a successful response that is not a stream."""
 
     def edit(_: Request, response: Response) -> None:
         if response.status == 200 and not response.is_stream:

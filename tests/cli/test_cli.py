@@ -21,7 +21,7 @@ from dragoman.settings import ENV_PREFIX, FIELDS, SettingField, Settings, Settin
 
 
 class Recorder:
-    """Serves nothing, and keeps what it should have served."""
+    """Records the calls of `serve` without serving."""
 
     def __init__(self, code: int = 0, error: SettingsError | None = None) -> None:
         self.code, self.error = code, error
@@ -201,7 +201,7 @@ HEAVY = ["numpy", "starlette", "uvicorn", "llguidance", "tokenizers", "jinja2", 
 
 
 def test_help_and_version_import_nothing_heavy():
-    """That is what makes them quick; a clock would say so only on an idle machine."""
+    """Checked instead of the time, which varies with the machine's load."""
     code = (
         "import sys\n"
         "from dragoman.cli import main\n"

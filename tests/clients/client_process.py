@@ -1,4 +1,4 @@
-"""Clients as their users run them: in a process of their own, with an empty home, against a real server."""
+"""Run clients as their users do: in a separate process, with an empty home directory, against a real server."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ PATIENCE = 240.0
 
 
 def needs(*modules: str) -> pytest.MarkDecorator:
-    """Skips with a reason where a client is not installed."""
+    """Skip with a reason if a client is not installed."""
     missing = [module for module in modules if find_spec(module) is None]
     return pytest.mark.skipif(bool(missing), reason=f"needs {', '.join(missing)}")
 
 
 @contextmanager
 def serving(arguments: str, folder: Path) -> Generator[str]:
-    """The address of `dragoman serve ARGUMENTS`."""
+    """Run `dragoman serve ARGUMENTS`, and yield its address."""
     server = Server(arguments, folder)
     try:
         yield server.address
@@ -46,7 +46,7 @@ MODELS = """models:
 
 
 def tried(folder: Path, *command: str) -> Results:
-    """The results of a client program, one JSON line a trial, against a server of `scripted` and `tiny`."""
+    """Return a client program's results, one JSON line per trial, against a server of `scripted` and `tiny`."""
     (folder / "models.yaml").write_text(MODELS)
     with serving("--config models.yaml --store memory", folder) as address:
         output = run(folder, *command, address)
@@ -55,7 +55,7 @@ def tried(folder: Path, *command: str) -> Results:
 
 
 def run(folder: Path, *command: str) -> str:
-    """The output of the command. Hubs are offline."""
+    """Return the output of the command. Hubs are offline."""
     home = {"HOME": str(folder), "HF_HOME": str(folder / "hf"), "HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"}
     done = subprocess.run(
         command, cwd=folder, env={**os.environ, **home}, capture_output=True, text=True, timeout=PATIENCE, check=False

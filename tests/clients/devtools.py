@@ -1,4 +1,4 @@
-"""Chromium by its DevTools protocol: pages, keys, screenshots, and everything that a page complains about.
+"""Control Chromium through its DevTools protocol: pages, keys, screenshots, and errors of the page.
 
 https://chromedevtools.github.io/devtools-protocol/
 """
@@ -61,7 +61,10 @@ class PageError(AssertionError):
 
 
 class Page:
-    """A tab. complaints: console errors and warnings, exceptions, violations of the policy and failed loads."""
+    """A browser tab.
+
+    complaints: console errors and warnings, exceptions, CSP violations and failed loads.
+    """
 
     def __init__(self, connection: Connection) -> None:
         self._connection, self._ids = connection, count(1)
@@ -106,13 +109,13 @@ class Page:
                 pass
 
     def open(self, url: str) -> None:
-        """Load a page, until it has loaded."""
+        """Open a page and wait until it has loaded."""
         self.opened.append(url)
         self.call("Page.navigate", url=url)
         self.wait("document.readyState === 'complete' && location.href !== 'about:blank'")
 
     def evaluate(self, expression: str) -> Any:
-        """The value of an expression in the page, or of the promise that it is."""
+        """Return the value of an expression in the page; a promise is awaited."""
         result = self.call(
             "Runtime.evaluate", expression=expression, awaitPromise=True, returnByValue=True, userGesture=True
         )
@@ -122,7 +125,7 @@ class Page:
         return result["result"].get("value")
 
     def wait(self, expression: str) -> Any:
-        """Wait in the page until an expression is true, and return its value; looked at every 30 ms."""
+        """Poll an expression in the page every 30 ms until it is true, and return its value."""
         script = _WAIT.replace("EXPRESSION", expression).replace("MILLISECONDS", str((PATIENCE - 10) * 1000))
         found = self.evaluate(script)
         assert found, f"in vain: {expression}\n{self.complaints}\n{self.evaluate('document.body.innerText')[:3000]}"
@@ -132,7 +135,7 @@ class Page:
         return self.evaluate(f"document.querySelector({json.dumps(selector)}).textContent")
 
     def click(self, selector: str, name: str | None = None) -> None:
-        """Click the first element of a selector, with this text if one is given, at its place on the screen."""
+        """Click the first element that matches a selector, and this text if given, at its position on the screen."""
         named = "" if name is None else f".filter((one) => one.textContent.trim() === {json.dumps(name)})"
         found = f"[...document.querySelectorAll({json.dumps(selector)})]{named}.find((one) => one.checkVisibility())"
         self.wait(found)
@@ -151,7 +154,7 @@ class Page:
             self.call("Input.dispatchKeyEvent", type="keyUp", **event)
 
     def type(self, text: str) -> None:
-        """Type into what has the focus."""
+        """Type into the focused element."""
         self.call("Input.insertText", text=text)
 
     def fill(self, selector: str, text: str) -> None:
@@ -179,13 +182,13 @@ class Page:
         self.call("Emulation.setEmulatedMedia", features=features)
 
     def screenshot(self) -> bytes:
-        """The visible part, as PNG."""
+        """Return the visible part of the page as a PNG."""
         return base64.b64decode(self.call("Page.captureScreenshot", format="png", optimizeForSpeed=False)["data"])
 
 
 @contextmanager
 def browsing(folder: Path) -> Generator[Page]:
-    """A tab of a browser of its own, with an empty profile in the folder."""
+    """Start a browser with an empty profile in the folder, and yield a tab."""
     command = (str(BROWSER), *FLAGS, f"--user-data-dir={folder / 'profile'}", "about:blank")
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as browser:
         try:

@@ -1,4 +1,4 @@
-"""Makes the screenshots of docs/ui.md: `python -m tests.clients.screenshots`. Needs Chromium."""
+"""Take the screenshots of docs/ui.md: `python -m tests.clients.screenshots`. Needs Chromium."""
 
 from __future__ import annotations
 

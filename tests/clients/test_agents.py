@@ -41,7 +41,7 @@ def project(tmp_path: Path) -> Path:
 def launch(
     agent: str, model: str, project: Path, *arguments: str, **variables: str
 ) -> subprocess.CompletedProcess[str]:
-    """Run an agent to its end in the project, with an empty home."""
+    """Run an agent to completion in the project, with an empty home directory."""
     needs(agent)
     home = {"HOME": str(project.parent), "PATH": f"{PROGRAMS}{os.pathsep}{os.environ['PATH']}"}
     done = subprocess.run(
@@ -59,7 +59,7 @@ def launch(
 
 
 def ask(agent: str, prompt: str) -> list[str]:
-    """Arguments for one prompt without a person."""
+    """Return the arguments for a non-interactive run of one prompt."""
     if agent == "claude":
         return ["-p", "--allowedTools", "Read,Edit", "--", prompt]
     # The sandbox is Codex's own; it does not work in every container.
@@ -67,7 +67,7 @@ def ask(agent: str, prompt: str) -> list[str]:
 
 
 def tool_loop(agent: str, project: Path) -> str:
-    """Directives for reading the file, editing it and saying so."""
+    """Return directives that read the file, edit it and report it."""
     file = str(project / "note.txt")
     if agent == "claude":
         edit = {"file_path": file, "old_string": "sun", "new_string": "moon"}
@@ -99,7 +99,7 @@ def test_an_agent_takes_the_answer_of_the_embedded_model(agent: str, project: Pa
 
 @pytest.mark.parametrize("agent", AGENTS)
 def test_the_turns_of_an_agent_share_their_prefix(agent: str, project: Path, tmp_path: Path) -> None:
-    """Nothing volatile at the head of an agent's prompt: each request finds nearly all of the last one in the cache."""
+    """An agent's prompt starts with nothing volatile: each request finds nearly all of the last one in the cache."""
     log = tmp_path / "requests.jsonl"
     settings = {
         "DRAGOMAN_DIRECTIVES": "1",

@@ -29,7 +29,7 @@ pytestmark = [pytest.mark.clients, pytest.mark.skipif(BROWSER is None, reason="n
 
 
 class Site(ThreadingHTTPServer):
-    """A web site with the page. It receives the results that the page's script posts."""
+    """A web site that serves the page and receives the results that its script posts."""
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), partial(_Visit, directory=str(PAGES)))
@@ -47,7 +47,7 @@ class Site(ThreadingHTTPServer):
         self.server_close()
 
     def opened(self, folder: Path, address: str, page: str = "page.html") -> Results:
-        """The results of a page that is opened in a browser."""
+        """Open a page in a browser and return its results."""
         command = (
             str(BROWSER),
             *FLAGS,
@@ -74,7 +74,7 @@ class _Visit(SimpleHTTPRequestHandler):
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Results]:
-    """The results of the page from an allowed origin, and from another one."""
+    """Return the results of the page from an allowed origin, and from another one."""
     folder = tmp_path_factory.mktemp("browser")
     (folder / "models.yaml").write_text(MODELS)
     with closing(Site()) as allowed, closing(Site()) as other:
@@ -101,7 +101,7 @@ PASSED = re.compile(r"INFO dragoman\.access: \S+ \S+ (\S+) (\S+) (\d+) ")
 
 
 def test_a_page_of_another_origin_cannot_use_a_default_server(tmp_path: Path) -> None:
-    """Whatever Chromium sends by itself: nothing starts, changes or can be read, by name of localhost or by address."""
+    """With the headers that Chromium sends, a page can start, change and read nothing, by `localhost` or by address."""
     with closing(Site()) as site, serving("scripted --directives --store memory", tmp_path) as address:
         port = address.rpartition(":")[2]
         for host in ("127.0.0.1", "localhost"):

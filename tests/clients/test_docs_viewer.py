@@ -1,4 +1,4 @@
-"""The viewer of the API's description at /docs in Chromium: all routes are shown without a complaint of the browser."""
+"""The API viewer at /docs in Chromium: all routes are shown without a browser error."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LINKS = "[...document.querySelectorAll('#list a')]"
 
 @pytest.fixture
 def page(tmp_path: Path) -> Generator[Page]:
-    """A page of an empty browser; at the end it must have logged no error and called one server only."""
+    """Yield a page of a new browser; at the end it must have logged no error and called only one server."""
     with browsing(tmp_path) as opened:
         opened.resize(1280, 800)
         yield opened

@@ -60,7 +60,7 @@ def address(folder: Path) -> Iterator[str]:
 
 
 def evaluate(folder: Path, client: str, task: str, *extra: str, **options: object) -> list[dict[str, Any]]:
-    """The samples that lm-eval wrote down."""
+    """Run lm-eval and return the samples that it wrote."""
     out = folder / f"out-{client}-{task}"
     model_args = ",".join(f"{name}={value}" for name, value in options.items())
     command = ["-m", "lm_eval", "run", "--model", client, "--model_args", model_args, "--tasks", task]
@@ -80,7 +80,7 @@ def evaluate(folder: Path, client: str, task: str, *extra: str, **options: objec
 
 
 def likelihood(address: str, prompt: str, answer: str) -> float:
-    """The same by another route: the log-probability of the answer's tokens behind the prompt."""
+    """Compute the same by another route: the log-probability of the answer's tokens after the prompt."""
 
     def tokens(text: str) -> list[int]:
         return httpx2.post(f"{address}/tokenize", json={"prompt": text, "add_special_tokens": False}).json()["tokens"]

@@ -1,4 +1,4 @@
-"""Ollama's client for Node, in its own runtime."""
+"""Ollama's client for Node."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The official SDKs for Node, in their own runtime: tool runners, streams, failures and objects."""
+"""The official SDKs for Node: tool runners, streams, failures and objects."""
 
 from __future__ import annotations
 

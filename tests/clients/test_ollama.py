@@ -1,4 +1,4 @@
-"""Ollama's own client, LangChain-Ollama and LiteLLM, each in a process of its own, on Ollama's API."""
+"""Ollama's own client, LangChain-Ollama and LiteLLM on Ollama's API, each in a separate process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The OpenAI Agents SDK, in a process of its own: tool loops, handoffs, memory, failures and objects."""
+"""The OpenAI Agents SDK in a separate process: tool loops, handoffs, memory, failures and objects."""
 
 from __future__ import annotations
 

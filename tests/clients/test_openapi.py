@@ -1,4 +1,4 @@
-"""The API's description as others read it: a validator, a tester that draws requests, a generator of clients."""
+"""The OpenAPI document in other tools: a validator, a property-based tester, and a client generator."""
 
 from __future__ import annotations
 

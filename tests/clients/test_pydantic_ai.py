@@ -1,4 +1,4 @@
-"""Pydantic AI, in a process of its own: tool loops, conversations, failures, objects and vectors in our dialects."""
+"""Pydantic AI in a separate process: tool loops, conversations, failures, objects and vectors in our dialects."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_a_tool_loop_runs_to_its_end_and_streams_the_same(results: Results, dial
 
 
 def test_the_same_is_counted_in_other_dialects(results: Results) -> None:
-    """But for Responses, into whose messages it writes thoughts of models that it does not know."""
+    """Except Responses: Pydantic AI writes reasoning of unknown models into its messages."""
     assert results["chat whole"]["usage"] == results["messages whole"]["usage"]
 
 

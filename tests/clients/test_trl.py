@@ -1,4 +1,4 @@
-"""TRL's VLLMClient, as its trainers use it: tokens in, tokens out, and what each of them weighed."""
+"""TRL's VLLMClient, as its trainers use it: token ids in, token ids and logprobs out."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""TRL's GRPOTrainer, 20 steps: what the server sampled has the logprobs that the trainer computes, of the weights that
-it sent last. In TRL's server mode with the module of docs/rollout.md, and in a `rollout_func`."""
+"""TRL's GRPOTrainer for 20 steps: the server's logprobs equal those that the trainer computes with the weights that it
+sent last. In TRL's server mode with the module of docs/rollout.md, and in a `rollout_func`."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ tell()
 
 
 def train(folder: Path, script: str, server: str) -> Any:
-    """The report of the training script with a server of these arguments."""
+    """Run the training script against a server with these arguments, and return its report."""
     page = (Path(__file__).parents[2] / "docs" / "rollout.md").read_text()
     [module] = [block for block in blocks(page) if block.argument == "trl_http_weights.py"]
     (folder / module.argument).write_text(module.text)

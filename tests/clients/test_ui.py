@@ -1,4 +1,4 @@
-"""The page at /ui in Chromium: every view, by mouse and keyboard, without a complaint of the browser."""
+"""The page at /ui in Chromium: every view, by mouse and keyboard, without a browser error."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ BOTH_ANSWERED = (
 
 
 class Servers:
-    """Servers by their arguments, each started once."""
+    """A cache of servers by their arguments; each is started once."""
 
     def __init__(self, folder: Path) -> None:
         self._folder, self._stack = folder, ExitStack()
@@ -59,7 +59,7 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
 
 @pytest.fixture
 def page(tmp_path: Path) -> Generator[Page]:
-    """A page of an empty browser; at the end it must have logged no error and called one server only."""
+    """Yield a page of a new browser; at the end it must have logged no error and called only one server."""
     with browsing(tmp_path) as new_page:
         new_page.resize(1280, 800)
         yield new_page
@@ -85,7 +85,7 @@ def set_up(page: Page, address: str, **settings: Any) -> None:
 
 
 def ask(page: Page, text: str) -> str:
-    """Ask, and return the answer's text when it is complete."""
+    """Send a message, and return the complete answer's text."""
     before = page.evaluate("document.querySelectorAll('.turn > .meta').length")
     page.fill(ASK, text)
     page.press("Enter")
@@ -348,7 +348,7 @@ def test_the_wire_of_an_answer_that_fails_shows_its_text_too(page: Page, servers
 
 
 def test_the_programs_that_are_offered_run(page: Page, servers: Servers):
-    """Copied as they are, against the real address: each prints the answer."""
+    """The copied programs, run unchanged against the server's address, print the answer."""
     set_up(page, servers.start("tiny"), temperature="0", topK="3", seed="7", stop="xyz", tools=TOOLS, stream=False)
     page.click("[role=tab]", "Wire")
     page.fill(".card textarea", "What is the capital of Japan?")
@@ -379,7 +379,7 @@ def test_the_programs_that_are_offered_run(page: Page, servers: Servers):
 
 
 def test_words_of_python_are_copied_as_text(page: Page, servers: Servers):
-    """A text such as "true" is no boolean. Without HTTPS, a browser has no Clipboard API."""
+    """A text such as "true" must not become a boolean. Without HTTPS, a browser has no Clipboard API."""
     set_up(page, servers.start("tiny"), system="true", temperature="0")
     page.evaluate("Object.defineProperty(navigator, 'clipboard', { value: undefined, configurable: true })")
     page.click("[role=tab]", "Wire")

@@ -1,4 +1,4 @@
-"""The Vercel AI SDK, in its own runtime: tool loops, streams, failures, objects and vectors in all of our dialects."""
+"""The Vercel AI SDK in Node: tool loops, streams, failures, objects and vectors in all of our dialects."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A client of an application in the same event loop; in virtual time, nothing of the machine is in what it measures."""
+"""A client of an ASGI application in the same event loop; in virtual time, the machine does not affect it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from starlette.types import ASGIApp, Message
 
 
 class AppResponse:
-    """As `LoadResponse`: each piece of a body is there when the application has sent it."""
+    """Implements `LoadResponse`: each piece of the body is available when the application has sent it."""
 
     def __init__(self, status: int, sent: asyncio.Queue[Message], task: asyncio.Future[None]) -> None:
         self.status = status
@@ -36,7 +36,7 @@ class AppResponse:
 
 
 class AppClient:
-    """As `LoadClient`."""
+    """Implements `LoadClient`."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app

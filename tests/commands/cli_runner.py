@@ -1,4 +1,4 @@
-"""Calls a command as a person does, and gives what it prints."""
+"""Call a command of the CLI, and return its output."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ def call(*arguments: str) -> Result:
 
 
 def get_output(*arguments: str) -> str:
-    """The standard output of a call that goes well."""
+    """Return the standard output of a successful call."""
     result = call(*arguments)
     assert result.exit_code == 0, result.stderr or result.exception
     return result.stdout
 
 
-def fault(*arguments: str) -> str:
-    """The one line of a call that does not."""
+def get_error(*arguments: str) -> str:
+    """Return the one-line error message of a call that fails."""
     result = call(*arguments)
     assert result.exit_code == 2
     assert result.stdout == ""

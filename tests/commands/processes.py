@@ -1,4 +1,4 @@
-"""The `dragoman` command in a process of its own, as its users run it."""
+"""The `dragoman` command in a separate process, as its users run it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ COMMAND = (sys.executable, "-m", "dragoman")
 
 
 def build_environment(**variables: str) -> dict[str, str]:
-    """The environment without any setting of Dragoman, without colours and proxies, and with these variables."""
+    """Return the environment without Dragoman's settings, colors and proxies, and with these variables."""
     dropped = ("NO_PROXY", "no_proxy", "FORCE_COLOR")
     outside = {
         name: value for name, value in os.environ.items() if not name.startswith(ENV_PREFIX) and name not in dropped
@@ -29,7 +29,10 @@ def build_environment(**variables: str) -> dict[str, str]:
 def run_command(
     *arguments: str, stdin: str | None = None, cwd: Path | None = None, **variables: str
 ) -> subprocess.CompletedProcess[str]:
-    """Run a command to its end. stdin: None is an empty input."""
+    """Run a command to completion.
+
+    stdin: None means an empty input.
+    """
     return subprocess.run(
         [*COMMAND, *arguments],
         input=stdin or "",
@@ -44,7 +47,7 @@ def run_command(
 
 @contextmanager
 def start_command(*arguments: str, **variables: str) -> Generator[subprocess.Popen[str]]:
-    """A running command with pipes; it is killed at the end of the block if it still runs."""
+    """Start a command with pipes, and kill it at the end of the block if it still runs."""
     pipe = subprocess.PIPE
     command = [*COMMAND, *arguments]
     environment = build_environment(**variables)
@@ -56,7 +59,7 @@ def start_command(*arguments: str, **variables: str) -> Generator[subprocess.Pop
 
 
 def read_until(stream: IO[str], text: str) -> str:
-    """What the stream has until the text, which must come."""
+    """Read the stream up to this text, which must occur."""
     seen = ""
     while text not in seen:
         character = stream.read(1)

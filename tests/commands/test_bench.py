@@ -1,4 +1,4 @@
-"""`dragoman bench`: what it measures is what happened, and its log is what `calibrate`, `simulate` and `plan` read."""
+"""`dragoman bench` measures correctly, and writes a log that `calibrate`, `simulate` and `plan` read."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from tests.serving.responses.harness import lifespan
 from ..loopback import served
 from ..virtual_time import run_in_virtual_time
 from .app_client import AppClient
-from .cli_runner import call, fault, get_output
+from .cli_runner import call, get_error, get_output
 
 SIM = Settings(model="sim")
 
@@ -40,7 +40,7 @@ SIM = Settings(model="sim")
 def measure(
     settings: Settings, workload: Sequence[WorkloadRequest], target: Target, concurrency: int | None = None
 ) -> LoadResult:
-    """On the virtual clock of one loop for both sides."""
+    """Run client and server in one event loop on a virtual clock."""
 
     async def work() -> LoadResult:
         app = create_app(build_models(settings, SystemClock()))
@@ -52,7 +52,7 @@ def measure(
 
 
 def simulate(timings: Sequence[Timing]) -> list[Timing]:
-    """The same requests, at the times at which they were sent, by the profile itself."""
+    """Simulate the same requests at the times at which they were sent, with the same profile."""
     profile = load(DEFAULT_PROFILE)
     config = build_scheduler_config(SIM, profile)
     pool = SimulatedBlockPool(config.num_gpu_blocks)
@@ -140,7 +140,7 @@ STREAMS: dict[str, list[str]] = {
 
 
 def meter(dialect: str, lines: Sequence[str], sent_at: float = 1.0) -> Measurement:
-    """Each line half a second after the one before."""
+    """Yield the lines at intervals of half a second."""
     metered = StreamMeter(DIALECTS[dialect])
     for index, line in enumerate(lines):
         metered.feed(line, sent_at + 0.5 * (index + 1))
@@ -272,4 +272,4 @@ def test_failed_requests_are_reported_and_left_out(tiny: str, tmp_path: Path) ->
     ],
 )
 def test_a_wrong_call_is_one_line(arguments: tuple[str, ...], why: str) -> None:
-    assert why in fault("bench", *arguments)
+    assert why in get_error("bench", *arguments)

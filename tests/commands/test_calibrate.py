@@ -1,4 +1,4 @@
-"""`dragoman calibrate`: from logs, or from load on a server, to a profile with its error."""
+"""`dragoman calibrate` fits a profile to logs, or to load on a server, and reports its error."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from dragoman.simulation.workload_sources import FixedLength, generate_poisson
 
 from ..loopback import served
 from ..simulation.logs import examples
-from .cli_runner import call, fault, get_output
+from .cli_runner import call, get_error, get_output
 
 LIKE = ("--like", "rtx4090-llama-3.1-8b", "--no-spread")
 
 
 @pytest.fixture(scope="module")
 def log(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """What a simulated server would have been measured to do."""
+    """Return the log of a simulated server."""
     path = tmp_path_factory.mktemp("logs") / "log.jsonl"
     load = ("--num-prompts", "90", "--request-rate", "4", "--output-len", "20-60")
     get_output("simulate", "poisson", *load, "--save-detailed", str(path))
@@ -83,18 +83,18 @@ def test_wrong_settings_are_suspected_where_the_error_is_large(log: str) -> None
     ],
 )
 def test_what_is_wrong_is_a_line(arguments: list[str], why: str) -> None:
-    assert why in fault("calibrate", *arguments)
+    assert why in get_error("calibrate", *arguments)
 
 
 def test_a_missing_column_of_a_log_is_named(tmp_path: Path) -> None:
     path = tmp_path / "result.json"
     path.write_bytes(examples.vllm_bench(start_times=None))
-    error = fault("calibrate", str(path))
+    error = get_error("calibrate", str(path))
     assert str(path) in error
     assert "start_times are missing" in error
     path.write_bytes(examples.vllm_bench())
-    assert "at least 20 requests are needed" in fault("calibrate", str(path), "--fit-requests", "3")
-    assert "at least one must be fitted, and one held out" in fault("calibrate", str(path), "--fit-requests", "4")
+    assert "at least 20 requests are needed" in get_error("calibrate", str(path), "--fit-requests", "3")
+    assert "at least one must be fitted, and one held out" in get_error("calibrate", str(path), "--fit-requests", "4")
 
 
 def test_no_profile_can_extrapolate_to_nothing(log: str, tmp_path: Path) -> None:
@@ -102,7 +102,7 @@ def test_no_profile_can_extrapolate_to_nothing(log: str, tmp_path: Path) -> None
     get_output("calibrate", log, *LIKE, "--out", str(path))
     lines = path.read_text().splitlines()
     path.write_text("\n".join("  base: 0.0" if line.startswith("  base:") else line for line in lines))
-    assert "base must be more than 0 seconds" in fault("simulate", "poisson", "--profile", str(path))
+    assert "base must be more than 0 seconds" in get_error("simulate", "poisson", "--profile", str(path))
 
 
 # A live server.
@@ -137,6 +137,6 @@ def test_measurements_can_be_saved_and_read_again(tmp_path: Path) -> None:
     path = tmp_path / "measured.jsonl"
     load = ("poisson", "--num-prompts", "8", "--request-rate", "500", "--input-len", "4", "--output-len", "3")
     with served(create_app(build_models(Settings(), SystemClock()))) as url:
-        error = fault("calibrate", *load, "--url", url, "--fit-requests", "4", "--save-log", str(path))
+        error = get_error("calibrate", *load, "--url", url, "--fit-requests", "4", "--save-log", str(path))
     assert "at least 20" in error
     assert len(read_any(path.read_bytes()).requests) == 8

@@ -1,4 +1,4 @@
-"""`dragoman chat` in a process: on a pipe, and on a terminal of its own."""
+"""`dragoman chat` in a separate process: on a pipe, and on a pseudo-terminal."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_ctrl_c_stops_the_answer_and_not_the_chat(url: str):
 
 
 class Terminal:
-    """A chat on a terminal of its own."""
+    """A chat on a pseudo-terminal."""
 
     def __init__(self, *arguments: str, **variables: str) -> None:
         self._controller, terminal = os.openpty()

@@ -11,7 +11,7 @@ import pytest
 from tests.check.reference import DefectProxy, build_reference, serve
 from tests.check.wire import Defect, edit_json
 
-from .cli_runner import call, fault, get_output
+from .cli_runner import call, get_error, get_output
 
 
 @pytest.fixture(scope="module")
@@ -85,4 +85,4 @@ def test_the_list_needs_no_server() -> None:
     ],
 )
 def test_what_cannot_be_checked_is_2(arguments: list[str], text: str) -> None:
-    assert text in fault("check", *arguments)
+    assert text in get_error("check", *arguments)

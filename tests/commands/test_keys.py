@@ -1,4 +1,4 @@
-"""`dragoman keys`: what it prints, what it stores, and that neither the file nor the arguments contain a key."""
+"""`dragoman keys`: its output and its file; neither the file nor the arguments contain a key."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`dragoman launch` in a process, with a program in the place of an agent that records how it was started."""
+"""`dragoman launch` in a separate process, with a program instead of an agent that records how it was started."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ sys.exit(7)
 
 @pytest.fixture
 def path(tmp_path: Path) -> str:
-    """A PATH with the recorder under every agent's name, and nothing else."""
+    """Return a PATH that contains only the recorder, under every agent's name."""
     for agent in AGENTS.values():
         program = tmp_path / agent.program
         program.write_text(RECORDER.format(python=sys.executable))
@@ -51,7 +51,7 @@ def path(tmp_path: Path) -> str:
     return str(tmp_path)
 
 
-def record_of(done: subprocess.CompletedProcess[str]) -> Any:
+def read_record(done: subprocess.CompletedProcess[str]) -> Any:
     return json.loads(done.stdout.splitlines()[0])
 
 
@@ -66,7 +66,7 @@ def test_claude_runs_on_a_server_of_its_own_that_ends_with_it(path: str):
         "launch", "claude", "scripted", "--", "-p", "--", "hi there", PATH=path, ANTHROPIC_API_KEY="secret"
     )
     assert done.returncode == 7, done.stderr
-    record = record_of(done)
+    record = read_record(done)
     variables, url = record["variables"], record["variables"]["ANTHROPIC_BASE_URL"]
     assert record["arguments"] == ["-p", "--", "hi there"]
     assert [model["id"] for model in record["models"]] == ["scripted"]
@@ -85,10 +85,10 @@ def test_claude_runs_on_a_server_of_its_own_that_ends_with_it(path: str):
 def test_a_running_server_is_used_and_left_alone(path: str):
     with served(create_app("tiny", store="none", max_model_len=4096, served_model_name=("m", "gpt-*"))) as url:
         done = run_command("launch", "claude", "--url", url, "--", "die", PATH=path)
-        assert (done.returncode, record_of(done)["variables"]["ANTHROPIC_MODEL"]) == (128 + 9, "m")
+        assert (done.returncode, read_record(done)["variables"]["ANTHROPIC_MODEL"]) == (128 + 9, "m")
         assert "The context of m is 4096 tokens" in done.stderr
         done = run_command("launch", "claude", "gpt-5", "--url", f"{url}/v1", PATH=path)
-        assert (done.returncode, record_of(done)["variables"]["ANTHROPIC_MODEL"]) == (7, "gpt-5")
+        assert (done.returncode, read_record(done)["variables"]["ANTHROPIC_MODEL"]) == (7, "gpt-5")
         done = run_command("launch", "claude", "other", "--url", url, PATH=path)
         assert (done.returncode, done.stdout) == (2, "")
         assert "has no model 'other'; it has m" in done.stderr
@@ -100,15 +100,15 @@ def test_a_server_is_started_at_a_free_url_of_this_machine(path: str):
         free.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{free.getsockname()[1]}"
     done = run_command("launch", "claude", "scripted", "--url", url, PATH=path)
-    assert (done.returncode, record_of(done)["variables"]["ANTHROPIC_BASE_URL"]) == (7, url)
+    assert (done.returncode, read_record(done)["variables"]["ANTHROPIC_BASE_URL"]) == (7, url)
 
 
 def test_a_key_reaches_the_server_and_the_agent(path: str):
     done = run_command("launch", "codex", "scripted", PATH=path, DRAGOMAN_API_KEY="k1,k2")
     assert done.returncode == 7, done.stderr
-    assert record_of(done)["variables"]["DRAGOMAN_CLIENT_KEY"] == "k1"
-    assert 'env_key = "DRAGOMAN_CLIENT_KEY"' in " ".join(record_of(done)["arguments"])
-    assert "k1" not in " ".join(record_of(done)["arguments"])
+    assert read_record(done)["variables"]["DRAGOMAN_CLIENT_KEY"] == "k1"
+    assert 'env_key = "DRAGOMAN_CLIENT_KEY"' in " ".join(read_record(done)["arguments"])
+    assert "k1" not in " ".join(read_record(done)["arguments"])
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 5), (signal.SIGINT, 6)])
@@ -170,7 +170,7 @@ def test_print_shows_what_a_shell_would_do_and_runs_nothing(path: str, tmp_path:
     shell = subprocess.run(
         ["/bin/sh", "-c", script], capture_output=True, text=True, env=build_environment(), check=False
     )
-    record = record_of(shell)
+    record = read_record(shell)
     assert record["arguments"] == ["-p", "x y"]
     assert record["variables"]["ANTHROPIC_MODEL"] == "a/b c"
 

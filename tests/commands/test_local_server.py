@@ -1,4 +1,4 @@
-"""The server that a command starts for itself: what it shows until it is ready, and how it fails."""
+"""The server that a command starts for itself: its progress output until it is ready, and its failures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`dragoman profile` and `dragoman plan`: files and figures, and one line for what is wrong."""
+"""`dragoman profile` and `dragoman plan`: files and figures, and one-line errors."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from dragoman.engines.simulator.profile import load
 
-from .cli_runner import fault, get_output
+from .cli_runner import get_error, get_output
 
 SMALL = ("poisson", "--num-prompts", "30", "--request-rate", "5", "--input-len", "50-200", "--output-len", "20")
 LLAMA = "meta-llama/Llama-3.1-8B"
@@ -90,4 +90,4 @@ def test_json_has_every_fleet_and_plots_are_written(tmp_path: Path) -> None:
     ],
 )
 def test_what_is_wrong_is_one_line(arguments: tuple[str, ...], text: str) -> None:
-    assert text in fault(*arguments)
+    assert text in get_error(*arguments)

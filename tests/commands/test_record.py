@@ -1,4 +1,4 @@
-"""Recorded in front of a real server and replayed, both read by the official SDK."""
+"""A recording made in front of a real server is replayed; the official SDK reads both."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from dragoman.serving.clock import SystemClock
 from dragoman.settings import Settings
 
 from ..loopback import served
-from .cli_runner import fault
+from .cli_runner import get_error
 
 HOSTS = ("localhost", "127.0.0.1")
 STREAM = {"model": "tiny", "stream": True, "temperature": 0, "messages": [{"role": "user", "content": "Hello"}]}
@@ -72,4 +72,4 @@ def test_what_is_wrong_is_a_line(
     arguments: list[str], why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert why in fault(*arguments)
+    assert why in get_error(*arguments)

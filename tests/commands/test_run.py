@@ -1,4 +1,4 @@
-"""`dragoman run` in a process: one answer, from a prompt that is given, piped in, or both."""
+"""`dragoman run` in a separate process: one answer to a prompt from the arguments, from a pipe, or both."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`dragoman simulate`: simulations, reports and files; errors are one line."""
+"""`dragoman simulate`: simulations, reports and files; one-line errors."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 from dragoman.simulation.calibrate import read_log
 
-from .cli_runner import fault, get_output
+from .cli_runner import get_error, get_output
 
 SMALL = ("--num-prompts", "30", "--request-rate", "5", "--input-len", "50-200", "--output-len", "20")
 
@@ -170,7 +170,7 @@ def test_plots_are_drawn_to_a_file(trace: str, tmp_path: Path, suffix: str) -> N
     ],
 )
 def test_what_is_wrong_is_a_line(arguments: list[str], why: str) -> None:
-    error = fault("simulate", *arguments)
+    error = get_error("simulate", *arguments)
     assert error.startswith("Error: ")
     assert why in error
     assert error.count("\n") == 1
@@ -189,7 +189,7 @@ def test_what_is_wrong_is_a_line(arguments: list[str], why: str) -> None:
 def test_an_error_in_a_trace_names_its_line(text: str, why: str, tmp_path: Path) -> None:
     path = tmp_path / "bad.jsonl"
     path.write_text(text, encoding="latin-1")
-    assert why in fault("simulate", str(path))
+    assert why in get_error("simulate", str(path))
 
 
 def test_a_fleet_of_several_profiles_is_scaled_and_routed_with_old_loads() -> None:
@@ -214,7 +214,7 @@ def test_a_fleet_of_several_profiles_is_scaled_and_routed_with_old_loads() -> No
     ],
 )
 def test_a_fleet_that_cannot_be_is_named(arguments: list[str], why: str) -> None:
-    assert why in fault("simulate", "poisson", "--num-prompts", "5", *arguments)
+    assert why in get_error("simulate", "poisson", "--num-prompts", "5", *arguments)
 
 
 def test_the_profiles_are_listed_with_their_errors() -> None:
@@ -248,12 +248,12 @@ def test_a_sweep_writes_its_files(tmp_path: Path, enough: bool) -> None:
 @pytest.mark.parametrize("command", ["simulate", "calibrate"])
 def test_a_misspelled_workload_gets_a_suggestion_and_the_list(command: str) -> None:
     more = ("--url", "http://127.0.0.1:1/v1") if command == "calibrate" else ()
-    message = fault(command, "poison", *more)
+    message = get_error(command, "poison", *more)
     assert (
         message
         == "Error: poison: no such file or workload; did you mean poisson? Workloads: poisson, bursts, sessions\n"
     )
-    message = fault(command, "absent.jsonl", *more)
+    message = get_error(command, "absent.jsonl", *more)
     assert message == "Error: absent.jsonl: no such file or workload. Workloads: poisson, bursts, sessions\n"
 
 
@@ -270,11 +270,11 @@ def test_a_misspelled_workload_gets_a_suggestion_and_the_list(command: str) -> N
     ],
 )
 def test_an_impossible_number_is_rejected_with_its_option(command: str, option: str, value: str) -> None:
-    assert f"Invalid value for '{option}'" in fault(command, "absent.jsonl", option, value)
+    assert f"Invalid value for '{option}'" in get_error(command, "absent.jsonl", option, value)
 
 
 @pytest.mark.parametrize("text", ["not json\n", '{"arrival_time": 0}\n', "a,b\n1,2\n"])
 def test_an_unreadable_trace_is_named(tmp_path: Path, text: str) -> None:
     trace = tmp_path / "odd.jsonl"
     trace.write_text(text)
-    assert fault("simulate", str(trace)).startswith(f"Error: {trace}: ")
+    assert get_error("simulate", str(trace)).startswith(f"Error: {trace}: ")

@@ -11,7 +11,7 @@ import typer.main
 from dragoman.cli import create_app
 from dragoman.commands.options import explain_vllm_flag, list_explained_flags
 
-from .cli_runner import fault, get_output
+from .cli_runner import get_error, get_output
 
 FLAGS = Path(__file__).parents[1] / "data" / "vllm-0.33.0-engine-flags.txt"
 SHORT = ("--num-prompts", "3", "--request-rate", "5", "--input-len", "50", "--output-len", "4")
@@ -19,7 +19,7 @@ ALIASES = {"--disable-prefix-caching", "--disable-chunked-prefill"}
 
 
 def read_flags() -> list[str]:
-    """vLLM's own list."""
+    """Return vLLM's own list of flags."""
     lines = FLAGS.read_text(encoding="utf-8").splitlines()
     return [flag for line in lines if not line.startswith("#") for flag in line.split()]
 
@@ -52,14 +52,14 @@ def test_no_flag_of_vllm_is_unnamed(command: str) -> None:
     ],
 )
 def test_a_flag_that_is_no_option_is_rejected_with_the_reason(arguments: tuple[str, ...], reason: str) -> None:
-    complaint = " ".join(fault(*arguments).split())
+    complaint = " ".join(get_error(*arguments).split())
     assert "of vLLM is not an option of" in complaint
     assert any(part in complaint for part in reason.split("|"))
 
 
 def test_other_engines_and_unknown_flags_have_clicks_own_error() -> None:
-    assert "No such option: --swap-space" in fault("serve", "tiny", "--swap-space", "4")
-    assert "No such option: --no-such-thing" in fault("simulate", "poisson", "--no-such-thing")
+    assert "No such option: --swap-space" in get_error("serve", "tiny", "--swap-space", "4")
+    assert "No such option: --no-such-thing" in get_error("simulate", "poisson", "--no-such-thing")
 
 
 def test_vllms_names_of_negated_flags_are_options() -> None:
@@ -72,7 +72,7 @@ def test_vllms_names_of_negated_flags_are_options() -> None:
 def test_a_layout_that_the_profile_has_no_times_of_is_rejected(flags: tuple[str, ...], tmp_path: Path) -> None:
     profile = str(tmp_path / "shared-experts.yaml")
     get_output("profile", "--gpu", "h100-sxm", "--model", "Qwen/Qwen3-30B-A3B", "--dp", "2", "--ep", "--out", profile)
-    complaint = fault("simulate", "poisson", *SHORT, "--profile", profile, *flags)
+    complaint = get_error("simulate", "poisson", *SHORT, "--profile", profile, *flags)
     assert f"Error: {flags[0]}" in complaint
     assert "use a profile of such servers" in complaint
     get_output(

@@ -1,4 +1,4 @@
-"""Streams put together by hand, to be broken in one place at a time."""
+"""Handwritten streams, in which tests break one rule at a time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The grammar of Messages can fail: each rule, broken alone, is noticed."""
+"""The checker of the Messages grammar detects each broken rule."""
 
 from __future__ import annotations
 
@@ -155,31 +155,31 @@ def test_each_rule_of_named_events_is_noticed(data: bytes, rule: str):
         check_stream(data)
 
 
-def whole(*content: Json, reason: str = "end_turn", **more: object) -> Json:
+def build_object(*content: Json, reason: str = "end_turn", **more: object) -> Json:
     return {**MESSAGE, "content": list(content), "stop_reason": reason, **more}
 
 
 def test_good_objects_pass():
-    check_object(whole())
-    check_object(whole({"type": "thinking", "thinking": "", "signature": "s"}, BLOCK, CALLED, reason="tool_use"))
-    check_object(whole(BLOCK, reason="stop_sequence", stop_sequence="END"))
+    check_object(build_object())
+    check_object(build_object({"type": "thinking", "thinking": "", "signature": "s"}, BLOCK, CALLED, reason="tool_use"))
+    check_object(build_object(BLOCK, reason="stop_sequence", stop_sequence="END"))
     check_error({**ERROR, "request_id": "req_1"})
 
 
 @pytest.mark.parametrize(
     ("message", "rule"),
     [
-        (whole(TEXT), "an empty text"),
-        (whole({"type": "video"}), "is of type 'video'"),
-        (whole({**CALLED, "input": "{}"}, reason="tool_use"), "input is '{}'"),
-        (whole({**CALLED, "name": ""}, reason="tool_use"), "name is empty"),
-        (whole({"type": "thinking", "thinking": "x"}), "signature"),
-        (whole({"type": "redacted_thinking"}), "data"),
-        (whole(BLOCK, reason="tool_use"), "without a call"),
-        (whole(BLOCK, reason="stop"), "stop_reason is 'stop'"),
-        (whole(BLOCK, stop_sequence="END"), "contradict"),
-        (whole(BLOCK, usage=NOTHING), "usage.input_tokens"),
-        (whole(BLOCK, role="user"), "role is"),
+        (build_object(TEXT), "an empty text"),
+        (build_object({"type": "video"}), "is of type 'video'"),
+        (build_object({**CALLED, "input": "{}"}, reason="tool_use"), "input is '{}'"),
+        (build_object({**CALLED, "name": ""}, reason="tool_use"), "name is empty"),
+        (build_object({"type": "thinking", "thinking": "x"}), "signature"),
+        (build_object({"type": "redacted_thinking"}), "data"),
+        (build_object(BLOCK, reason="tool_use"), "without a call"),
+        (build_object(BLOCK, reason="stop"), "stop_reason is 'stop'"),
+        (build_object(BLOCK, stop_sequence="END"), "contradict"),
+        (build_object(BLOCK, usage=NOTHING), "usage.input_tokens"),
+        (build_object(BLOCK, role="user"), "role is"),
     ],
 )
 def test_each_rule_of_the_object_is_noticed(message: Json, rule: str):

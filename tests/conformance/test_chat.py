@@ -1,4 +1,4 @@
-"""The grammar of chat can fail: each rule, broken alone, is noticed."""
+"""The checker of the Chat Completions grammar detects each broken rule."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ CACHED: Json = {"prompt_tokens_details": {"cached_tokens": 2}}
 TOP = [{"token": "a", "logprob": -1, "bytes": None}]
 
 
-def scored(**entry: Any) -> Any:
+def build_scored_chunk(**entry: Any) -> Any:
     chunk = json.loads(json.dumps(HELLO))
     chunk["choices"][0]["logprobs"] = {"content": [entry], "refusal": None}
     return chunk
@@ -84,7 +84,7 @@ def test_a_variant_has_rules_too(payloads: list[object], rule: str):
 
 
 def test_good_logprobs_pass():
-    good = scored(token="a", logprob=-1, bytes=[97], top_logprobs=TOP)
+    good = build_scored_chunk(token="a", logprob=-1, bytes=[97], top_logprobs=TOP)
     check_stream(sse(ROLE, good, STOP, DONE), include_usage=False)
 
 
@@ -131,10 +131,10 @@ def test_good_logprobs_pass():
         ([ROLE, ERROR, STOP, DONE], "chunk after an error"),
         ([ROLE, {"error": {"message": "m", "type": "t", "code": None}}], "has no param"),
         ([ROLE, {"error": "boom"}], "expected an object"),
-        ([ROLE, scored(token="a", logprob=-1, bytes=None), STOP, DONE], "top_logprobs is None"),
-        ([ROLE, scored(token="a", logprob=1, bytes=None, top_logprobs=[]), STOP, DONE], "not a logprob"),
-        ([ROLE, scored(logprob=-1, bytes=None, top_logprobs=[]), STOP, DONE], "token is None"),
-        ([ROLE, scored(token="a", logprob=-1, top_logprobs=[]), STOP, DONE], "has no bytes"),
+        ([ROLE, build_scored_chunk(token="a", logprob=-1, bytes=None), STOP, DONE], "top_logprobs is None"),
+        ([ROLE, build_scored_chunk(token="a", logprob=1, bytes=None, top_logprobs=[]), STOP, DONE], "not a logprob"),
+        ([ROLE, build_scored_chunk(logprob=-1, bytes=None, top_logprobs=[]), STOP, DONE], "token is None"),
+        ([ROLE, build_scored_chunk(token="a", logprob=-1, top_logprobs=[]), STOP, DONE], "has no bytes"),
     ],
 )
 def test_each_rule_is_noticed_when_it_is_broken(payloads: list[object], rule: str):
@@ -178,34 +178,37 @@ def test_framing(data: bytes, rule: str):
         check_stream(data, include_usage=False)
 
 
-def whole(content: Any, reason: Any = "stop", **choice: Any) -> Any:
+def build_object(content: Any, reason: Any = "stop", **choice: Any) -> Any:
     message = {"role": "assistant", "content": "x", "refusal": None, **content}
     choices = [{"index": 0, "message": message, "logprobs": None, "finish_reason": reason, **choice}]
     return {"id": "c", "object": "chat.completion", "created": 1, "model": "m", "choices": choices, "usage": COUNTS}
 
 
 def test_a_good_object_passes():
-    check_object(whole({}))
+    check_object(build_object({}))
     function = {"id": "c", "type": "function", "function": {"name": "f", "arguments": ""}}
-    check_object(whole({"tool_calls": [function]}, "tool_calls"))
+    check_object(build_object({"tool_calls": [function]}, "tool_calls"))
 
 
 @pytest.mark.parametrize(
     ("answer", "rule"),
     [
-        (whole({}) | {"object": "chat.completions"}, "object is"),
-        (whole({}) | {"id": None}, "id is None"),
-        (whole({}) | {"usage": {}}, "prompt_tokens is None"),
-        (whole({"role": "bot"}), "role is"),
-        (whole({"tool_calls": None}), "tool_calls is None"),
-        (whole({"tool_calls": []}), "tool_calls is empty"),
-        (whole({"tool_calls": [{"id": "c"}]}), "function of a call"),
-        (whole({"tool_calls": [{"id": "c", "type": "function", "function": {"name": "f"}}]}), "arguments of a call"),
-        (whole({}, "tool_calls"), "without a call"),
-        (whole({}, None), "finish_reason is None"),
-        (whole({}, index=1), "not dense"),
-        (whole({}, message={"role": "assistant", "content": None}), "has no refusal"),
-        (whole({}, logprobs={"content": [{}]}), "token is None"),
+        (build_object({}) | {"object": "chat.completions"}, "object is"),
+        (build_object({}) | {"id": None}, "id is None"),
+        (build_object({}) | {"usage": {}}, "prompt_tokens is None"),
+        (build_object({"role": "bot"}), "role is"),
+        (build_object({"tool_calls": None}), "tool_calls is None"),
+        (build_object({"tool_calls": []}), "tool_calls is empty"),
+        (build_object({"tool_calls": [{"id": "c"}]}), "function of a call"),
+        (
+            build_object({"tool_calls": [{"id": "c", "type": "function", "function": {"name": "f"}}]}),
+            "arguments of a call",
+        ),
+        (build_object({}, "tool_calls"), "without a call"),
+        (build_object({}, None), "finish_reason is None"),
+        (build_object({}, index=1), "not dense"),
+        (build_object({}, message={"role": "assistant", "content": None}), "has no refusal"),
+        (build_object({}, logprobs={"content": [{}]}), "token is None"),
         (EMPTY, "object is None"),
     ],
 )

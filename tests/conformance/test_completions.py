@@ -1,4 +1,4 @@
-"""The grammar of Completions can fail: each rule, broken alone, is noticed."""
+"""The checker of the Completions grammar detects each broken rule."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ USAGE: Json = text("") | {"choices": [], "usage": COUNTS}
 COLUMNS: Json = {"text_offset": [0], "token_logprobs": [-1.0], "tokens": ["a"], "top_logprobs": [{"a": -1.0}]}
 
 
-def scored(columns: Any) -> Any:
+def build_scored_chunk(columns: Any) -> Any:
     choice = {"index": 0, "text": "a", "logprobs": columns, "finish_reason": None}
     return HELLO | {"choices": [choice]}
 
@@ -28,8 +28,8 @@ def scored(columns: Any) -> Any:
         [HELLO, STOP, DONE],
         [text("hello", reason="length"), DONE],
         [text("b", index=1), HELLO, STOP, text("", reason="stop", index=1), DONE],
-        [scored(COLUMNS), STOP, DONE],
-        [scored(COLUMNS | {"token_logprobs": [None], "top_logprobs": [None]}), STOP, DONE],
+        [build_scored_chunk(COLUMNS), STOP, DONE],
+        [build_scored_chunk(COLUMNS | {"token_logprobs": [None], "top_logprobs": [None]}), STOP, DONE],
         [HELLO, ERROR],
     ],
 )
@@ -56,12 +56,12 @@ def test_usage_passes_where_it_was_requested():
         ([HELLO | {"choices": [{"index": 0, "text": "x", "finish_reason": None}]}], "has no logprobs"),
         ([HELLO | {"choices": [{"index": 0, "text": "x", "logprobs": None}]}], "has no finish_reason"),
         ([HELLO | {"choices": [{"index": 0}]}], "text is None"),
-        ([scored(COLUMNS | {"tokens": []})], "differ in length"),
-        ([scored(COLUMNS | {"tokens": None})], "tokens is None"),
-        ([scored(COLUMNS | {"tokens": ["b"]})], "not among"),
-        ([scored(COLUMNS | {"token_logprobs": [None]})], "alone"),
-        ([scored(COLUMNS | {"token_logprobs": [0.5]})], "above 0"),
-        ([scored(COLUMNS | {"text_offset": [3]}), scored(COLUMNS)], "text_offset decreases"),
+        ([build_scored_chunk(COLUMNS | {"tokens": []})], "differ in length"),
+        ([build_scored_chunk(COLUMNS | {"tokens": None})], "tokens is None"),
+        ([build_scored_chunk(COLUMNS | {"tokens": ["b"]})], "not among"),
+        ([build_scored_chunk(COLUMNS | {"token_logprobs": [None]})], "alone"),
+        ([build_scored_chunk(COLUMNS | {"token_logprobs": [0.5]})], "above 0"),
+        ([build_scored_chunk(COLUMNS | {"text_offset": [3]}), build_scored_chunk(COLUMNS)], "text_offset decreases"),
     ],
 )
 def test_each_rule_is_noticed_when_it_is_broken(payloads: list[object], rule: str):

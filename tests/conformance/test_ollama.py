@@ -1,4 +1,4 @@
-"""The grammar of Ollama's dialect can fail: each rule, broken alone, is noticed."""
+"""The checker of Ollama's grammar detects each broken rule."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The grammar of Responses lets good streams pass, and notices each broken rule."""
+"""The checker of the Responses grammar accepts valid streams and detects each broken rule."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The grammar of SGLang's /generate can fail: each rule, broken alone, is noticed."""
+"""The checker of the grammar of SGLang's /generate detects each broken rule."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The grammar of TGI's dialect can fail: each rule, broken alone, is noticed."""
+"""The checker of TGI's grammar detects each broken rule."""
 
 from __future__ import annotations
 

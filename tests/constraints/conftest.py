@@ -11,7 +11,7 @@ EOS = "<|im_end|>"
 
 @pytest.fixture(scope="session")
 def embedded() -> HfTokenizer:
-    """A vocabulary in which all marks are tokens."""
+    """A vocabulary in which every marker is a token."""
     return vocabularies.embedded()
 
 
@@ -22,7 +22,7 @@ def compiler(embedded: HfTokenizer) -> Compiler:
 
 @pytest.fixture(scope="session")
 def plain() -> HfTokenizer:
-    """A vocabulary in which no mark is a token."""
+    """A vocabulary in which no marker is a token."""
     return vocabularies.build_tokenizer(vocabularies.byte_level_data(("<|im_start|>", EOS)))
 
 

@@ -1,4 +1,4 @@
-"""Which answers a grammar lets through, with marks that are tokens and with marks that are text."""
+"""The answers that a grammar accepts, with markers that are tokens and with markers that are text."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ LLAMA = ToolCallRules((llama("f"), llama("g")), "; ")
 
 
 class Judge:
-    """Decides which texts are whole answers. In `tokens` names of control tokens in a text are those tokens."""
+    """Decides which texts are complete answers. `tokens` parses names of control tokens as those tokens."""
 
     def __init__(self, tokenizer: HfTokenizer, compiler: Compiler, tokens: bool) -> None:
         self.tokenizer, self.compiler, self.tokens = tokenizer, compiler, tokens

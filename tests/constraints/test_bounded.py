@@ -1,4 +1,4 @@
-"""Compilation that may take any time and memory happens in a process that is killed."""
+"""Compilation of unbounded cost runs in a process that is killed at its limits."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def endless(embedded: HfTokenizer) -> Generator[BoundedCompiler]:
 
 
 def is_alive(pid: int) -> bool:
-    """Also what has ended and was not waited for counts."""
+    """Whether the process exists; a zombie counts too."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -48,13 +48,13 @@ def is_alive(pid: int) -> bool:
     return True
 
 
-async def started(compiler: BoundedCompiler) -> int:
+async def begin_compiling(compiler: BoundedCompiler) -> int:
     while not compiler.pool.pids:  # noqa: ASYNC110 - it happens in a thread
         await asyncio.sleep(0)
     return compiler.pool.pids[0]
 
 
-async def ended(pid: int) -> None:
+async def wait_until_dead(pid: int) -> None:
     while is_alive(pid):  # noqa: ASYNC110
         await asyncio.sleep(0)
 
@@ -106,23 +106,23 @@ async def test_the_process_is_killed_when_the_last_request_that_waits_is_cancell
 ) -> None:
     grammar = compose_grammar(embedded.special_tokens, body=BOMB)
     first, second = (asyncio.create_task(endless.compile(grammar)) for _ in range(2))
-    pid = await started(endless)
+    pid = await begin_compiling(endless)
     first.cancel()
     await asyncio.gather(first, return_exceptions=True)
     assert is_alive(pid)
     assert not second.done()
     second.cancel()
     await asyncio.gather(second, return_exceptions=True)
-    await ended(pid)
+    await wait_until_dead(pid)
 
 
 async def test_closing_ends_what_runs_and_what_waits(embedded: HfTokenizer, endless: BoundedCompiler) -> None:
     waiting = [asyncio.create_task(endless.compile(ConstraintGrammar(BOMB.definition + f"  // {n}"))) for n in range(9)]
-    pid = await started(endless)
+    pid = await begin_compiling(endless)
     endless.close()
     outcomes = await asyncio.gather(*waiting, return_exceptions=True)
     assert [type(outcome) for outcome in outcomes] == [Overloaded] * 9
-    await ended(pid)
+    await wait_until_dead(pid)
 
 
 async def test_more_than_may_wait_are_rejected_with_503(embedded: HfTokenizer) -> None:
@@ -131,7 +131,7 @@ async def test_more_than_may_wait_are_rejected_with_503(embedded: HfTokenizer) -
     waiting = [
         asyncio.create_task(compiler.compile(ConstraintGrammar(BOMB.definition + f"  // {n}"))) for n in range(2)
     ]
-    await started(compiler)
+    await begin_compiling(compiler)
     with pytest.raises(Overloaded):
         await compiler.compile(ConstraintGrammar(BOMB.definition))
     compiler.close()
@@ -140,7 +140,7 @@ async def test_more_than_may_wait_are_rejected_with_503(embedded: HfTokenizer) -
 
 async def test_cheap_grammars_do_not_wait_for_costly_ones(embedded: HfTokenizer, endless: BoundedCompiler) -> None:
     bombs = [asyncio.create_task(endless.compile(ConstraintGrammar(BOMB.definition + f"  // {n}"))) for n in range(60)]
-    await started(endless)
+    await begin_compiling(endless)
     await endless.compile(compose_grammar(embedded.special_tokens, body=JsonSchema('{"type":"integer"}')))
     assert not any(bomb.done() for bomb in bombs)
     endless.close()

@@ -1,4 +1,4 @@
-"""Constrained answers that end legally within their token limit."""
+"""Constrained answers are closed validly within their token limit."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def json_grammar(schema: dict[str, Any]) -> str:
 
 
 def sample(matcher: ClosingMatcher, tokenizer: Tokenizer, eos: int, limit: int, random: Random) -> list[int]:
-    """What an engine does that samples at random: it asks for the mask, and what to append instead of its token."""
+    """Sample at random, as an engine does: apply the mask, and let the matcher replace the sampled token."""
     ids: list[int] = []
     while len(ids) < limit and not matcher.finished:
         token = matcher.replace(random.choice(allowed(matcher, tokenizer.vocab_size)))
@@ -83,7 +83,7 @@ def test_patterns_are_closed_too(embedded: HfTokenizer, compiler: Compiler, patt
 
 
 def test_nothing_changes_while_an_ending_fits(embedded: HfTokenizer, compiler: Compiler):
-    """The tokens of an answer that fits are the model's own. Some are to spare: endings are short, not the shortest."""
+    """An answer that fits keeps the model's tokens. A few tokens may remain unused: endings are not minimal."""
     ids = embedded.encode('{"name":"Susan and her many brothers","age":3,"tags":["alpha","b"]}', special=False)
     for limit in (len(ids) + 6, 500):
         matcher = closing(compiler, json_grammar(PERSON), limit)
@@ -183,7 +183,7 @@ MOST = 7
 
 @pytest.fixture(scope="module")
 def small() -> HfTokenizer:
-    """Bytes, and tokens that end several things at once."""
+    """A vocabulary of bytes, and of tokens that close several objects at once."""
     data = vocabularies.byte_level_data((EOS,))
     words = [vocabularies.BYTES[byte] for byte in range(256)]
     merges: list[list[str]] = []
@@ -201,9 +201,7 @@ def small() -> HfTokenizer:
 
 
 def count_to_end(grammar: CompiledGrammar, tokenizer: HfTokenizer, ids: Sequence[int]) -> int | None:
-    """The fewest tokens after which an answer that begins with `ids` is complete, of all that there are; None if they
-    are more than MOST.
-    """
+    """Return the length of the shortest ending of all for an answer that begins with `ids`; None if it exceeds MOST."""
     eos = tokenizer.special_tokens[EOS]
     level: dict[bytes, list[int]] = {b"": []}
     seen = {b""}
@@ -226,7 +224,7 @@ def count_to_end(grammar: CompiledGrammar, tokenizer: HfTokenizer, ids: Sequence
 
 @pytest.mark.parametrize("rule", SMALL, ids=("flat", "nested", "array", "tail", "word", "repeated", "overlaps"))
 def test_an_answer_is_closed_as_late_as_possible_by_the_shortest_ending(small: HfTokenizer, rule: Any):
-    """Compared with all endings that there are."""
+    """Compared with an exhaustive search."""
     eos, decided = small.special_tokens[EOS], 0
     compiler = Compiler(small, [eos])
     compact = {"x-guidance": {"whitespace_flexible": False}}

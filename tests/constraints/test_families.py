@@ -1,4 +1,4 @@
-"""What the grammar of a family lets a model say, its parser reads as calls that follow their schemas."""
+"""The parser of a family reads every output that the family's grammar allows as calls that follow their schemas."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def schemas(draw: st.DrawFn) -> Schema:
 
 
 def urges(pieces: Sequence[SyntaxPiece]) -> list[str]:
-    """What ends a text: chance would hardly spell it."""
+    """Return texts that end an answer, which random sampling would hardly produce."""
     found: list[str] = []
     for piece in pieces:
         match piece:
@@ -103,7 +103,7 @@ def urges(pieces: Sequence[SyntaxPiece]) -> list[str]:
 def walk(
     matcher: Matcher, tokenizer: HfTokenizer, random: Random, marks: Sequence[str], most: int = 400
 ) -> list[int] | None:
-    """An answer by chance, with an urge to come to an end."""
+    """Sample a random answer that prefers tokens that end it."""
     eos, ids, planned = tokenizer.special_tokens[EOS], list[int](), list[int]()
     ends = [*marks, '"', "}", "]", '"}', "ab"]
     while len(ids) < most:
@@ -123,14 +123,14 @@ def walk(
 
 @cache
 def vocabulary(name: str, *, tokens: bool) -> tuple[HfTokenizer, Compiler]:
-    """One in which the marks of this family are tokens, or one in which no mark is."""
+    """A vocabulary in which the markers of this family are tokens, or one in which none are."""
     marks = [mark for mark in tool_format(name).markers if len(mark) > 3 and mark[0] in "<["] if tokens else []
     tokenizer = vocabularies.build_tokenizer(vocabularies.byte_level_data(("<|im_start|>", EOS, *marks)))
     return tokenizer, Compiler(tokenizer, [tokenizer.special_tokens[EOS]])
 
 
 def check(name: str, tools: Sequence[FunctionTool | CustomTool], seed: int, *, tokens: bool) -> bool:
-    """Whether the walk came to an end; its text must be calls that follow their schemas."""
+    """Return whether the walk ended; its text must be calls that follow their schemas."""
     tokenizer, compiler = vocabulary(name, tokens=tokens)
     format = tool_format(name, tokenizer.special_tokens)
     forms = tuple(CallForm(format.build_call_syntax(tool)) for tool in tools)
@@ -157,7 +157,7 @@ def check(name: str, tools: Sequence[FunctionTool | CustomTool], seed: int, *, t
 
 
 def finite(number: str) -> float:
-    """The validator takes what is too large for a float for no number at all."""
+    """The validator does not accept numbers that are too large for a float."""
     return max(-1e300, min(float(number), 1e300))
 
 

@@ -1,4 +1,4 @@
-"""Compiling once, copying for each answer, and what may never come through."""
+"""Grammars are compiled once and copied for each answer; failures of the compiler are request errors."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def test_a_compiler_needs_an_end_token(embedded: HfTokenizer) -> None:
 
 
 class Broken:
-    """A tokenizer whose encoding fails, behind the back of llguidance."""
+    """A tokenizer whose `encode` fails when llguidance calls it."""
 
     vocab_size = 4
     special_tokens: Mapping[str, int] = {"<end>": 3}
@@ -132,7 +132,7 @@ class Broken:
 
 
 def test_a_panic_at_compile_time_is_the_fault_of_the_request() -> None:
-    """llguidance panics on grammars that are within all its limits: a 400, and no 500."""
+    """llguidance panics on some grammars within all its limits: that is a 400, not a 500."""
     tokenizer: Tokenizer = Broken()
     with pytest.raises(RequestError, match="too complex"):
         Compiler(tokenizer, [3]).compile(ConstraintGrammar('start: "abab"'))

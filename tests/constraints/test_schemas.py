@@ -1,4 +1,4 @@
-"""Whatever the masks of a schema allow is an instance of it; what cannot be enforced is refused by name."""
+"""Every output that the masks of a schema allow is an instance of it; keywords that cannot be enforced are rejected."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Members that a schema does not name: none are made up, and no answer becomes one that the schema forbids."""
+"""Closed schemas: no undeclared members are generated, and every answer is valid under the original schema."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_a_schema_that_needs_further_members_keeps_them(name: str) -> None:
 
 
 def test_of_exactly_one_none_is_closed() -> None:
-    """Closed, the first would rule out the second's member; open, the second takes the first's instances as well."""
+    """Closed, the first branch rejects the second's member; open, the second accepts the first's instances too."""
     schema: Schema = {"oneOf": [A, B]}
     assert not fits(schema, {"a": 1})
     assert close_schema(schema) == schema

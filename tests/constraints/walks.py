@@ -1,4 +1,4 @@
-"""Answers drawn at random from the masks of a grammar."""
+"""Random answers, sampled from the masks of a grammar."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ def advance(matcher: Matcher, ids: list[int]) -> bool:
 
 
 def accepts(compiler: Compiler, grammar: ConstraintGrammar, ids: list[int], eos: int) -> bool:
-    """These ids and then the end are a whole answer."""
+    """Return whether these ids are a complete answer."""
     matcher = compiler.compile(grammar).build_matcher()
     return advance(matcher, [*ids, eos])
 
 
 def walk(matcher: Matcher, tokenizer: Tokenizer, eos: int, random: Random, most: int = 300) -> list[int] | None:
-    """A random answer without its end; None if it does not come to one. After a while it tries to close."""
+    """Sample a random answer, without its end token; None if it does not end. Later tokens prefer to close."""
     controls = set(tokenizer.special_tokens.values())
     ids: list[int] = []
     while len(ids) < most:
@@ -46,7 +46,7 @@ def walk(matcher: Matcher, tokenizer: Tokenizer, eos: int, random: Random, most:
 
 
 def _closing(choices: list[int], controls: set[int], tokenizer: Tokenizer, random: Random) -> int:
-    """A token that ends something, if there is one."""
+    """Return a token that closes something, if there is one."""
     ends = [id for id in choices if id in controls]
     for closer in CLOSERS:
         ends = ends or [id for id in choices if tokenizer.token_bytes(id).startswith(closer)]

@@ -1,4 +1,4 @@
-"""What an image's first bytes say."""
+"""Formats and sizes of images from their first bytes."""
 
 from __future__ import annotations
 

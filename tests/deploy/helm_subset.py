@@ -1,4 +1,4 @@
-"""Renders the part of Helm's template language that the chart uses. Anything else is an error: this is no Helm."""
+"""Renders the part of Helm's template language that the chart uses. Anything else is an error."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _EXPRESSION = re.compile(r"\{\{-? (.+?) -?\}\}")
 
 
 class Chart:
-    """A chart with values over its own. Values are merged by key, one level deep."""
+    """A chart with overridden values. Values are merged by key, one level deep."""
 
     def __init__(self, folder: Path, overrides: dict[str, Any]) -> None:
         self.folder = folder

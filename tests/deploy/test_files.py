@@ -1,4 +1,4 @@
-"""The files in deploy/, as far as they can be checked here; docs/production.md names what cannot."""
+"""The files in deploy/, as far as they can be checked here; docs/production.md lists the rest."""
 
 from __future__ import annotations
 
@@ -191,7 +191,7 @@ def test_the_systemd_units_are_valid_and_sandboxed(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(not os.path.exists("/proc/stat"), reason="only Linux has /proc")
 def test_the_systemd_unit_leaves_what_metrics_are_read_from(tmp_path: Path) -> None:
-    """`ProcSubset=pid` hides the time of the boot, without which there are no `process_*` metrics at all."""
+    """`ProcSubset=pid` hides the boot time, without which there are no `process_*` metrics."""
     unit = (DEPLOY / "systemd/dragoman.service").read_text()
     proc = tmp_path / "proc"
     proc.mkdir()
@@ -206,7 +206,7 @@ def test_the_systemd_unit_leaves_what_metrics_are_read_from(tmp_path: Path) -> N
 
 
 def test_every_proxy_waits_an_hour_for_a_response_that_is_no_stream() -> None:
-    """It is silent until it is complete."""
+    """Such a response sends nothing until it is complete."""
     (listener,) = yaml.safe_load((DEPLOY / "proxies/envoy.yaml").read_text())["static_resources"]["listeners"]
     manager = listener["filter_chains"][0]["filters"][0]["typed_config"]
     assert manager["stream_idle_timeout"] == "3600s"

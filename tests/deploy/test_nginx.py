@@ -27,8 +27,8 @@ pytestmark = pytest.mark.skipif(NGINX is None, reason="nginx is not installed")
 
 
 @contextmanager
-def proxied(folder: Path, backend: str) -> Generator[str]:
-    """nginx before this server; only names, ports and paths of the configuration are replaced."""
+def run_nginx(folder: Path, backend: str) -> Generator[str]:
+    """Run nginx in front of this server; only names, ports and paths of the configuration are replaced."""
     assert NGINX is not None
     certificate, key = write_certificate(folder, "proxy")
     port = find_free_port()
@@ -70,7 +70,7 @@ def wait_for_port(port: int, process: subprocess.Popen[bytes]) -> None:
 
 
 def test_streams_websockets_and_bodies_pass_and_metrics_do_not(tmp_path: Path) -> None:
-    with server(tmp_path, "--directives") as (_, url), proxied(tmp_path, url.removeprefix("http://")) as proxy:
+    with server(tmp_path, "--directives") as (_, url), run_nginx(tmp_path, url.removeprefix("http://")) as proxy:
         context = ssl.create_default_context(cafile=str(tmp_path / "proxy.pem"))
         with httpx2.Client(base_url=proxy, verify=context, timeout=30) as client:
             hello = [{"role": "user", "content": "Hello"}]

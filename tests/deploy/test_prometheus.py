@@ -31,7 +31,7 @@ pytestmark = pytest.mark.skipif(PROMETHEUS is None, reason="prometheus is not in
 
 @contextmanager
 def serving(folder: Path, *arguments: str) -> Generator[str]:
-    """A server's address. It is killed at the end."""
+    """Run a server and yield its address. It is killed at the end."""
     port = find_free_port()
     command = [sys.executable, "-m", "dragoman", "serve", *arguments, "--port", str(port)]
     command += ["--no-access-log", "--keys-file", "keys.yaml"]
@@ -46,7 +46,7 @@ def serving(folder: Path, *arguments: str) -> Generator[str]:
 
 @contextmanager
 def scraping(folder: Path, *targets: str) -> Generator[httpx2.Client]:
-    """A client of a Prometheus with the shipped configuration; only addresses, paths and intervals are replaced."""
+    """Run Prometheus and yield a client. Only addresses, paths and intervals of its configuration are replaced."""
     assert PROMETHEUS is not None
     config: dict[str, Any] = yaml.safe_load((DEPLOY / "compose/prometheus.yaml").read_text())
     config["global"] = {"scrape_interval": "1s", "scrape_timeout": "1s", "evaluation_interval": "1s"}
@@ -82,14 +82,14 @@ def scraping(folder: Path, *targets: str) -> Generator[httpx2.Client]:
 
 
 def query(client: httpx2.Client, expression: str) -> list[float]:
-    """The values of a query's series now."""
+    """Return the current values of a query's series."""
     answer: dict[str, Any] = client.get("/query", params={"query": expression}).json()
     assert answer["status"] == "success", (expression, answer)
     return [float(series["value"][1]) for series in answer["data"]["result"]]
 
 
 def read_dashboard() -> Iterator[tuple[str, str]]:
-    """The title and one query of each panel, for all models and a window of a minute."""
+    """Return the title and one query of each panel, for all models and a window of one minute."""
     dashboard: dict[str, Any] = json.loads((DEPLOY / "grafana/dragoman.json").read_text())
     for panel in dashboard["panels"]:
         for target in panel.get("targets", ()):

@@ -38,22 +38,22 @@ def models(address: str, name: str) -> dict[str, Any]:
     }
 
 
-def tried(work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+def run_trial(work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
     try:
         return work()
     except Exception as error:
         return {"error": type(error).__name__, "status": getattr(error, "status_code", None), "message": str(error)}
 
 
-def looped(model: Any) -> dict[str, Any]:
+def run_tool_loop(model: Any) -> dict[str, Any]:
     messages = create_agent(model, [add]).invoke({"messages": [("user", LOOP)]})["messages"]
     calls = [call["args"] for message in messages for call in getattr(message, "tool_calls", [])]
     results = [message.content for message in messages if message.type == "tool"]
     return {"text": messages[-1].text, "calls": calls, "results": results}
 
 
-def folded(model: Any, words: str, *, bound: bool = False) -> dict[str, Any]:
-    """The chunks of a stream, added up as LangChain adds them."""
+def fold_stream(model: Any, words: str, *, bound: bool = False) -> dict[str, Any]:
+    """Return the sum of a stream's chunks, as LangChain adds them."""
     whole: Any = None
     for chunk in (model.bind_tools([add]) if bound else model).stream(words):
         whole = chunk if whole is None else whole + chunk
@@ -66,24 +66,24 @@ def summarize(message: Any) -> dict[str, Any]:
     return {"text": message.text, "calls": calls, "usage": [usage.get("input_tokens"), usage.get("output_tokens")]}
 
 
-def shaped(model: Any, method: str) -> dict[str, Any]:
+def get_structured(model: Any, method: str) -> dict[str, Any]:
     structured = model.with_structured_output(Person, method=method).invoke("Who are you?")
     return {"valid": isinstance(structured, Person), "age": structured.age}
 
 
 def main(address: str) -> None:
     def say(name: str, work: Callable[[], dict[str, Any]]) -> None:
-        print(json.dumps({"name": name, **tried(work)}), flush=True)
+        print(json.dumps({"name": name, **run_trial(work)}), flush=True)
 
     for name, model in models(address, "scripted").items():
-        say(f"{name} loop", lambda model=model: looped(model))
+        say(f"{name} loop", lambda model=model: run_tool_loop(model))
         say(f"{name} whole", lambda model=model: summarize(model.bind_tools([add]).invoke(LOOP)))
-        say(f"{name} streamed", lambda model=model: folded(model, LOOP, bound=True))
+        say(f"{name} streamed", lambda model=model: fold_stream(model, LOOP, bound=True))
         say(f"{name} refused", lambda model=model: summarize(model.invoke("[[error 429 slowly]]")))
-        say(f"{name} broken", lambda model=model: folded(model, "[[say So far]] [[error 503 out of memory]]"))
+        say(f"{name} broken", lambda model=model: fold_stream(model, "[[say So far]] [[error 503 out of memory]]"))
     for name, model in models(address, "tiny").items():
         for method in ("json_schema", "function_calling"):
-            say(f"{name} {method}", lambda model=model, method=method: shaped(model, method))
+            say(f"{name} {method}", lambda model=model, method=method: get_structured(model, method))
     there: dict[str, Any] = {"api_key": "none", "base_url": f"{address}/v1", "max_retries": 0}
     plain = OpenAI(model="scripted", **there)
     say("completions whole", lambda: {"text": plain.invoke("[[say 5 and 8]]")})

@@ -46,7 +46,7 @@ def tell(name: str, work: Callable[[], dict[str, Any]]) -> None:
     print(json.dumps({"name": name, **result}, default=str), flush=True)
 
 
-def valid(text: str) -> dict[str, Any]:
+def validate(text: str) -> dict[str, Any]:
     return {"valid": Person.model_validate_json(text).age >= 0}
 
 
@@ -94,8 +94,8 @@ def try_ollama(address: str) -> None:
             f"think {name}",
             lambda fields=body: summarize(client.chat(**fields) if fields["stream"] else [client.chat(**fields)]),
         )
-    tell("format", lambda: valid(client.chat("tiny", user("Who are you?"), format=SCHEMA).message.content or ""))
-    tell("generate format", lambda: valid(client.generate("tiny", "Who?", format=SCHEMA).response))
+    tell("format", lambda: validate(client.chat("tiny", user("Who are you?"), format=SCHEMA).message.content or ""))
+    tell("generate format", lambda: validate(client.generate("tiny", "Who?", format=SCHEMA).response))
     tell("generate", lambda: {"text": client.generate("tiny", CAPITAL).response})
     tell(
         "generate streamed",
@@ -197,7 +197,10 @@ def try_litellm(address: str) -> None:
         tell(f"{kind} text", lambda plain=plain: summarize(litellm.completion(**plain)))
         tell(f"{kind} text streamed", lambda plain=plain: streamed(**plain))
     who: dict[str, Any] = {"model": "ollama_chat/tiny", "messages": [{"role": "user", "content": "Who are you?"}]}
-    tell("object", lambda: valid(litellm.completion(**who, response_format=Person, **there).choices[0].message.content))
+    tell(
+        "object",
+        lambda: validate(litellm.completion(**who, response_format=Person, **there).choices[0].message.content),
+    )
     tell(
         "embed",
         lambda: {"size": len(litellm.embedding(model="ollama/tiny", input=["a"], **there).data[0]["embedding"])},

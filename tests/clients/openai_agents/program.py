@@ -45,7 +45,7 @@ def agent(model: Model, **more: Any) -> Agent[None]:
 
 
 def summarize(result: Any) -> dict[str, Any]:
-    """The answer, what led to it and what it took."""
+    """Return the final output, the steps before it, and the usage."""
     usage = result.context_wrapper.usage
     outputs = [item.output for item in result.new_items if item.type == "tool_call_output_item"]
     return {
@@ -56,11 +56,11 @@ def summarize(result: Any) -> dict[str, Any]:
     }
 
 
-async def whole(model: Model) -> dict[str, Any]:
+async def run_without_stream(model: Model) -> dict[str, Any]:
     return summarize(await Runner.run(agent(model), LOOP))
 
 
-async def streamed(model: Model) -> dict[str, Any]:
+async def run_with_stream(model: Model) -> dict[str, Any]:
     running = Runner.run_streamed(agent(model), LOOP)
     deltas = [
         event.data.delta
@@ -70,38 +70,38 @@ async def streamed(model: Model) -> dict[str, Any]:
     return {"deltas": "".join(deltas), **summarize(running)}
 
 
-async def handed_off(model: Model) -> dict[str, Any]:
+async def run_handoff(model: Model) -> dict[str, Any]:
     script = "[[tool transfer_to_billing {}]] [[then]] [[say paid]]"
     result = await Runner.run(agent(model, handoffs=[Agent(name="billing", model=model)]), script)
     return {"text": result.final_output, "agent": result.last_agent.name}
 
 
-async def nested(model: Model) -> dict[str, Any]:
+async def run_nested_agent(model: Model) -> dict[str, Any]:
     tool = Agent(name="sub", model=model).as_tool("sub", "Asks another agent.")
     script = '[[tool sub {"input": "[[say inner]]"}]] [[then]] [[say outer]]'
     result = summarize(await Runner.run(agent(model, tools=[tool]), script))
     return {"text": result["text"], "outputs": result["outputs"]}
 
 
-async def refused(model: Model) -> dict[str, Any]:
+async def run_refused(model: Model) -> dict[str, Any]:
     return summarize(await Runner.run(agent(model), "[[error 429 slowly]]"))
 
 
-async def broken(model: Model) -> dict[str, Any]:
+async def run_broken(model: Model) -> dict[str, Any]:
     running = Runner.run_streamed(agent(model), "[[say So far]] [[error 503 out of memory]]")
     async for _ in running.stream_events():
         pass
     return summarize(running)
 
 
-async def remembered(model: Model, session: Any) -> dict[str, Any]:
+async def run_with_session(model: Model, session: Any) -> dict[str, Any]:
     first = await Runner.run(agent(model), LOOP, session=session)
     second = await Runner.run(agent(model), "[[say again]]", session=session)
     items = await session.get_items()
     return {"texts": [first.final_output, second.final_output], "items": len(items)}
 
 
-async def shaped(model: Model, *, stream: bool) -> dict[str, Any]:
+async def run_structured(model: Model, *, stream: bool) -> dict[str, Any]:
     one = agent(model, tools=[], output_type=Person)
     if not stream:
         return {"valid": isinstance((await Runner.run(one, "Who are you?")).final_output, Person)}
@@ -111,13 +111,13 @@ async def shaped(model: Model, *, stream: bool) -> dict[str, Any]:
     return {"valid": isinstance(running.final_output, Person)}
 
 
-async def continued(model: Model) -> dict[str, Any]:
+async def run_continued(model: Model) -> dict[str, Any]:
     first = await Runner.run(agent(model), LOOP, auto_previous_response_id=True)
     second = await Runner.run(agent(model), "[[say again]]", previous_response_id=first.last_response_id)
     return {"texts": [first.final_output, second.final_output]}
 
 
-async def conversing(model: Model, client: AsyncOpenAI) -> dict[str, Any]:
+async def run_conversation(model: Model, client: AsyncOpenAI) -> dict[str, Any]:
     id = (await client.conversations.create()).id
     texts = [
         (await Runner.run(agent(model), prompt, conversation_id=id)).final_output for prompt in (LOOP, "[[say again]]")
@@ -126,7 +126,7 @@ async def conversing(model: Model, client: AsyncOpenAI) -> dict[str, Any]:
     return {"texts": texts, "kept": types}
 
 
-async def tried(work: Awaitable[dict[str, Any]]) -> dict[str, Any]:
+async def run_trial(work: Awaitable[dict[str, Any]]) -> dict[str, Any]:
     try:
         return await work
     except Exception as error:
@@ -143,23 +143,23 @@ async def main(address: str) -> None:
     }
 
     async def say(name: str, work: Awaitable[dict[str, Any]]) -> None:
-        print(json.dumps({"name": name, **await tried(work)}), flush=True)
+        print(json.dumps({"name": name, **await run_trial(work)}), flush=True)
 
     for kind, make in makers.items():
         scripted, tiny = make("scripted"), make("tiny")
-        await say(f"{kind} whole", whole(scripted))
-        await say(f"{kind} streamed", streamed(scripted))
-        await say(f"{kind} handoff", handed_off(scripted))
-        await say(f"{kind} nested", nested(scripted))
-        await say(f"{kind} session", remembered(scripted, SQLiteSession(kind)))
-        await say(f"{kind} refused", refused(scripted))
-        await say(f"{kind} broken", broken(scripted))
-        await say(f"{kind} object", shaped(tiny, stream=False))
-        await say(f"{kind} streamed object", shaped(tiny, stream=True))
+        await say(f"{kind} whole", run_without_stream(scripted))
+        await say(f"{kind} streamed", run_with_stream(scripted))
+        await say(f"{kind} handoff", run_handoff(scripted))
+        await say(f"{kind} nested", run_nested_agent(scripted))
+        await say(f"{kind} session", run_with_session(scripted, SQLiteSession(kind)))
+        await say(f"{kind} refused", run_refused(scripted))
+        await say(f"{kind} broken", run_broken(scripted))
+        await say(f"{kind} object", run_structured(tiny, stream=False))
+        await say(f"{kind} streamed object", run_structured(tiny, stream=True))
     responses = makers["responses"]("scripted")
-    await say("continued", continued(responses))
-    await say("conversation", conversing(responses, client))
-    await say("conversations session", remembered(responses, OpenAIConversationsSession(openai_client=client)))
+    await say("continued", run_continued(responses))
+    await say("conversation", run_conversation(responses, client))
+    await say("conversations session", run_with_session(responses, OpenAIConversationsSession(openai_client=client)))
 
 
 if __name__ == "__main__":

@@ -42,7 +42,7 @@ def agent(model: Model, **more: Any) -> Agent[None, Any]:
 
 
 def summarize(result: Any) -> dict[str, Any]:
-    """The answer, what led to it and what it took."""
+    """Return the final output, the steps before it, and the usage."""
     parts = [part for message in result.all_messages() for part in message.parts]
     return {
         "text": result.output,
@@ -53,11 +53,11 @@ def summarize(result: Any) -> dict[str, Any]:
     }
 
 
-async def whole(model: Model) -> dict[str, Any]:
+async def run_without_stream(model: Model) -> dict[str, Any]:
     return summarize(await agent(model).run(LOOP))
 
 
-async def streamed(model: Model) -> dict[str, Any]:
+async def run_with_stream(model: Model) -> dict[str, Any]:
     async with agent(model).iter(LOOP) as run:
         async for node in run:
             if Agent.is_model_request_node(node):
@@ -68,14 +68,14 @@ async def streamed(model: Model) -> dict[str, Any]:
 
 
 async def continue_conversation(model: Model) -> dict[str, Any]:
-    """The conversation goes through JSON and on."""
+    """Continue a conversation whose messages were serialized to JSON."""
     first = await agent(model).run(LOOP)
     past = ModelMessagesTypeAdapter.validate_json(ModelMessagesTypeAdapter.dump_json(first.all_messages()))
     return {"text": (await agent(model).run("[[say again]]", message_history=past)).output}
 
 
-async def handed_over(models: list[Model]) -> dict[str, Any]:
-    """One conversation through all dialects."""
+async def run_through_all_dialects(models: list[Model]) -> dict[str, Any]:
+    """Continue one conversation in every dialect."""
     past, texts = None, list[str]()
     for model in models:
         result = await agent(model).run(LOOP, message_history=past)
@@ -84,12 +84,12 @@ async def handed_over(models: list[Model]) -> dict[str, Any]:
     return {"texts": texts}
 
 
-async def broken(model: Model) -> dict[str, Any]:
+async def run_broken(model: Model) -> dict[str, Any]:
     async with agent(model).run_stream("[[say So far]] [[error 503 out of memory]]") as run:
         return {"text": await run.get_output()}
 
 
-async def shaped(model: Model, output: Any, *, stream: bool) -> dict[str, Any]:
+async def run_structured(model: Model, output: Any, *, stream: bool) -> dict[str, Any]:
     one: Agent[None, Any] = Agent(model, output_type=output, retries=0, model_settings={"max_tokens": 200})
     if not stream:
         return {"valid": isinstance((await one.run("Who are you?")).output, Person)}
@@ -97,12 +97,12 @@ async def shaped(model: Model, output: Any, *, stream: bool) -> dict[str, Any]:
         return {"valid": isinstance(await run.get_output(), Person)}
 
 
-async def embedded(openai: AsyncOpenAI) -> dict[str, Any]:
+async def run_embeddings(openai: AsyncOpenAI) -> dict[str, Any]:
     model = OpenAIEmbeddingModel("tiny", provider=OpenAIProvider(openai_client=openai))
     return {"sizes": [len(vector) for vector in (await Embedder(model).embed_documents(["a cat", "a dog"])).embeddings]}
 
 
-async def tried(work: Awaitable[dict[str, Any]]) -> dict[str, Any]:
+async def run_trial(work: Awaitable[dict[str, Any]]) -> dict[str, Any]:
     try:
         return await work
     except Exception as error:
@@ -122,22 +122,22 @@ async def main(address: str) -> None:
         }
 
     async def say(name: str, work: Awaitable[dict[str, Any]]) -> None:
-        print(json.dumps({"name": name, **await tried(work)}), flush=True)
+        print(json.dumps({"name": name, **await run_trial(work)}), flush=True)
 
     for dialect, model in models("scripted").items():
-        await say(f"{dialect} whole", whole(model))
-        await say(f"{dialect} streamed", streamed(model))
+        await say(f"{dialect} whole", run_without_stream(model))
+        await say(f"{dialect} streamed", run_with_stream(model))
         await say(f"{dialect} kept", continue_conversation(model))
         await say(f"{dialect} refused", agent(model).run("[[error 429 slowly]]"))
-        await say(f"{dialect} broken", broken(model))
-    await say("handed over", handed_over(list(models("scripted").values())))
+        await say(f"{dialect} broken", run_broken(model))
+    await say("handed over", run_through_all_dialects(list(models("scripted").values())))
     for dialect, model in models("tiny").items():
         # It takes only models of known names for able to follow a schema in Anthropic's dialect.
         outputs = {"tool": ToolOutput(Person), **({} if dialect == "messages" else {"native": NativeOutput(Person)})}
         for name, output in outputs.items():
-            await say(f"{dialect} {name} object", shaped(model, output, stream=False))
-            await say(f"{dialect} {name} streamed object", shaped(model, output, stream=True))
-    await say("embeddings", embedded(openai))
+            await say(f"{dialect} {name} object", run_structured(model, output, stream=False))
+            await say(f"{dialect} {name} streamed object", run_structured(model, output, stream=True))
+    await say("embeddings", run_embeddings(openai))
 
 
 if __name__ == "__main__":
