@@ -1,4 +1,4 @@
-"""Short ways to ask a reader something."""
+"""Helpers that build bodies of Chat Completions and Completions and pass them to the readers."""
 
 from __future__ import annotations
 

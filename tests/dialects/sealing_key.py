@@ -1,4 +1,4 @@
-"""A sealing key with readable output, so that a test sees what is sealed and signed."""
+"""A sealing key with readable output, so that tests can assert what is encrypted and signed."""
 
 from __future__ import annotations
 

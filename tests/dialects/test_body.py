@@ -1,4 +1,4 @@
-"""Bytes that are not a request: always a short RequestError that names the fault."""
+"""Malformed bodies: always a short RequestError that names the error."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ def test_ordinary_depth_is_fine():
 
 @pytest.mark.parametrize("unit", [b"[]", b'[[{"a":[]}]]', b"[" * 120 + b"]" * 120, b'"[\\\\"', b'"\\""'])
 def test_reading_time_grows_no_faster_than_the_body(unit: bytes):
-    """A megabyte of what the depth check likes least, in well under a second."""
+    """A megabyte that is the worst case of the depth check takes well under a second."""
     body = HEAD + b'"x":[' + b",".join([unit] * (1_000_000 // len(unit))) + b"]}"
     before = time.process_time()
     read_chat(body, OPTIONS)
@@ -150,7 +150,7 @@ def test_reading_time_grows_no_faster_than_the_body(unit: bytes):
 
 
 def test_reading_time_grows_no_faster_than_the_number_of_messages():
-    """Every result looks for its call: among 20,000 open ones of another name."""
+    """Each result searches its call among 20,000 open ones with other names."""
     call, result = '{"role":"assistant","function_call":{"name":"a"}}', '{"role":"function","name":"b","content":"x"}'
     body = f'{{"messages":[{",".join([call] * 20_000 + [result] * 20_000)}]}}'.encode()
     before = time.process_time()

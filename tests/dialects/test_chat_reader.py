@@ -1,4 +1,4 @@
-"""What each field of a chat body means."""
+"""Fields of a Chat Completions body are parsed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What real clients of Chat Completions and Completions need, as recorded from them; numbers are those of the notes."""
+"""Recorded requests of real clients of Chat Completions and Completions, and the responses that they need."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def choice(text: str) -> Json:
 
 
 def test_client_05_an_error_in_mid_stream_reaches_the_user_of_the_sdk():
-    """A stream that is cut in silence is taken for success by openai-python, LangChain, litellm and guidellm."""
+    """openai-python, LangChain, litellm and guidellm treat a truncated stream without an error as success."""
     writer = chat(stream=True).writer(HEADER)
     stream = (
         writer.feed(Started(1))
@@ -80,7 +80,7 @@ def test_client_06_roles_of_all_choices_come_first_and_in_order():
 
 
 def test_client_06_the_last_chunk_has_usage_and_the_fingerprint():
-    """In the SDK's accumulator both are overwritten by every chunk."""
+    """The SDK's accumulator overwrites both with every chunk."""
     writer = chat(stream=True, stream_options={"include_usage": True}).writer(Header("i", 1, "m", "fp_7"))
     stream = b"".join(writer.feed(event) for event in ANSWER) + writer.end
     folded = OpenAiSdk().chat(stream)
@@ -158,7 +158,7 @@ def test_client_11_load_tools():
 
 
 def test_client_12_lm_eval_scores_a_continuation():
-    """It slices token_logprobs[ctxlen:-1] and asks whether token_logprob == max(top_logprobs.values()), as floats."""
+    """It slices token_logprobs[ctxlen:-1] and compares token_logprob == max(top_logprobs.values()), as floats."""
     call = completions(prompt=[[5, 6]], echo=True, logprobs=1, max_tokens=1)
     logprobs = choice(whole(call, *ANSWER))["logprobs"]
     assert logprobs["token_logprobs"] == [None, -1.5, -0.25]
@@ -186,5 +186,5 @@ def test_client_13_langchain_sends_nulls():
 
 
 def test_client_13_a_large_limit_is_read_as_it_is():
-    """Agents ask for 32,000 tokens of models that have fewer: cut later, never refused."""
+    """Agents request 32,000 tokens of models with fewer: the limit is reduced later, never rejected."""
     assert chat_request(max_tokens=32_000).limits.max_tokens == 32_000

@@ -1,4 +1,4 @@
-"""What the fields of Completions mean, beside those that chat has too."""
+"""Fields of a Completions body that Chat Completions does not have are parsed."""
 
 from __future__ import annotations
 

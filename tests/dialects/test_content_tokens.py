@@ -1,4 +1,4 @@
-"""Which tokens `logprobs` lists: joined they are the text, however the two were cut."""
+"""The tokens that `logprobs` lists join to the text, however tokens and text were split."""
 
 from __future__ import annotations
 

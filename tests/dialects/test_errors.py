@@ -1,4 +1,4 @@
-"""The error envelope, in both profiles."""
+"""The error envelope in both profiles."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whatever comes in, a reader gives its Call or a RequestError, never another exception."""
+"""For any input the readers return a call or raise RequestError, never another exception."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ bodies = st.tuples(st.dictionaries(st.sampled_from(NAMES), values, max_size=4), 
 
 
 def read(reader: Reader, body: bytes, options: ReaderOptions) -> None:
-    """Raises whatever is not a bounded, printable 400."""
+    """Parse a body. An error must be a short, printable 400; other exceptions are raised."""
     try:
         reader(body, options)
     except RequestError as error:

@@ -1,4 +1,4 @@
-"""The list of models satisfies both vendors' SDKs and looks as vLLM's where that is wanted."""
+"""The list of models satisfies both vendors' SDKs, and equals vLLM's in vLLM's profile."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""No field below the top level of a body is ignored in silence, in any dialect."""
+"""No field below the top level of a body is silently ignored, in any dialect."""
 
 from __future__ import annotations
 

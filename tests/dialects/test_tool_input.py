@@ -1,4 +1,4 @@
-"""What of a model's arguments goes out, and when."""
+"""Arguments of tool calls are streamed as complete values."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dragoman.dialects.tool_input import MAX_DEPTH, ToolInputStreamer
 
 
 def pieces(*texts: str, cut: bool = False) -> tuple[list[str], str]:
-    """What each piece lets out, then the end; and the whole."""
+    """Return the output for each piece and for the end, and the whole."""
     taken = ToolInputStreamer()
     out = [*(taken.feed(text) for text in texts), taken.end(is_cut_off=cut)]
     return out, taken.value
@@ -42,7 +42,7 @@ def test_json_stays_as_it_was_written(text: str):
     ],
 )
 def test_what_was_cut_off_is_left_out(text: str, value: str):
-    """An SDK that reads the pieces leaves it out too: no incomplete value is taken for an argument."""
+    """An SDK that parses the pieces drops it too: no incomplete value becomes an argument."""
     assert whole(text, cut=True) == value
 
 

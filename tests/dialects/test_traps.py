@@ -1,6 +1,6 @@
-"""The strictness traps that real clients fell into, each with its bug reports.
+"""Incompatibilities with real clients, each with its bug reports.
 
-Only those that a reader or a writer of Chat Completions or Completions decides; the others are tested where they are.
+Only those of the readers and writers of Chat Completions and Completions; the others are tested elsewhere.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def deltas(call: GenerationCall, *events: Event) -> list[Json]:
 
 
 def reasons(call: GenerationCall, *events: Event) -> tuple[str, str]:
-    """In the stream, and in the whole."""
+    """Return the finish reason of the stream and of the object."""
     last = [chunk for chunk in chunks(call, *events) if chunk["choices"]][-1]
     return last["choices"][0]["finish_reason"], json.loads(whole(call, *events))["choices"][0]["finish_reason"]
 
@@ -94,8 +94,8 @@ def test_trap_04_the_content_of_a_tool_may_be_a_list_of_parts():
     assert message.parts == (ToolResult("c", (Text("a"), Text("b"))),)
 
 
-def test_trap_05_the_developer_has_a_role_of_his_own():
-    """llama.cpp#20079, ogx-ai/ogx#6069: templates raise at it, so it is theirs to map."""
+def test_trap_05_the_developer_role_is_kept():
+    """llama.cpp#20079, ogx-ai/ogx#6069: some templates reject the role, so it is mapped when the prompt is rendered."""
     read = conversation(messages=[{"role": "developer", "content": "x"}, *HELLO])
     assert read.messages[0] == Message(Role.DEVELOPER, (Text("x"),))
 
@@ -183,7 +183,7 @@ THOUGHT = (
 
 
 def test_logprobs_of_the_content_are_those_of_its_tokens():
-    """OpenAI's "message content tokens"; vLLM lists thought, marks and end token too."""
+    """OpenAI's "message content tokens"; vLLM lists reasoning, delimiters and the end token too."""
     for call, listed in (
         (chat(logprobs=True), ["Yes"]),
         (chat(VLLM, logprobs=True), [".\n", "</think>", "\n\n", "Yes", "<|im_end|>"]),
@@ -195,7 +195,7 @@ def test_logprobs_of_the_content_are_those_of_its_tokens():
 
 
 def test_vllms_alternatives_begin_with_the_sampled_token():
-    """Its users read `next(iter(top_logprobs[i]))`."""
+    """vLLM's users read `next(iter(top_logprobs[i]))`."""
     sampled = Token(1, " hel", -12.4, (Alternative(2, "Once", -1.9),))
     events = (Started(1), TextDelta(0, " hel", (sampled,)), STOP, DONE)
     for options, best in ((VLLM, " hel"), (OPTIONS, "Once")):
@@ -270,7 +270,7 @@ def test_structured_output_and_tools_together():
 
 
 def test_requested_options_that_are_impossible_are_reported():
-    """behaviour: asked-for-but-unsupported is a 400 that names it."""
+    """An unsupported option that was requested is a 400 that names it."""
     assert chat_refusal(modalities=["text", "audio"]).param == "modalities"
     assert chat_refusal(web_search_options={}).param == "web_search_options"
     assert chat_refusal(moderation={}).param == "moderation"

@@ -1,4 +1,4 @@
-"""What vLLM's own request models take is what the readers take, but for differences that are listed here with reasons.
+"""The readers accept what vLLM's request models accept, except for the differences that are listed here with reasons.
 
 One field at a time, each with values of every kind. The models are the ones that `vllm serve` reads requests with.
 """
@@ -87,7 +87,7 @@ LAXER = {
 
 
 def read(dialect: str) -> Any:
-    """The documented dialect: its reader, a least body, and an example of each parameter."""
+    """Return the dialect's reader, a minimal body, and an example of each parameter."""
     folder = str(Path(__file__).parents[2] / "docs")
     if folder not in sys.path:
         sys.path.append(folder)
@@ -103,7 +103,7 @@ def refusal(reading: Callable[[], object], kind: type[Exception]) -> str | None:
 
 
 def vllms(model: Any, body: dict[str, Any]) -> str | None:
-    """vLLM's error for it, including those of its sampling parameters."""
+    """Return vLLM's error for the body, including those of its sampling parameters."""
 
     def reading() -> None:
         request = model.model_validate(body)

@@ -1,11 +1,11 @@
-"""The parts of a page that a test runs. Knows Markdown's fences and comments, and runs nothing.
+"""Parse the parts of a documentation page that a test runs: Markdown fences after a comment.
 
-    <!-- test -->             the fence that follows is run: python, or console with lines that begin with `$ `
-    <!-- test: ARGUMENTS -->  the same, while `dragoman serve ARGUMENTS` runs; `none` is no server, the default is tiny
-    <!-- output -->           the fence that follows is what the python before it prints
-    <!-- file: NAME -->       the fence that follows is a file, for the rest of the page
+    <!-- test -->             run the next fence: python, or console with lines that begin with `$ `
+    <!-- test: ARGUMENTS -->  the same, while `dragoman serve ARGUMENTS` runs; `none`: no server; default: tiny
+    <!-- output -->           the next fence is the expected output of the previous python
+    <!-- file: NAME -->       the next fence is a file, for the rest of the page
 
-In what is printed, `...` stands for anything.
+`...` in expected output matches anything.
 """
 
 from __future__ import annotations
@@ -21,11 +21,14 @@ _MARK = re.compile(r"<!-- (test|output|file)(?:: ([^>]+?))? -->")
 
 
 class BlockError(Exception):
-    """A page has a mark that means nothing."""
+    """A page has an invalid marker."""
 
 
 class Block(Struct, frozen=True):
-    """line: of the fence's beginning, from 1."""
+    """A marked fence.
+
+    line: where the fence begins, from 1.
+    """
 
     kind: Kind
     argument: str
@@ -35,14 +38,14 @@ class Block(Struct, frozen=True):
 
 
 class Command(Struct, frozen=True):
-    """A line of a console and what it prints."""
+    """A command line and its expected output."""
 
     text: str
     output: str
 
 
 def blocks(page: str) -> Iterator[Block]:
-    """The marked fences of a page. Raises BlockError for a mark without a fence and for a misspelt one."""
+    """Return the marked fences of a page. Raises BlockError for an unknown marker and for one without a fence."""
     lines = page.splitlines()
     at = 0
     while at < len(lines):
@@ -73,7 +76,7 @@ def _check_no_mark(line: str, at: int) -> None:
 
 
 def commands(console: str) -> list[Command]:
-    """The lines of a console, each with what stands below it. A line that ends in a backslash goes on."""
+    """Parse a console fence into commands with their outputs. A line that ends in a backslash continues."""
     found: list[Command] = []
     for line in console.splitlines():
         if line.startswith("$ "):

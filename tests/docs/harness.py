@@ -1,4 +1,4 @@
-"""Runs the marked parts of one page, in order, in an empty folder, each beside the server that it wants."""
+"""Run the marked parts of one page in order, in an empty folder, each with the server that it declares."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PATIENCE = 60.0
 
 
 class Server:
-    """`dragoman serve` as its users run it, on a free port. Waits until it prints its address."""
+    """A `dragoman serve` process on a free port. The constructor waits until it prints its address."""
 
     def __init__(self, arguments: str, folder: Path) -> None:
         command = [sys.executable, "-m", "dragoman", "serve", *shlex.split(arguments), "--port", "0"]
@@ -59,7 +59,7 @@ class Server:
 
 
 class PageRunner:
-    """One page being run. Close it."""
+    """Runs one page. It must be closed."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -67,7 +67,7 @@ class PageRunner:
         self._printed: str | None = None
 
     def run(self, page: Iterable[Block]) -> None:
-        """AssertionError names the line of the part that failed."""
+        """Run a part. An AssertionError names the line of the part that failed."""
         for block in page:
             try:
                 self._run(block)
@@ -133,6 +133,6 @@ class PageRunner:
 
 
 def _environment() -> dict[str, str]:
-    """This Python's commands first, no settings and no keys of the user who runs the tests."""
+    """Return the environment with this Python's commands first, and without the user's settings and keys."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("DRAGOMAN_", "OPENAI_"))}
     return environment | {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"}

@@ -1,4 +1,4 @@
-"""Which parts of a page are run, and when what they print is right."""
+"""The parts of a page that are run, and the comparison of their output."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The commands and programs in README.md and docs/ do what they say. See `blocks` for how they are marked."""
+"""The commands and programs in README.md and docs/ work and print the documented output (see `blocks`)."""
 
 from __future__ import annotations
 

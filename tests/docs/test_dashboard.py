@@ -1,4 +1,4 @@
-"""The dashboard and the alert rules are what the metrics' definitions give, and ask for metrics that servers have."""
+"""The dashboard and the alert rules match the metrics' definitions, and query only metrics that servers export."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ FUNCTIONS = frozenset(
 
 
 async def scrape(**settings: Any) -> str:
-    """The metrics of a server after some requests of a named key, one of which is rejected."""
+    """Return the metrics of a server after some requests of a named key, one of which is rejected."""
     tenants = {"a": Tenant(secrets=(KeyHash(hash_key("a")),), requests_per_minute=2)}
     read = Settings(served_model_name=("m",), **settings)
     folder = tempfile.TemporaryDirectory()

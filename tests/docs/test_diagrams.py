@@ -1,4 +1,4 @@
-"""The diagrams of the docs are what their program draws, of the packages that there are."""
+"""The diagrams in the docs are up to date with their generator and with the existing packages."""
 
 from __future__ import annotations
 

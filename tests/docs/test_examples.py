@@ -1,4 +1,4 @@
-"""Every honoured parameter is requested once and has an effect: on the engine's request or on the wire."""
+"""Every supported parameter is requested once and has an effect: on the engine's request or on the wire."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def ask(dialect: str, fields: dict[str, Any]) -> GenerationCall:
 
 
 def render_outcome(call: GenerationCall) -> tuple[object, ...]:
-    """The outcome of a call: the engine's request, the warnings, and the output."""
+    """Return the outcome of a call: the engine's request, the warnings, and the output."""
     header = Header("id-1", 7, "m")
     streamed = b"".join(map(call.writer(header).feed, EVENTS))
     fold = ReplyBuilder()

@@ -1,4 +1,4 @@
-"""The documentation as a site, and in the repository: every page is listed, and every link leads somewhere."""
+"""The documentation on the site and in the repository: every page is listed, and every link has a target."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def without_code(text: str) -> str:
 
 
 def anchors(page: Path) -> set[str]:
-    """The ids of a page's headings, as GitHub and the site make them."""
+    """Return the ids of a page's headings, as GitHub and the site generate them."""
     headings = re.findall(r"^#{1,6} (.+)$", without_code(page.read_text(encoding="utf-8")), re.MULTILINE)
     plain = (re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading).replace("`", "") for heading in headings)
     return {re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-") for heading in plain}

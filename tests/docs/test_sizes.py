@@ -1,4 +1,4 @@
-"""What the docs say of the embedded model's size is the size of its file."""
+"""The documented size of the embedded model is the size of its file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Models that tests share: they hold weights only, and no state of a request."""
+"""Models that tests share: they contain only weights, and no state of a request."""
 
 from __future__ import annotations
 

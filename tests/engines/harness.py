@@ -1,4 +1,4 @@
-"""Runs requests through a batching engine and collects their outputs, with a thread or without one."""
+"""Run requests on a batching engine and collect their outputs, with a thread or without one."""
 
 from __future__ import annotations
 
@@ -58,12 +58,12 @@ class Outputs(list[TokenOutput]):
 
     @property
     def answer(self) -> list[TokenOutput]:
-        """All but what depends on the cache: this must never depend on anything else."""
+        """The outputs without those that depend on the cache. They must not depend on other sequences."""
         return [output for output in self if not isinstance(output, Scheduled)]
 
 
 class Bench:
-    """A stepper and the sequences that were given to it; every step is taken by hand."""
+    """A stepper with its sequences; tests run each step explicitly."""
 
     def __init__(
         self,
@@ -100,7 +100,7 @@ class Bench:
 
 
 def alone(model: Llama | Model, request: TokenRequest, limits: SchedulerConfig = PLAIN) -> Outputs:
-    """The outputs of the request if nothing else runs."""
+    """Run the request alone and return its outputs."""
     bench = Bench(model, limits)
     outputs = bench.add(request)
     bench.finish()
@@ -118,7 +118,7 @@ def files(directory: Path, most: int = ROOM) -> Generator[BlockFiles]:
 
 
 def generate_with_files(model: Llama | Model, directory: Path, ask: TokenRequest, most: int = ROOM) -> Outputs:
-    """By a process that begins, answers, keeps what it computed and ends."""
+    """Generate with a new engine that offloads its blocks to files, and stop it."""
     with files(directory, most) as store:
         bench = Bench(model, files=store)
         outputs = bench.add(ask)
@@ -145,11 +145,11 @@ class Speaker:
         return outputs
 
     async def ends(self, *streams: Outputs) -> None:
-        """Wait until all of them have ended."""
+        """Wait until all requests have ended."""
         await self.until(*streams, tokens=None)
 
     async def until(self, *streams: Outputs, tokens: int | None) -> None:
-        """Wait until each has so many tokens, or has ended; None waits for the end."""
+        """Wait until each request has so many tokens or has ended; None waits for the end."""
         while not all(_reached(stream, tokens) for stream in streams):
             self._has_output.clear()
             await asyncio.wait_for(self._has_output.wait(), PATIENCE)
@@ -161,7 +161,7 @@ class Speaker:
 
 
 class Client(Speaker):
-    """The same, to one that batches."""
+    """A `Speaker` for a batching engine."""
 
     def __init__(self, engine: BatchingEngine) -> None:
         super().__init__(engine)
@@ -178,7 +178,7 @@ async def started(engine: BatchingEngine) -> AsyncGenerator[Client]:
 
 
 class Only:
-    """A Matcher: at each step one of the given tokens, then the end. It can fail on demand instead."""
+    """A matcher that allows these tokens at each step, then only the end. It can fail on demand."""
 
     def __init__(self, steps: Iterable[Iterable[int]], *, fail_at: int | None = None) -> None:
         self._steps = [frozenset(step) for step in steps]

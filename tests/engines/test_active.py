@@ -1,4 +1,4 @@
-"""The sequences of an engine: each id runs once, and nothing is delivered to one that has ended."""
+"""The active sequences of an engine: each id is unique, and finished sequences get no output."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Endless(BaseTokenEngine):
 
 
 class Refusing(BaseTokenEngine):
-    """Rejects small limits of tokens, and gives its tokens an id of its own."""
+    """An engine that rejects small token limits, and whose tokens have a fixed id."""
 
     def __init__(self) -> None:
         super().__init__(tiny.find_bundled_model(), max_model_len=100)

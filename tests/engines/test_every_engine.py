@@ -1,6 +1,6 @@
-"""Every engine over HTTP: each parameter is honoured, rejected with a 400 that names it, or listed in a warning.
+"""Every engine over HTTP: each parameter is applied, rejected with a 400 that names it, or listed in a warning.
 
-`REJECTED` lists what an engine rejects, so that it can neither begin to ignore a parameter nor cease to honour it.
+`REJECTED` lists what an engine rejects, so that an engine can neither start nor stop ignoring a parameter unnoticed.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ PLAIN = "{% for message in messages %}{{ message.role }}: {{ message.content }}\
 
 
 class First(BaseTokenEngine):
-    """A plug-in that samples the first token that a grammar allows, and words without one."""
+    """A plug-in that samples the first token that a grammar allows, or words without a grammar."""
 
     capabilities = CONSTRAINED_TOKEN_CAPABILITIES
 
@@ -48,7 +48,7 @@ class First(BaseTokenEngine):
 
 
 class Words(BaseTokenEngine):
-    """A plug-in that can do nothing but sample."""
+    """A plug-in that supports only sampling."""
 
     async def generate(self, request: TokenRequest) -> AsyncGenerator[int]:
         for number in range(1000):
@@ -108,7 +108,7 @@ class Subject:
         return await self.client.post("/v1/chat/completions", json={**body, **fields})
 
     async def check(self, check: str, answer: httpx2.Response, *params: str) -> dict[str, Any] | None:
-        """The answer, or None where this engine rejects what is checked, naming one of these fields."""
+        """Return the response, or None if this engine rejects the request and names one of these fields."""
         rejects = check in REJECTED.get(self.name, set())
         assert answer.status_code == (400 if rejects else 200), answer.text
         if not rejects:
@@ -239,7 +239,7 @@ async def test_an_unknown_field_is_reported(subject: Subject) -> None:
 
 
 async def test_a_parameter_that_is_not_honoured_is_reported(subject: Subject) -> None:
-    """The capabilities of an engine name those that it honours; the others are reported to the client."""
+    """An engine's capabilities list the parameters that it supports; the client is warned about the others."""
     fields: dict[str, Any] = {
         "top_k": 5,
         "min_p": 0.1,

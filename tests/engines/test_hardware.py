@@ -1,4 +1,4 @@
-"""What a process may use of its machine."""
+"""The CPUs and memory that a process may use."""
 
 from __future__ import annotations
 

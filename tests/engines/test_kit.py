@@ -1,4 +1,4 @@
-"""The kit, run on every engine that can be had here."""
+"""The test kit for engines, run on every engine that is installed."""
 
 from __future__ import annotations
 
@@ -90,7 +90,10 @@ async def started(models: Models) -> AsyncGenerator[Models]:
 
 @asynccontextmanager
 async def upstream(kind: Literal["auto", "anthropic", "responses"] = "auto") -> AsyncGenerator[Models]:
-    """The embedded model behind a server of its own, on a real socket. kind: how it is spoken to."""
+    """Yield an engine whose upstream is a server of the embedded model on a real socket.
+
+    kind: the API that the engine uses.
+    """
     behind = embedded()
     options = ServingOptions(profile=Profile.VLLM)
     server = Server(
@@ -113,7 +116,7 @@ async def upstream(kind: Literal["auto", "anthropic", "responses"] = "auto") -> 
 
 
 def documented() -> Models:
-    """The engine of a third party, as the docs have it."""
+    """Yield the third-party engine of the docs."""
     page = Path(__file__).parents[2] / "docs" / "plugins.md"
     with TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
         (Path(folder) / "parrot.py").write_text(re.findall("```python\n(.*?)```", page.read_text(), re.DOTALL)[0])
@@ -131,7 +134,7 @@ def rollout() -> Models:
 
 
 def behind_a_socket() -> AbstractAsyncContextManager[Models]:
-    """The embedded model behind the socket of an engine process."""
+    """Yield the embedded model behind the socket of an engine process."""
     return remote(embedded())
 
 
@@ -175,4 +178,4 @@ async def subject(request: pytest.FixtureRequest) -> AsyncGenerator[EngineUnderT
 
 
 class TestEngines(EngineKit):
-    """Every engine, and the fixture that serves it."""
+    """Run the kit with each engine's fixture."""

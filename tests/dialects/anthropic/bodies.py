@@ -1,4 +1,4 @@
-"""Short ways to ask the readers of Messages something."""
+"""Helpers that build bodies of Messages and pass them to the readers."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def turns(*messages: object, **fields: object) -> tuple[Message, ...]:
 
 
 def parts(*blocks: object, role: str = "user") -> tuple[Part, ...]:
-    """What the blocks of one message are, an answer before it if it is the assistant's."""
+    """Return the parts that the blocks of one message become."""
     (turn,) = turns({"role": role, "content": blocks})
     return turn.parts
 
@@ -51,7 +51,7 @@ def refusal(options: ReaderOptions = OPTIONS, /, **fields: object) -> RequestErr
 
 
 def read_error_message(**fields: object) -> str:
-    """The message that the client reads."""
+    """Return the error message that the client gets."""
     error = msgspec.json.decode(render_anthropic_error(refusal(**fields)))
     return error["error"]["message"]
 

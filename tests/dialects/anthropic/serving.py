@@ -24,7 +24,7 @@ Script = Callable[[tuple[Message, ...]], tuple[Event, ...]]
 
 
 class Served:
-    """The prompts received so far, and an SDK that sends requests."""
+    """The received prompts, and an SDK that sends requests."""
 
     def __init__(self, script: Script) -> None:
         self._script = script

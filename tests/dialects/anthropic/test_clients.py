@@ -1,4 +1,4 @@
-"""What real clients of Messages need, as recorded from them; numbers are those of the notes."""
+"""Requests of real clients of Messages, recorded from them, and the responses that they need."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def weather(city: str) -> str:
 
 
 def reporter(history: tuple[Message, ...]) -> tuple[Event, ...]:
-    """Calls the tool once, then repeats its result."""
+    """A scripted model that calls the tool once, then repeats its result."""
     if history[-1].role is not Role.TOOL:
         call = (ToolCallStart(0, "call_1", "weather"), ToolCallDelta(0, '{"city": "Par'), ToolCallDelta(0, 'is"}'))
         return (Started(5), *call, STOP, DONE)
@@ -60,7 +60,7 @@ def reporter(history: tuple[Message, ...]) -> tuple[Event, ...]:
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_client_02_the_tool_runner_replays_what_a_thread_would_store(stream: bool):
-    """It uses threads by default; a server that ignores them loses the history."""
+    """It uses threads by default; a server that ignored them would lose the history."""
     served = Served(reporter)
     runner = served.sdk.beta.messages.tool_runner(
         model="m", max_tokens=50, tools=[weather], messages=[{"role": "user", "content": "weather?"}], stream=stream
@@ -139,7 +139,7 @@ def test_client_09_usage_is_where_vercel_looks_for_it():
 
 
 def test_usage_counts_cached_tokens_apart():
-    """vLLM's test: the counts of message_start add up to the prompt."""
+    """As in vLLM's test: the counts of message_start add up to the prompt."""
     events = check_stream(streamed(messages(), Started(10, 4), STOP, Finished(Usage(10, 1, 4))).encode())
     for usage in (events[0]["message"]["usage"], events[-2]["usage"]):
         assert (usage["input_tokens"], usage["cache_read_input_tokens"]) == (6, 4)
@@ -160,7 +160,7 @@ def test_client_13_a_large_limit_is_the_pipelines_to_cut():
 
 
 def test_client_14_thoughts_come_back_with_or_without_a_signature():
-    """pi and opencode replay the signature; trap 19 is a server that gave an empty one."""
+    """pi and opencode replay the signature; trap 19 is about a server that sent an empty one."""
     for more in ({"signature": "s"}, {"signature": ""}, {}):
         thought: Json = {"type": "thinking", "thinking": "Hm.", **more}
         request = conversation(
@@ -170,7 +170,7 @@ def test_client_14_thoughts_come_back_with_or_without_a_signature():
 
 
 def test_thoughts_that_are_omitted_are_signed_all_the_same():
-    """Claude Code's default; the silence meanwhile is the keepalive's to fill."""
+    """Claude Code's default. Keepalives are sent meanwhile."""
     call = messages(thinking={"type": "adaptive", "display": "omitted"})
     events = check_stream(streamed(call, Started(1), ReasoningDelta(0, "Hm."), TextDelta(0, "x"), STOP, DONE).encode())
     assert [event["delta"]["type"] for event in events if event["type"] == "content_block_delta"] == [

@@ -1,4 +1,4 @@
-"""What becomes of messages and their content blocks."""
+"""Messages and their content blocks are parsed."""
 
 from __future__ import annotations
 

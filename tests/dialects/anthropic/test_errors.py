@@ -1,4 +1,4 @@
-"""Anthropic's envelope: the right type for each status, the field in the message, nothing echoed at length."""
+"""Anthropic's error envelope: the type for each status, the field in the message, and no long echo of input."""
 
 from __future__ import annotations
 

@@ -97,7 +97,7 @@ def bodies(draw: DrawFn) -> Json:
 
 
 def read(reader: Reader, body: bytes) -> None:
-    """Raises whatever is not a bounded, printable 400."""
+    """Parse a body. An error must be a short, printable 400; other exceptions are raised."""
     try:
         reader(body, OPTIONS)
     except RequestError as error:

@@ -1,4 +1,4 @@
-"""What each field of a Messages body means."""
+"""Fields of a Messages body are parsed."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def test_the_system_prompt_is_the_first_message(system: object, expected: tuple[
 
 
 def test_a_billing_header_is_no_part_of_the_prompt():
-    """It differs in every request: with it no prefix could ever be found in a cache."""
+    """The header differs in every request: with it, the prefix cache would never have a hit."""
     blocks = [
         {"type": "text", "text": "x-anthropic-billing-header: cc_version=2.1.329; cch=1a2b3;"},
         {"type": "text", "text": "You are Claude Code."},
@@ -161,7 +161,7 @@ def test_a_format():
 
 
 def test_a_format_begins_at_the_beginning():
-    """What was prefilled is not seen by the grammar: the answer as a whole would not follow it."""
+    """The grammar does not see prefilled text, so that the whole answer would not follow it."""
     assert refusal(messages=PREFILL, output_config={"format": FORMAT}).param == "messages"
 
 

@@ -1,4 +1,4 @@
-"""What becomes of tools and of the choice among them."""
+"""Tools and tool choice are parsed."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_examples_are_added_to_the_description():
 
 
 def test_deferred_tools_are_in_the_prompt():
-    """No client searches for them, and the prefix of the prompt stays the same."""
+    """No client searches for them, and the prefix of the prompt stays stable."""
     search = {"type": "tool_search_tool_regex_20251119", "name": "tool_search_tool_regex"}
     call = messages(tools=[search, {**WEATHER, "defer_loading": True}])
     assert [one.name for one in conversation(tools=[search, {**WEATHER, "defer_loading": True}]).tools] == ["weather"]
@@ -188,5 +188,5 @@ def test_tools_of_another_server_cannot_be_added():
 
 
 def test_the_wire_shape_has_no_field_for_deferring():
-    """It would have to mean something then."""
+    """A field of that type would need an implementation."""
     assert "defer_loading" not in AnthropicWireTool.__struct_fields__

@@ -1,6 +1,6 @@
-"""The strictness traps of Messages that real clients fell into, each with its bug reports.
+"""Incompatibilities with real clients of Messages, each with its bug reports.
 
-Headers and keys (20, 23) are the serving path's.
+Headers and keys (20, 23) are tested with the server.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def events(*given: Event) -> list[Json]:
 
 
 def reasons(*given: Event) -> tuple[str, str]:
-    """As streamed, and as a whole."""
+    """Return the stop reason of the stream and of the object."""
     return events(*given)[-2]["delta"]["stop_reason"], json.loads(whole(messages(), *given))["stop_reason"]
 
 

@@ -1,4 +1,4 @@
-"""Bodies and answers of /v1/embeddings."""
+"""Requests and responses of /v1/embeddings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bodies and answers of /inference/v1/generate."""
+"""Requests and responses of /inference/v1/generate."""
 
 from __future__ import annotations
 
@@ -157,7 +157,7 @@ def whole(view: GenerateRenderOptions) -> Any:
 
 
 def test_a_logprob_names_its_token_as_vllm_does_and_as_its_clients_read_it():
-    """TRL 1.16 and renderers 0.1.12 read `token`, vLLM's own type has `token_id`."""
+    """TRL 1.16 and renderers 0.1.12 read `token`; vLLM's own type has `token_id`."""
     answer = whole(GenerateRenderOptions(logprobs=2, prompt_logprobs=0))
     (choice,) = answer["choices"]
     assert choice["token_ids"] == [7, 2]

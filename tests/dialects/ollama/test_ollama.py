@@ -1,4 +1,4 @@
-"""Bodies of Ollama's routes: what each field becomes, and what is refused."""
+"""Bodies of Ollama's routes: fields are parsed, and invalid ones are rejected."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Short ways to ask the reader of Responses something, and to have its writer answer."""
+"""Helpers that pass bodies to the reader of Responses and events to its writer."""
 
 from __future__ import annotations
 
@@ -59,12 +59,12 @@ def turns(*items: object, **fields: object) -> tuple[Message, ...]:
 
 
 def with_rows(parsed: ResponsesCall, *rows: bytes) -> ResponsesCall:
-    """The call with stored items in place of its own."""
+    """Return the call with stored items instead of its own."""
     return parsed.with_history(read_stored_items(rows), ())
 
 
 def input_rows(*items: object, options: ReaderOptions = OPTIONS, **fields: object) -> list[Json]:
-    """The items as `/input_items` has them."""
+    """Return the items as `/input_items` returns them."""
     return [json.loads(row) for _, row in assign_ids(responses(options, input=items, **fields).input, "resp_1")]
 
 
@@ -75,7 +75,7 @@ def refusal(options: ReaderOptions = OPTIONS, /, **fields: object) -> RequestErr
 
 
 def events(call: GenerationCall, *sequence: Event) -> list[Json]:
-    """The events of a finished stream, which keeps the grammar."""
+    """Return the events of a complete stream, after checking its grammar."""
     writer = call.writer(HEADER)
     return check_stream(b"".join(writer.feed(event) for event in sequence) + writer.end)
 

@@ -212,7 +212,7 @@ def test_tool_choice(tool: Json, choice: Json, name: str):
     assert conversation(tools=[tool], tool_choice=allowed).tool_choice == ToolChoice("auto", (name,))
 
 
-def prompt_of(parsed: ResponsesCall) -> Conversation:
+def get_prompt(parsed: ResponsesCall) -> Conversation:
     (generate_request,) = parsed.call.requests
     assert isinstance(generate_request.prompt, Conversation)
     return generate_request.prompt
@@ -221,7 +221,7 @@ def prompt_of(parsed: ResponsesCall) -> Conversation:
 SHELL_CALL: Json = {"type": "shell_call", "call_id": "c", "action": {"commands": ["ls"], "timeout_ms": None}}
 
 
-def result_of(*items: Json) -> ToolResult:
+def get_result(*items: Json) -> ToolResult:
     *_, message = turns(*items)
     assert message.role is Role.TOOL
     (part,) = message.parts
@@ -235,7 +235,7 @@ def test_the_output_of_a_shell_is_read():
         {"stdout": "a\nb\n", "stderr": "", "outcome": {"type": "exit", "exit_code": 0}},
         {"stdout": "", "stderr": "oh", "outcome": {"type": "timeout"}},
     ]
-    result = result_of(
+    result = get_result(
         SHELL_CALL, {"type": "shell_call_output", "call_id": "c", "output": chunks, "max_output_length": 9}
     )
     assert result.content == (Text("a\nb\n[exit code 0]\noh\n[timed out]"),)
@@ -245,15 +245,15 @@ def test_the_output_of_a_local_shell_is_read_by_either_id():
     run = {"type": "local_shell_call", "id": "i", "call_id": "c", "status": "completed", "action": {"command": ["ls"]}}
     for names in ({"id": "c"}, {"id": "x", "call_id": "c"}):
         output = {"type": "local_shell_call_output", "output": '{"output":"a"}', **names}
-        assert result_of(run, output).content == (Text('{"output":"a"}'),)
+        assert get_result(run, output).content == (Text('{"output":"a"}'),)
 
 
 def test_the_output_of_a_patch_is_read():
     patch = {"type": "apply_patch_call", "call_id": "c", "status": "completed", "operation": PATCH}
     output = {"type": "apply_patch_call_output", "call_id": "c"}
-    assert result_of(patch, {**output, "status": "completed", "output": "ok"}).content == (Text("ok"),)
-    assert result_of(patch, {**output, "status": "completed"}).content == (Text("The patch was applied."),)
-    assert result_of(patch, {**output, "status": "failed", "output": "no"}).is_error
+    assert get_result(patch, {**output, "status": "completed", "output": "ok"}).content == (Text("ok"),)
+    assert get_result(patch, {**output, "status": "completed"}).content == (Text("The patch was applied."),)
+    assert get_result(patch, {**output, "status": "failed", "output": "no"}).is_error
 
 
 def test_the_screenshot_of_a_computer_is_an_image():
@@ -265,7 +265,7 @@ def test_the_screenshot_of_a_computer_is_an_image():
         "pending_safety_checks": [],
     }
     screen = {"type": "computer_screenshot", "image_url": PIXEL_URL}
-    (image,) = result_of(computer_call, {"type": "computer_call_output", "call_id": "c", "output": screen}).content
+    (image,) = get_result(computer_call, {"type": "computer_call_output", "call_id": "c", "output": screen}).content
     assert isinstance(image, Image)
     assert isinstance(image.source, InlineMedia)
 
@@ -276,7 +276,7 @@ def test_found_tools_can_be_called_from_then_on():
     output: Json = {"type": "tool_search_output", "call_id": "c", "execution": "client", "tools": found}
     prompt = conversation(input=[searched, output], tools=[SEARCH])
     assert [tool.name for tool in prompt.tools] == ["tool_search", "weather", "crm__weather"]
-    assert result_of(searched, output).content == (Text("Loaded tools: weather, crm__weather"),)
+    assert get_result(searched, output).content == (Text("Loaded tools: weather, crm__weather"),)
     parsed = call(input=[searched, output], tools=[SEARCH], tool_choice={"type": "function", "name": "weather"})
     item = whole(parsed, *answer("crm__weather", "{}"))["output"][0]
     assert (item["name"], item["namespace"]) == ("weather", "crm")
@@ -287,7 +287,7 @@ def test_found_tools_of_stored_turns_can_be_called():
     output: Json = {"type": "tool_search_output", "call_id": "c", "execution": "client", "tools": [WEATHER]}
     searched: Json = {"type": "tool_search_call", "call_id": "c", "execution": "client", "arguments": {}}
     rows = [json.dumps({"id": str(i), **item}).encode() for i, item in enumerate((searched, output))]
-    prompt = prompt_of(with_rows(responses(tools=[SEARCH]), *rows))
+    prompt = get_prompt(with_rows(responses(tools=[SEARCH]), *rows))
     assert [tool.name for tool in prompt.tools] == ["tool_search", "weather"]
 
 
@@ -304,7 +304,7 @@ def test_the_last_update_of_the_configuration_holds():
     user = {"role": "user", "content": "x"}
     parsed = responses(input=[low, user, high], reasoning={"effort": "medium", "summary": "auto"})
     (generate_request,) = parsed.call.requests
-    assert prompt_of(parsed).reasoning.effort == "high"
+    assert get_prompt(parsed).reasoning.effort == "high"
     assert isinstance(generate_request.constraint, JsonSchema)
     response = whole(parsed.call, *answer("x", "{}"))
     assert response["reasoning"] == {"effort": "high", "summary": "auto"}
@@ -312,7 +312,7 @@ def test_the_last_update_of_the_configuration_holds():
     plain = {"type": "configuration_update", "text": {"format": {"type": "text"}}}
     assert request(input=[low, user, plain]).constraint is None
     stored = [json.dumps({"id": str(i), **item}).encode() for i, item in enumerate((high, user))]
-    assert prompt_of(with_rows(responses(), *stored)).reasoning.effort == "high"
+    assert get_prompt(with_rows(responses(), *stored)).reasoning.effort == "high"
     assert input_rows(high)[0].items() >= high.items()
 
 

@@ -1,4 +1,4 @@
-"""What real clients of Responses send and need, as recorded from them; numbers are those of the notes."""
+"""Requests of real clients of Responses, recorded from them, and the responses that they need."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def namer(prompt: Conversation) -> tuple[Event, ...]:
 
 
 class Served:
-    """The official SDK, whose requests the dialect reads and the given answerer answers."""
+    """The official SDK against our reader and writer; a function provides the model's answers."""
 
     def __init__(self, answer: Callable[[Conversation], tuple[Event, ...]]) -> None:
         self._answer = answer
@@ -101,7 +101,7 @@ class Served:
 
 
 def reporter(prompt: Conversation) -> tuple[Event, ...]:
-    """Thinks and calls the tool once, then repeats its result."""
+    """A scripted model that reasons and calls the tool once, then repeats its result."""
     if prompt.messages[-1].role is Role.TOOL:
         return (Started(5), TextDelta(0, "It is sunny."), STOP, DONE)
     tool_call = (ToolCallStart(0, "call_1", "weather"), ToolCallDelta(0, '{"city": "Par'), ToolCallDelta(0, 'is"}'))
@@ -136,7 +136,7 @@ def test_03_output_schemas_are_enforced():
 
 
 def test_a_tool_loop_by_full_replay_with_the_official_sdk():
-    """What the SDK gives out is taken back as it is: reasoning, call and all of its nulls."""
+    """The SDK's output items are accepted unchanged as input: reasoning, call and all nulls."""
     served = Served(reporter)
     tools: Any = [{**WEATHER, "strict": False}]
     history: Any = [{"role": "user", "content": "What is the weather?"}]

@@ -1,4 +1,4 @@
-"""Compaction: its request to the model, its item, and what replaces it when a client sends it back."""
+"""Compaction: its request to the model, its item, and the messages that it becomes when a client sends it back."""
 
 from __future__ import annotations
 

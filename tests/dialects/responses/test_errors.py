@@ -1,4 +1,4 @@
-"""Errors name the fields as Responses does, also those that come from behind the reader."""
+"""Errors have the field names of Responses, including errors that are raised after the reader."""
 
 from __future__ import annotations
 

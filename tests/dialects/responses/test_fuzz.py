@@ -1,4 +1,4 @@
-"""Whatever comes in, the reader gives a ResponsesCall or a RequestError, never another exception."""
+"""For any input the reader returns a ResponsesCall or raises RequestError, never another exception."""
 
 from __future__ import annotations
 
@@ -172,7 +172,7 @@ def test_what_a_store_keeps_of_the_input_is_the_same_conversation(body: Json):
 
 
 def read(body: bytes) -> None:
-    """Raises whatever is not a bounded, printable 400."""
+    """Parse a body. An error must be a short, printable 400; other exceptions are raised."""
     try:
         parsed = read_responses(body, SEALED)
     except RequestError as error:

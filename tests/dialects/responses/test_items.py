@@ -1,4 +1,4 @@
-"""The items of an input, as messages and as a store keeps them."""
+"""Input items become messages, and are rendered for the store."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The table of parameters matches the reader: a row for every field, and every row is true."""
+"""The table of parameters matches the reader: every field has a row, and every row is correct."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a Responses body asks for, beside its items and tools."""
+"""Fields of a Responses body, other than items and tools, are parsed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The strictness traps that real clients of Responses fell into, each with its bug reports."""
+"""Incompatibilities with real clients of Responses, each with its bug reports."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ def test_nothing_but_comments_follows_the_last_event():
 
 @pytest.mark.parametrize("early", [True, False])
 def test_trap_26_the_first_event_is_created(early: bool):
-    """litellm#9545. Also where the first thing to say is that the server is still busy, or that it failed."""
+    """litellm#9545. Also if the first event is a keepalive or a failure."""
     writer = call().writer(HEADER)
     stream = check_stream((writer.keepalive if early else b"") + writer.render_error(EngineError("broken")))
     assert types(stream)[:2] == ["created", "in_progress"]
@@ -166,7 +166,7 @@ def test_trap_26_the_first_event_is_created(early: bool):
 
 
 def test_trap_27_a_silence_is_filled_with_an_event_and_not_with_a_comment():
-    """openai/codex#31539: comments do not keep Codex alive; an event of our own would break openai-node."""
+    """openai/codex#31539: comments do not reset Codex's timeout; a nonstandard event would break openai-node."""
     writer = call().writer(HEADER)
     writer.feed(Started(1))
     assert writer.keepalive.startswith(b"event: response.in_progress\n")
@@ -186,7 +186,7 @@ def test_a_rate_limit_has_the_code_at_which_agents_wait():
 
 
 def test_a_failure_is_both_an_error_and_a_failed_response():
-    """Measured: some clients show the one, some the other. The official SDK raises; both events are of its types."""
+    """Some clients show the one event, some the other. The official SDK raises; both events are of its types."""
     writer = call().writer(HEADER)
     sent = b"".join(writer.feed(event) for event in ANSWER[:6]) + writer.render_error(EngineError("broken"))
     error, failed = check_stream(sent)[-2:]

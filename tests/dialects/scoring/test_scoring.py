@@ -1,4 +1,4 @@
-"""Bodies and answers of rerank and score."""
+"""Requests and responses of rerank and score."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bodies of SGLang's /generate, and what its writer makes of an answer."""
+"""Requests and responses of SGLang's /generate."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bodies of TGI's and LightLLM's /generate, and what the writer makes of an answer."""
+"""Requests and responses of TGI's and LightLLM's /generate."""
 
 from __future__ import annotations
 
@@ -209,15 +209,15 @@ BEGIN: tuple[Event, ...] = (Started(3), TextDelta(0, "Hi", (HI,)))
 DETAILED = TgiRenderOptions(details=True, logprobs=True, seed=5)
 
 
-def fed(view: TgiRenderOptions, *events: Event) -> list[list[Any]]:
-    """What each event made."""
+def feed_all(view: TgiRenderOptions, *events: Event) -> list[list[Any]]:
+    """Return the output for each event."""
     writer = TgiWriter(view)
     pieces = [writer.feed(event).decode() for event in events]
     return [[json.loads(line[6:]) for line in each.splitlines() if line] for each in pieces]
 
 
 def test_the_last_token_tells_the_end():
-    _, (first,), _, (last,) = fed(
+    _, (first,), _, (last,) = feed_all(
         DETAILED, *BEGIN, ChoiceFinished(0, FinishReason.STOP, None, (EOS,)), Finished(Usage(3, 2))
     )
     token = {"id": 7, "text": "Hi", "logprob": -0.5, "special": False, "count_output_tokens": 1, "prompt_tokens": 3}
@@ -239,30 +239,30 @@ def test_where_nothing_can_follow_a_token_it_waits_for_the_end(
     view: TgiRenderOptions, reason: FinishReason, stop: str | None, expected: str
 ):
     end = (ChoiceFinished(0, reason, stop), Finished(Usage(3, 2)))
-    *_, waits, _, (last,) = fed(view, *BEGIN, TextDelta(0, " you", (YOU,)), *end)
+    *_, waits, _, (last,) = feed_all(view, *BEGIN, TextDelta(0, " you", (YOU,)), *end)
     assert waits == []
     assert (last["token"]["id"], last["generated_text"], last["index"]) == (9, "Hi you", 2)
     assert last["details"]["finish_reason"] == expected
 
 
 def test_an_unexpected_end_has_an_event_without_a_token():
-    *_, (last,) = fed(TgiRenderOptions(), *BEGIN, ChoiceFinished(0, FinishReason.ABORT), Finished(Usage(3, 1)))
+    *_, (last,) = feed_all(TgiRenderOptions(), *BEGIN, ChoiceFinished(0, FinishReason.ABORT), Finished(Usage(3, 1)))
     assert (last["token"]["id"], last["token"]["text"], last["generated_text"]) == (-1, "", "Hi")
     assert last["finish_reason"] == "length"
 
 
 def test_without_token_events_the_count_comes_from_usage():
     events = (Started(3), TextDelta(0, "Hi"), ChoiceFinished(0, FinishReason.STOP), Finished(Usage(3, 4)))
-    _, (text,), _, (last,) = fed(TgiRenderOptions(details=True), *events)
+    _, (text,), _, (last,) = feed_all(TgiRenderOptions(details=True), *events)
     assert (text["token"]["id"], text["token"]["text"], text["token"]["special"]) == (-1, "Hi", False)
     assert (last["generated_text"], last["details"]["generated_tokens"]) == ("Hi", 4)
 
 
 def test_tokens_that_come_at_once_share_their_text():
-    both = fed(TgiRenderOptions(), Started(3), TextDelta(0, "Hi you", (HI, YOU)))[1]
+    both = feed_all(TgiRenderOptions(), Started(3), TextDelta(0, "Hi you", (HI, YOU)))[1]
     assert [each["token"]["text"] for each in both] == ["Hi", " you"]
     halves = (Token(5, "\ufffd", raw=b"\xc3"), Token(6, "\ufffd", raw=b"\xa9"))
-    one = fed(TgiRenderOptions(), Started(3), TextDelta(0, "é", halves))[1]
+    one = feed_all(TgiRenderOptions(), Started(3), TextDelta(0, "é", halves))[1]
     assert [(each["token"]["id"], each["token"]["text"]) for each in one] == [(5, ""), (6, "é")]
 
 

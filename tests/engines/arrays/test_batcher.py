@@ -1,4 +1,4 @@
-"""Many calls share a thread: in turn, in order, and without harm to one another."""
+"""Concurrent calls share a thread: round robin, in order, and without affecting each other."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ async def running(compute: Callable[[list[int]], list[int]], **bounds: int) -> A
 
 
 class Gate:
-    """Computes on demand, and records the batches."""
+    """A function that computes on demand, and records its batches."""
 
     def __init__(self) -> None:
         self.open, self.busy = threading.Event(), threading.Event()

@@ -1,4 +1,4 @@
-"""Products of which a row does not depend on its neighbours, whatever BLAS does."""
+"""Matrix products whose rows do not depend on their neighbors, whatever BLAS does."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_products_are_right_for_every_block_and_for_stacks(block: int) -> None:
 
 def test_the_trial_finds_rows_that_depend_on_their_position() -> None:
     def as_on_avx2(rows: Floats) -> Floats:
-        """Every row from the 12th on is off by a rounding."""
+        """A product whose rows from the 12th on have a rounding error."""
         product = rows * np.float32(3)
         product[12:] = np.nextafter(product[12:], np.float32(np.inf))
         return product

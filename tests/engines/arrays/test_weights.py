@@ -1,4 +1,4 @@
-"""Reading safetensors: all three dtypes, and files that lie."""
+"""Reading safetensors: all three dtypes, and files with false headers."""
 
 from __future__ import annotations
 

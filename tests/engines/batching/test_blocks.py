@@ -1,4 +1,4 @@
-"""The laws of the block pool, under any order of use."""
+"""Invariants of the block pool under any sequence of operations."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def name(number: int) -> bytes:
 
 
 class Pool(RuleBasedStateMachine):
-    """A pool beside a slow account of what should be in it."""
+    """A pool beside a simple model of its contents."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Orders of an administrator to a running engine: rest, sleep, other weights; what runs meanwhile."""
+"""Control of a running engine (pause, sleep, new weights) and its effect on running sequences."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ ABORTED = FinishReason.ABORT
 
 @pytest.fixture(scope="session")
 def other(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The same shapes with other weights."""
+    """A model of the same shapes with other weights."""
     return write_model(tmp_path_factory.mktemp("other"), seed=1)
 
 
@@ -217,7 +217,7 @@ async def test_pending_control_calls_fail_when_the_engine_stops(client: Client) 
 async def test_what_lies_in_files_is_of_the_weights_that_it_was_computed_with(
     small: Llama, other: Path, tmp_path: Path
 ) -> None:
-    """Before and after a restart of the engine, and in a new process."""
+    """Checked before and after a restart of the engine, and in a new process."""
     config, ask = EngineConfig(max_model_len=1024, num_kv_tokens=4096), replace(ASK, max_tokens=20)
     old, new = alone(small, ask).tokens, alone(read_model(other), ask).tokens
     engine = TinyEngine(small, config, build_rng, files=BlockFiles(tmp_path, ROOM))
@@ -236,7 +236,7 @@ async def test_what_lies_in_files_is_of_the_weights_that_it_was_computed_with(
 
 
 async def test_a_prompt_is_scored_by_one_set_of_weights(small: Llama, other: Path) -> None:
-    """Also where they change while a long prompt is read in pieces."""
+    """Also if the weights change while a long prompt is prefilled in chunks."""
     limits = SchedulerConfig(max_num_seqs=4, max_num_batched_tokens=16)
     ask = replace(ASK, prompt=PROMPT * 20, prompt_logprobs=0, max_tokens=1)
     old, new = (alone(model, ask, limits).prompt[0].logprobs for model in (small, read_model(other)))

@@ -1,4 +1,4 @@
-"""A step that never ends: its requests fail, and the engine restarts without its thread."""
+"""A step that hangs: its requests fail, and the engine restarts with a new thread."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Clock:
 
 
 class Stuck(Only):
-    """Holds the thread within a step until it is let go."""
+    """Blocks the thread within a step until it is released."""
 
     def __init__(self) -> None:
         super().__init__([range(96)] * 4)
@@ -40,7 +40,7 @@ class Stuck(Only):
         self.left.set()
         return super().mask()
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         self._going.set()
 
 
@@ -71,7 +71,7 @@ async def test_a_step_that_hangs_is_given_up_with_its_thread(small: Llama) -> No
     await engine.start()
     assert engine.health().ready
     assert (await client.ask(ASK)).tokens == alone(small, ASK).tokens
-    stuck.let_go()
+    stuck.release()
     await asyncio.to_thread(stuck.left.wait, 30)
     assert (await client.ask(ASK)).tokens == alone(small, ASK).tokens
     assert len(outputs) == 1
@@ -91,7 +91,7 @@ async def test_a_step_that_hangs_is_noticed_although_its_client_has_left(small: 
     clock.now += 240
     assert engine.health().failed
     await engine.stop()
-    stuck.let_go()
+    stuck.release()
 
 
 async def test_an_engine_that_stops_during_a_step_that_hangs_gives_it_up_after_the_timeout(small: Llama) -> None:
@@ -102,7 +102,7 @@ async def test_an_engine_that_stops_during_a_step_that_hangs_gives_it_up_after_t
     await asyncio.to_thread(stuck.reached.wait, 30)
     async with asyncio.timeout(10):
         await engine.stop()
-    stuck.let_go()
+    stuck.release()
 
 
 async def test_a_pause_is_no_hanging(small: Llama) -> None:

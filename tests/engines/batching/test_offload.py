@@ -1,4 +1,4 @@
-"""Blocks in files: what one process computed another finds, bit for bit, and nothing else."""
+"""Blocks in files: another process finds exactly what one process has computed."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ PREFIXES = [tuple(np.random.default_rng(seed).integers(0, 96, 64).tolist()) for 
 def test_what_comes_back_from_files_is_what_left_the_pool(
     small: Llama, tmp_path_factory: pytest.TempPathFactory, plan: list[tuple[int, int, int, int]]
 ) -> None:
-    """A pool so small that blocks are taken for others while they wait to be written, and come back later."""
+    """The pool is so small that blocks are reused while they wait to be written, and loaded again later."""
     directory = tmp_path_factory.mktemp("kv")
     with files(directory) as store:
         bench = Bench(

@@ -1,4 +1,4 @@
-"""The budget of a thought: when its end is forced, and when it is not."""
+"""The reasoning budget: when the end of reasoning is forced, and when it is not."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def thought(tokens: int, *, open: bool = True, end: tuple[int, ...] = END) -> Re
 
 
 def say(thought: ReasoningBudgetState, *tokens: int) -> list[int | None]:
-    """What is forced before each token, and after the last."""
+    """Return the token that is forced before each token, and after the last one."""
     forced = [thought.forced_token]
     for token in tokens:
         thought.observe(token)

@@ -1,4 +1,4 @@
-"""Sampling, every parameter against a slow and obvious reference."""
+"""Sampling: every parameter is compared with a slow, simple reference."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def rows(*logits: list[float]) -> NDArray[np.float32]:
 
 
 def reference(logits: list[float], sampling: Sampling, output: Ids) -> list[float]:
-    """The probability of every token, by vLLM's definitions, one after the other."""
+    """Compute the probability of every token; applies vLLM's definitions one after the other."""
     z = list(logits)
     for id in range(VOCAB):
         if sampling.allowed_token_ids is not None and id not in sampling.allowed_token_ids:
@@ -94,7 +94,7 @@ def nucleus(p: list[float], top_p: float) -> list[float]:
 
 
 def draw(p: list[float], chance: float) -> int:
-    """The inverse distribution, in the order of ids. Draws too near a border say nothing."""
+    """Sample by the inverse distribution function, in the order of ids. Draws near a boundary are skipped."""
     bounds = np.cumsum(p)
     assume(np.abs(bounds - chance).min() > 1e-5)
     return int(np.searchsorted(bounds, chance))
@@ -244,7 +244,7 @@ LARGE = 40_000
     ("top_k", "top_p"), [(0, 0.9), (0, 0.5), (0, 0.999), (0, 1e-9), (50, 1.0), (50, 0.8), (9000, 0.7)]
 )
 def test_the_best_of_a_large_vocabulary_are_those_that_sorting_finds(top_k: int, top_p: float, spread: float) -> None:
-    """Sixteenths again, so that many tokens are equally good."""
+    """Logits are multiples of 1/16, so that many tokens tie."""
     rng = np.random.default_rng(int(spread * 10) + top_k)
     logits = ((rng.normal(size=LARGE) * spread * 16).round() / 16).astype(np.float32)
     sampling = Sampling(temperature=0.5, top_k=top_k, top_p=top_p)

@@ -19,7 +19,7 @@ MOST = 200
 class Plan:
     """A scheduler, its pool, and a model that always emits token 1.
 
-    slots: for a model with state beside keys and values.
+    slots: for a model with state besides keys and values.
     """
 
     def __init__(self, blocks: int = 64, slots: int | None = None, **limits: int) -> None:
@@ -32,7 +32,7 @@ class Plan:
         self.sequences: list[Sequence] = []
 
     def add(self, length: int, answer: int = 4, *, first: int = 0, priority: int = 0, salt: str = "") -> Sequence:
-        """first: the first token, the others count up, so that equal ones share a prefix."""
+        """first: the first token; the others count up, so that equal ones share a prefix."""
         key = len(self.sequences)
         prompt = tuple(range(first, first + length))
         request = TokenRequest(id=str(key), prompt=prompt, max_tokens=answer, priority=priority, cache_salt=salt)
@@ -41,7 +41,7 @@ class Plan:
         return self.sequences[-1]
 
     def step(self) -> list[tuple[int, int]]:
-        """(key, tokens) of each chunk of one step."""
+        """Return (key, tokens) of each chunk of one step."""
         chunks = self.scheduler.schedule()
         self.check(chunks)
         self.scheduler.commit(chunks)

@@ -1,4 +1,4 @@
-"""Images of sequences: whose cache they share, and what becomes of one that cannot be seen."""
+"""Images of sequences: prefix cache keys, and images that cannot be processed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ASK = TokenRequest(id="a", prompt=tuple(range(3, 67)), max_tokens=4, sampling=GR
 
 
 class Eyes:
-    """See what is red."""
+    """A vision runner that fails on all images but red ones."""
 
     def __init__(self) -> None:
         self.seen: list[bytes] = []

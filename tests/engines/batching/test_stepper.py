@@ -1,4 +1,4 @@
-"""Step by step, without a thread: outputs of sequences, their ends, and that a broken one does not affect others."""
+"""The engine step by step, without a thread: outputs and ends of sequences; a broken one does not affect others."""
 
 from __future__ import annotations
 

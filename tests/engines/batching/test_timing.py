@@ -1,4 +1,4 @@
-"""When a sequence left the queue: reported after its first step, but measured at the start of the step."""
+"""Queue times: reported after a sequence's first step, but measured at the start of the step."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Clock:
 
 
 class Slow(Only):
-    """Takes two seconds of each step."""
+    """A matcher that makes each step take two seconds."""
 
     def __init__(self, clock: Clock) -> None:
         super().__init__([range(96)] * 4)
@@ -51,7 +51,7 @@ async def test_the_time_of_the_first_step_is_reported(small: Llama) -> None:
 
 
 async def answer() -> AsyncGenerator[list[Event]]:
-    """The engine starts one second after the arrival and computes for two before it reports that."""
+    """Yield events as an engine that starts one second after the arrival and reports that two seconds later."""
     token = TextDelta(0, "a", (Token(1, "a"),))
     yield [Started(17, elapsed=2.0), token]
     yield [token]

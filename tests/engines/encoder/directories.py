@@ -1,4 +1,4 @@
-"""Encoders with random weights, written to disk as transformers and sentence-transformers write them."""
+"""Write encoders with random weights in the formats of transformers and sentence-transformers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,10 @@ PAD, UNK, CLS, SEP = range(4)
 
 
 class Shape(Struct, frozen=True):
-    """task: what stands on the encoder, by the end of its class's name in transformers."""
+    """Sizes of an encoder.
+
+    task: the head on the encoder: the suffix of its class name in transformers.
+    """
 
     family: str = "bert"
     task: str = "Model"
@@ -56,7 +59,11 @@ def write_encoder(
     normalize: bool = True,
     more: Mapping[str, object] | None = None,
 ) -> Path:
-    """A directory to serve. pooling: None leaves out sentence-transformers' files. more: fields of config.json."""
+    """Write a model directory.
+
+    pooling: None omits sentence-transformers' files.
+    more: fields of config.json.
+    """
     write_tensors(directory / "model.safetensors", tensors(shape))
     (directory / "config.json").write_text(json.dumps({**config(shape), **(more or {})}))
     (directory / "tokenizer.json").write_text(json.dumps(tokenizer()))
@@ -142,7 +149,7 @@ def tensors(shape: Shape) -> Mapping[str, NDArray[np.float32]]:
 
 
 def tokenizer() -> dict[str, object]:
-    """BERT's own: WordPiece, lower case, [CLS] and [SEP] around."""
+    """Build BERT's tokenizer: WordPiece, lower case, [CLS] before and [SEP] after the text."""
     special = [
         {
             "id": index,

@@ -1,4 +1,4 @@
-"""Vectors and scores of the encoder engine: what a text comes to does not depend on its neighbours, to the bit."""
+"""Vectors and scores of the encoder engine: a text's result does not depend on the batch, to the last bit."""
 
 from __future__ import annotations
 

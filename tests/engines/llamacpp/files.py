@@ -1,4 +1,4 @@
-"""GGUF files out of what lies in a directory of transformers' format: as small as a test needs them."""
+"""Write small GGUF files from directories in transformers' format."""
 
 from __future__ import annotations
 
@@ -25,10 +25,11 @@ NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)
 def write_embedded(
     file: Path, *, marks: int = CONTROL, vocabulary: Callable[[Any], None] | None = None, split: int = 0
 ) -> Path:
-    """The embedded model with its tokenizer and its template.
+    """Write the embedded model with its tokenizer and its template, and return the (first) file.
 
-    marks: the kind of its control tokens. vocabulary: writes another one in the place of its own. split: tensors of
-    each file, of which the first is given back; 0 is one file.
+    marks: the type of its control tokens.
+    vocabulary: writes another vocabulary instead of its own.
+    split: tensors per file; 0 writes one file.
     """
     write_llama(file, tiny.find_bundled_model(), marks=marks, vocabulary=vocabulary, split=split)
     return next(file.parent.glob(f"{file.stem}-00001-of-*.gguf")) if split else file
@@ -43,7 +44,7 @@ def write_llama(
     split: int = 0,
     data_type: str = "F32",
 ) -> None:
-    """A Llama as the embedded model is, with a tokenizer of its kind.
+    """Write a Llama like the embedded model, with its kind of tokenizer.
 
     data_type: of matrices, in GGUF's words.
     """
@@ -79,7 +80,10 @@ def write_llama(
 
 
 def write_encoder(file: Path, shape: Shape = PLAIN, *, pooling: int) -> Path:
-    """The random encoder of the tests of numpy's engine. pooling: in the numbers of llama.cpp's llama_pooling_type."""
+    """Write the random encoder of the encoder engine's tests.
+
+    pooling: a value of llama.cpp's llama_pooling_type.
+    """
     gguf: Any = import_module("gguf")
 
     writer = gguf.GGUFWriter(file, "bert")
@@ -108,7 +112,7 @@ def write_encoder(file: Path, shape: Shape = PLAIN, *, pooling: int) -> Path:
 
 
 def _phantom(word: str) -> str:
-    """Words begin with a mark, and not what goes on within one."""
+    """Convert a WordPiece token to GGUF's form: words begin with a marker, continuations do not."""
     return word[2:] if word.startswith("##") else f"\u2581{word}"
 
 
@@ -148,7 +152,10 @@ def _finish(writer: Any) -> None:
 
 
 def add_byte_level(writer: Any, tokenizer: Mapping[str, Any], marks: int, size: int = 0) -> None:
-    """size: unused tokens fill the vocabulary up to it."""
+    """Add the byte-level vocabulary.
+
+    size: unused tokens pad the vocabulary to this size.
+    """
     vocab: dict[str, int] = tokenizer["model"]["vocab"] | {t["content"]: t["id"] for t in tokenizer["added_tokens"]}
     names = sorted(vocab, key=lambda name: vocab[name])
     unused = [f"<unused{n}>" for n in range(size - len(names))]
@@ -162,9 +169,9 @@ def add_byte_level(writer: Any, tokenizer: Mapping[str, Any], marks: int, size: 
 
 
 def add_sentencepiece(writer: Any, size: int = 2048, last: int = UNUSED) -> None:
-    """A vocabulary with scores instead of merges, built from this file's texts; `size` tokens, bytes among them.
+    """Add a vocabulary with scores instead of merges, built from this file's texts; `size` tokens, including bytes.
 
-    last: the kind of its last token.
+    last: the type of its last token.
     """
     from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
@@ -217,13 +224,13 @@ def tensors(directory: Path, config: Mapping[str, Any]) -> dict[str, Floats]:
 
 
 def permuted(weight: Floats, heads: int) -> Floats:
-    """Rotary pairs side by side, as llama.cpp's Llama has them."""
+    """Permute weights so that rotary pairs are adjacent, as llama.cpp's Llama expects."""
     rows, columns = weight.shape
     return weight.reshape(heads, 2, rows // heads // 2, columns).swapaxes(1, 2).reshape(rows, columns)
 
 
 def write_projector(file: Path, *, patches: int = 2) -> Path:
-    """Random eyes for the embedded model, as LLaVA has them: a square of so many patches a side, a token for each."""
+    """Write a random LLaVA projector for the embedded model: a square of patches, one token per patch."""
     gguf: Any = import_module("gguf")
 
     width, inner, side, layers = 16, 32, 8, 2

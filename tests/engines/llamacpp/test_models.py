@@ -1,4 +1,4 @@
-"""Real models in llama.cpp, against the same ones in numpy."""
+"""Real models in llama.cpp, compared with the same models in numpy."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ async def test_the_same_tokens_as_in_numpy(packaged: Llama, file: Path) -> None:
 
 
 def agree(ours: Outputs, theirs: Outputs) -> int:
-    """Tokens that could be compared: up to the first one that numpy is not sure of."""
+    """Compare the outputs up to the first token at which numpy's probabilities tie; return the number of tokens."""
     for place, (mine, other) in enumerate(zip(ours.scores, theirs.scores, strict=False)):
         assert mine is not None
         assert other is not None
@@ -150,7 +150,7 @@ async def test_a_repetition_penalty_is_that_of_numpy(packaged: Llama, file: Path
 async def test_presence_and_frequency_count_the_output_alone(
     packaged: Llama, file: Path, presence: float, frequency: float
 ) -> None:
-    """llama.cpp counts the prompt too; this prompt has the words of the answer."""
+    """llama.cpp counts the prompt too; this prompt contains the words of the answer."""
     sampling = Sampling(temperature=0, presence_penalty=presence, frequency_penalty=frequency)
     prompt = talk("Once upon a time there was a dog. Tell me a story about the dog.")
     ask = TokenRequest(id="a", prompt=prompt, max_tokens=80, sampling=sampling, stop_token_ids=frozenset({2}))
@@ -172,7 +172,7 @@ async def test_penalties_that_llamacpp_cannot_separate_are_refused_by_name(file:
 
 @pytest.mark.parametrize("alternatives", [0, 3])
 async def test_the_logprobs_of_a_prompt_are_those_of_numpy(packaged: Llama, file: Path, alternatives: int) -> None:
-    """With characters of several tokens, of which llama.cpp reports only the last, and with ends of turns in it."""
+    """The prompts have end-of-turn tokens, and characters of several tokens: llama.cpp reports only their last ones."""
     prompts = [talk("Hi 😀 there 👍🏽京") + ids("Hello"), talk("Tell me a story. ") * 30, ids("a")[:1]]
     async with serving(file) as client:
         for prompt in prompts:
@@ -222,7 +222,7 @@ async def test_flash_attention_changes_only_what_is_nearly_equal(packaged: Llama
 
 
 class Follows:
-    """A matcher of one way to go on."""
+    """A matcher that allows exactly one sequence of tokens."""
 
     def __init__(self, tokens: tuple[int, ...]) -> None:
         self._left = list(tokens)
@@ -412,7 +412,7 @@ async def test_an_aborted_sequence_makes_room_at_once(file: Path) -> None:
 
 
 async def test_calls_are_parsed_where_llamacpp_takes_their_markers_for_text(tmp_path: Path) -> None:
-    """Many files call the marks of thoughts and calls user-defined: then llama.cpp's own grammar reads them as text."""
+    """Many files declare the delimiters as user-defined tokens: llama.cpp's own grammar then treats them as text."""
     file = write_embedded(tmp_path / "marks.gguf", marks=USER_DEFINED)
     models = build_models(Settings(model=str(file), max_model_len=2048, max_num_seqs=4, threads=1), SystemClock())
     await models.start()

@@ -1,4 +1,4 @@
-"""Vectors and scores of an encoder in a GGUF file, against those of the same one in numpy."""
+"""Vectors and scores of an encoder in a GGUF file, compared with the same encoder in numpy."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ async def test_vectors_are_those_of_numpy(tmp_path: Path, pooling: int, mode: st
 
 
 async def test_scores_are_those_of_numpy_where_segments_do_not_count(tmp_path: Path) -> None:
-    """llama.cpp knows no second segment."""
+    """llama.cpp does not support a second segment."""
     ours = encoder.load(write_directory(tmp_path, SCORER))
     model = built(write_encoder(tmp_path / "rank.gguf", SCORER, pooling=4))
     assert isinstance(model.backend, ScorerBackend)

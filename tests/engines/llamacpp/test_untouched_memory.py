@@ -1,4 +1,4 @@
-"""Pages that were only cleared take no memory; all others keep what they hold."""
+"""Pages that were only cleared take no memory; all others keep their contents."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MARK_AT = 5 << 20
 
 
 def resident(address: int) -> int:
-    """Bytes of the mapping at an address that are in memory."""
+    """Return the resident bytes of the mapping at an address."""
     lines = Path("/proc/self/smaps").read_text().splitlines()
     inside = False
     for line in lines:
@@ -36,7 +36,7 @@ def resident(address: int) -> int:
 
 
 def test_cleared_pages_are_returned_and_written_ones_stay() -> None:
-    """In a process of its own, as it is called: threads of others write to their mappings at any time."""
+    """In a separate process, because other threads could write to their mappings at any time."""
     program = f"from {__name__} import check_pages; check_pages()"
     done = subprocess.run(
         [sys.executable, "-c", program],

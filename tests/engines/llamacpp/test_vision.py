@@ -1,4 +1,4 @@
-"""A GGUF model with a projector answers by what its images show, over HTTP, with the official SDKs."""
+"""A GGUF model with a projector processes images, over HTTP, with the official SDKs."""
 
 from __future__ import annotations
 
@@ -151,7 +151,7 @@ async def test_a_parameter_that_llamacpp_lacks_is_a_400_that_names_the_field(
 
 
 async def test_an_answer_continues_over_a_second_llamacpp_request(directory: Path) -> None:
-    """No end comes before the tenth token: that is another request, with the earlier output as text."""
+    """min_tokens forbids an end before the tenth token: this needs another request, with the earlier output as text."""
     async with serving(directory) as http:
         short, long = (
             await get_token_ids(http, "What is it?", GREEN),
@@ -161,7 +161,7 @@ async def test_an_answer_continues_over_a_second_llamacpp_request(directory: Pat
 
 
 async def test_an_answer_that_llamacpp_would_read_otherwise_does_not_go_on(directory: Path) -> None:
-    """It repeats one letter, which it would read as longer tokens."""
+    """The output repeats one letter, which llama.cpp would tokenize as longer tokens."""
     async with serving(directory) as http:
         found = (await http.post("/tokenize", json={"prompt": "l", "add_special_tokens": False})).json()["tokens"]
         forced = {"logit_bias": {str(found[0]): 100}, "ignore_eos": True, "max_tokens": 6}
@@ -178,7 +178,7 @@ async def test_an_answer_that_llamacpp_would_read_otherwise_does_not_go_on(direc
 async def test_a_prompt_begins_as_llamacpp_begins_it_and_ends_with_text(
     tmp_path: Path, begin: str, end: str, reason: str
 ) -> None:
-    """Of SentencePiece's kind: llama.cpp puts a token before every prompt, and a blank before every text."""
+    """With a SentencePiece vocabulary llama.cpp prepends a token to every prompt, and a space to every text."""
     write_embedded(tmp_path / "tiny.gguf", vocabulary=lambda writer: add_sentencepiece(writer, last=CONTROL))
     write_projector(tmp_path / "mmproj.gguf")
     template = f"{begin}Q: {{{{ messages[0].content }}}}{end}"

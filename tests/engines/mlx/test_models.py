@@ -1,4 +1,4 @@
-"""Models of mlx-lm say, batched with others and in pages, what mlx-lm makes of them alone."""
+"""Models of mlx-lm, batched and paged, generate what mlx-lm generates with them alone."""
 
 from __future__ import annotations
 
@@ -106,10 +106,10 @@ def test_a_model_with_state_beside_its_keys_and_values_is_refused() -> None:
 
 
 def test_the_check_finds_a_model_that_minds_where_its_keys_lie() -> None:
-    """Attention that looks at how many keys there are, and not at the mask, is not the same in pages."""
+    """Attention that depends on the number of keys instead of the mask changes with pages."""
     plain = network("llama")
 
-    class Minds:
+    class KeyCountAttention:
         layers = plain.layers
 
         def __call__(self, ids: Any, cache: Any = None) -> Any:
@@ -117,7 +117,7 @@ def test_the_check_finds_a_model_that_minds_where_its_keys_lie() -> None:
             return logits + ids.shape[1]
 
     with pytest.raises(EngineError, match="output with paged attention differs"):
-        build_paged_model(Minds(), vocab=96, max_positions=512)
+        build_paged_model(KeyCountAttention(), vocab=96, max_positions=512)
 
 
 def test_the_embedded_model_says_the_same_in_mlx(packaged: Llama) -> None:

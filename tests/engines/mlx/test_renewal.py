@@ -1,4 +1,4 @@
-"""Other weights for a model of mlx-lm while it serves."""
+"""The weights of a model of mlx-lm are replaced while it serves."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An engine and its front ends, on a real socket but in one process."""
+"""An engine and its front ends on a real socket, but in one process."""
 
 from __future__ import annotations
 
@@ -25,9 +25,10 @@ MODEL = Settings(max_model_len=4096, max_num_seqs=32)
 
 @dataclass(eq=False)
 class Split:
-    """An engine process in miniature, and its socket.
+    """An engine server with its socket, in the test's process.
 
-    local: the model as the engine process has it. adapters: in place of those that it has.
+    local: the model of the engine server.
+    adapters: replace the model's adapters.
     """
 
     local: ServedModel
@@ -45,7 +46,7 @@ class Split:
         return replace(host_model(self.local), adapters=self.adapters)
 
     def build_front_end(self, count: int = 1) -> ServedModel:
-        """A model whose engine is not connected yet."""
+        """Return a model whose engine is not connected yet."""
         description = self._host().describe()
         details = self.local.details
         hosted = HostedModel(description, self.settings.model, self.settings.served_model_name, details)
@@ -54,7 +55,7 @@ class Split:
 
     @asynccontextmanager
     async def front_ends(self, count: int) -> AsyncGenerator[list[ServedModel]]:
-        """So many front ends, connected."""
+        """Yield this number of connected front ends."""
         models = [self.build_front_end(count) for _ in range(count)]
         async with AsyncExitStack() as stack:
             for model in models:
@@ -66,7 +67,7 @@ class Split:
 
 @asynccontextmanager
 async def split(local: ServedModel, settings: Settings = MODEL) -> AsyncGenerator[Split]:
-    """A running engine server."""
+    """Run an engine server."""
     with TemporaryDirectory() as folder, closing(socket.socket(socket.AF_UNIX)) as listener:
         path = str(Path(folder) / "engine.sock")
         listener.bind(path)
@@ -80,7 +81,10 @@ async def split(local: ServedModel, settings: Settings = MODEL) -> AsyncGenerato
 
 @asynccontextmanager
 async def remote(models: Models, settings: Settings = MODEL) -> AsyncGenerator[Models]:
-    """The first of these models, behind a socket. settings: that it was built from."""
+    """Yield the first of these models behind a socket.
+
+    settings: the settings that it was built from.
+    """
     async with split(next(iter(models)), settings) as running:
         served = Models([running.build_front_end()])
         await served.start()

@@ -1,4 +1,4 @@
-"""An engine behind a socket: what it answers is what it answers in one process, whichever front end asks."""
+"""An engine behind a socket answers as in one process, whichever front end sends the request."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ class Receiver:
         return [output.token for output in self.outputs if isinstance(output, Sampled)]
 
     async def wait(self, count: int | None = None) -> list[TokenOutput]:
-        """Wait for so many outputs, or for the end."""
+        """Wait for this number of outputs, or for the end."""
         async with asyncio.timeout(60):
             while (self.end is None) if count is None else (len(self.outputs) < count):
                 self._changed.clear()
@@ -114,14 +114,14 @@ def send(engine: TokenEngine, id: str, **fields: object) -> Receiver:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    """Wait for what the other side of the socket does."""
+    """Wait until the other side of the socket has acted."""
     async with asyncio.timeout(60):
         while not condition():  # noqa: ASYNC110 - it reports nothing here
             await asyncio.sleep(0)
 
 
 async def settle(engine: TokenEngine) -> None:
-    """Wait until nothing runs in the engine."""
+    """Wait until no request runs in the engine."""
     await until(lambda: not (engine.health().running or engine.health().waiting or engine.health().kv_cache_usage))
 
 
@@ -291,7 +291,7 @@ async def test_what_cannot_be_sent_is_rejected(running: Split) -> None:
 
 
 class Moody(BaseTokenEngine):
-    """Fails on prompts that begin with 7 or 8."""
+    """An engine that fails on prompts that begin with 7 or 8."""
 
     async def generate(self, request: TokenRequest) -> AsyncGenerator[int]:
         if request.prompt[0] == 8:
@@ -335,7 +335,7 @@ async def test_an_exception_of_the_engine_reaches_its_own_requests_alone() -> No
 
 
 class Failing(Moody):
-    """Can be made to fail for good."""
+    """An engine that can be made to fail permanently."""
 
     has_failed = False
 
@@ -397,7 +397,7 @@ async def test_control_reaches_the_one_engine_and_all_front_ends_know_it(running
 
 
 class Registry:
-    """As HostedAdapters: adapters of which only the names matter."""
+    """Implements HostedAdapters with adapters that have only names."""
 
     def __init__(self) -> None:
         self.entries = {"first": "a"}
@@ -470,7 +470,7 @@ async def test_the_next_process_has_the_adapters_and_knows_of_lost_weights(runni
 
 
 async def test_the_end_of_the_engine_process_ends_everything_and_the_next_one_is_found(running: Split) -> None:
-    """A peer in place of the server, which ends the connection in the midst."""
+    """A fake server closes the connection during a request."""
     async with running.front_ends(1) as (model,):
         client = get_client(model)
         await running.server.stop()
@@ -512,7 +512,7 @@ async def _accept(running: Split) -> tuple[asyncio.StreamWriter, asyncio.StreamR
 
 
 async def _read(reader: asyncio.StreamReader, count: int) -> list[object]:
-    """Read so many messages of a front end."""
+    """Read this number of messages from a front end."""
     found: list[object] = []
     for _ in range(count):
         found.append(decode_front_end_message(await read_frame(reader)))

@@ -1,4 +1,4 @@
-"""Executors as trainers have them, with dice for a model."""
+"""Executors as trainers implement them, with a random generator as the model."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ WORDS = [
 
 
 def roll(prompt: Sequence[int], sampling: RolloutSampling, k: int) -> list[int]:
-    """Answers of the requested length, whose words depend on the prompt and the seed."""
+    """Return token ids of the requested length, which depend on the prompt and the seed."""
     seed = 0 if sampling.temperature == 0 else (sampling.seed or 0) + k
     dice = random.Random(f"{list(prompt)} {seed}")
     return [dice.choice(WORDS) for _ in range(sampling.max_tokens)]
 
 
 class Dice:
-    """A minimal one, which returns as little as is allowed."""
+    """An executor that implements and returns only what is required."""
 
     def __init__(self) -> None:
         self.calls: list[tuple[list[tuple[int, ...]], int, RolloutSampling]] = []
@@ -49,7 +49,7 @@ class Dice:
 
 
 class Trained(Dice):
-    """One whose methods are coroutines, and that can do everything."""
+    """An executor with all optional methods, as coroutines."""
 
     def __init__(self) -> None:
         super().__init__()

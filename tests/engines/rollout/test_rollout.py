@@ -38,7 +38,7 @@ def ask(ids: Sequence[int] = (5, 6), **params: object) -> dict[str, Any]:
     return {"token_ids": list(ids), "sampling_params": {"max_tokens": 4, **params}}
 
 
-async def generated(http: httpx2.AsyncClient, ids: Sequence[int] = (5, 6), **params: object) -> list[Any]:
+async def get_generated_tokens(http: httpx2.AsyncClient, ids: Sequence[int] = (5, 6), **params: object) -> list[Any]:
     answer = await http.post("/inference/v1/generate", json=ask(ids, **params))
     assert answer.status_code == 200, answer.text
     return answer.json()["choices"]
@@ -47,7 +47,7 @@ async def generated(http: httpx2.AsyncClient, ids: Sequence[int] = (5, 6), **par
 async def test_n_candidates_of_a_prompt_are_one_call_and_their_ids_are_untouched():
     dice = Dice()
     async with serving(dice) as http:
-        choices = await generated(http, n=3, seed=7, logprobs=0, temperature=0.5)
+        choices = await get_generated_tokens(http, n=3, seed=7, logprobs=0, temperature=0.5)
     ((prompts, n, sampling),) = dice.calls
     assert (prompts, n, sampling.seed, sampling.temperature, sampling.max_tokens) == ([(5, 6)], 3, 7, 0.5, 4)
     assert [choice["token_ids"] for choice in choices] == [roll((5, 6), sampling, k) for k in range(3)]
@@ -76,7 +76,7 @@ async def test_undeclared_parameters_are_warned_of_and_not_passed_on():
 
 
 class Slow(Dice):
-    """Each call waits until it may go on."""
+    """An executor whose calls wait until they are released."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -91,12 +91,12 @@ class Slow(Dice):
 async def test_a_blocking_executor_is_not_called_again_while_a_cancelled_call_runs():
     slow = Slow()
     async with serving(slow) as http:
-        leaving = asyncio.create_task(generated(http, [1]))
+        leaving = asyncio.create_task(get_generated_tokens(http, [1]))
         await asyncio.to_thread(slow.entered.wait, 30)
         slow.entered.clear()
         leaving.cancel()
         await asyncio.gather(leaving, return_exceptions=True)
-        staying = asyncio.create_task(generated(http, [2]))
+        staying = asyncio.create_task(get_generated_tokens(http, [2]))
         while not (await http.get("/load")).json()["server_load"]:  # noqa: ASYNC110
             await asyncio.sleep(0)
         await asyncio.sleep(0)
@@ -109,10 +109,10 @@ async def test_a_blocking_executor_is_not_called_again_while_a_cancelled_call_ru
 async def test_a_plain_executor_gets_all_that_waits_at_once_and_is_called_by_one():
     slow = Slow()
     async with serving(slow) as http:
-        first = asyncio.create_task(generated(http, [1]))
+        first = asyncio.create_task(get_generated_tokens(http, [1]))
         await asyncio.to_thread(slow.entered.wait, 30)
-        others = [asyncio.create_task(generated(http, [number])) for number in (2, 3, 4)]
-        odd = asyncio.create_task(generated(http, [5], temperature=0))
+        others = [asyncio.create_task(get_generated_tokens(http, [number])) for number in (2, 3, 4)]
+        odd = asyncio.create_task(get_generated_tokens(http, [5], temperature=0))
         while (await http.get("/load")).json()["server_load"] < 5:  # noqa: ASYNC110
             await asyncio.sleep(0)
         slow.go_on.set()
@@ -174,10 +174,10 @@ async def test_every_dialect_is_there():
 
 async def test_weights_are_replaced_between_calls_and_reported():
     async with serving(Trained()) as http:
-        assert (await generated(http))[0]["weight_versions"] == [{"version": "zero", "start": 0, "end": 4}]
+        assert (await get_generated_tokens(http))[0]["weight_versions"] == [{"version": "zero", "start": 0, "end": 4}]
         updated = await http.post("/update_weights?weight_version=one", content=b"good", headers=BINARY)
         assert updated.json()["weight_version"] == "one"
-        assert (await generated(http))[0]["weight_versions"][0]["version"] == "one"
+        assert (await get_generated_tokens(http))[0]["weight_versions"][0]["version"] == "one"
         refused = await http.post("/update_weights", content=b"bad", headers=BINARY)
         assert (refused.status_code, "another shape" in refused.text) == (400, True)
         assert (await http.post("/update_weight_version", json={"new_version": "x"})).status_code == 400
@@ -199,10 +199,10 @@ async def test_an_update_waits_for_the_call_that_runs():
 
     held = Held()
     async with serving(held) as http:
-        running = asyncio.create_task(generated(http))
+        running = asyncio.create_task(get_generated_tokens(http))
         await held.entered.wait()
         updating = asyncio.create_task(http.post("/update_weights?weight_version=one", content=b"1", headers=BINARY))
-        late = asyncio.create_task(generated(http))
+        late = asyncio.create_task(get_generated_tokens(http))
         for _ in range(20):
             await asyncio.sleep(0)
         assert held.weight_version == "zero"
@@ -226,5 +226,5 @@ async def test_pause_and_resume(mode: str):
         answer = await waiting
         assert (answer.status_code, len(trained.calls)) == ((200, 1) if mode == "keep" else (503, 0))
         assert (await http.post("/sleep")).status_code == 400
-        assert (await generated(http))[0]["token_ids"]
+        assert (await get_generated_tokens(http))[0]["token_ids"]
     assert trained.orders == ["pause", "resume"]

@@ -100,7 +100,7 @@ def test_all_formats_mean_the_same(tmp_path: Path):
 
 
 def _same(one: Script, other: Script) -> bool:
-    """Structs are equal only within their class; what a file makes may be a kind of what a program makes."""
+    """Compare structs by their fields: a file may produce a subclass of what a program produces."""
     return repr(one).replace("_Error", "Fail").replace("_Usage", "UsageOverride") == repr(other)
 
 

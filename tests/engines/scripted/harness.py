@@ -1,4 +1,4 @@
-"""Ways to ask a scripted engine in a test."""
+"""Helpers that send requests to a scripted engine."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .triples import Triples
 
 
 class Naps:
-    """A clock that only writes down how long it should have slept."""
+    """A sleep function that only records the durations."""
 
     def __init__(self) -> None:
         self.slept: list[float] = []
@@ -45,7 +45,10 @@ def result(text: str) -> Message:
 
 
 def chat(*messages: Message, tools: Sequence[str] = (), **options: Any) -> GenerateRequest:
-    """options: of the request, or of the conversation where it has such a field."""
+    """Build a request.
+
+    options: fields of the conversation if it has them, otherwise of the request.
+    """
     declared = tuple(FunctionTool(name) for name in tools)
     own = {name: options.pop(name) for name in list(options) if name in Conversation.__struct_fields__}
     conversation = replace(Conversation(messages or (user("hi"),), declared), **own)
@@ -53,7 +56,7 @@ def chat(*messages: Message, tools: Sequence[str] = (), **options: Any) -> Gener
 
 
 async def events(engine: ScriptedEngine, request: GenerateRequest | None = None) -> list[Event]:
-    """All events, which must be a legal stream."""
+    """Return all events, which must be a legal stream."""
     return list(check_events([event async for event in engine.generate(request or chat())]))
 
 

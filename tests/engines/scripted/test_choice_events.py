@@ -1,4 +1,4 @@
-"""What a reply looks like as events, and where the request's limits end it."""
+"""Replies become events, and end at the request's limits."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ async def test_a_limit_cuts_the_tokens_and_loses_none(text: str, limit: int, chu
 
 
 def test_stop_strings_are_left_to_the_pipeline():
-    """They would be searched part by part here, where the reader sees one text."""
+    """The engine would search each part separately, but a client sees one text."""
     assert "stop" not in engine().capabilities.parameters
 
 

@@ -1,4 +1,4 @@
-"""Replies that the prompt asks for."""
+"""Replies that directives in the prompt define."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the engine promises its server: errors in time, clean ends, and that it remembers."""
+"""The engine's contract: errors before the first event, clean ends, and recorded requests."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ async def test_a_refused_request_is_not_one_that_was_left():
 
 
 async def test_cancelling_a_silence_leaves_nothing_behind():
-    playing, begun = engine(Script.of(Say("a"), Wait(60.0)), sleep=_for_ever), asyncio.Event()
+    playing, begun = engine(Script.of(Say("a"), Wait(60.0)), sleep=_wait_forever), asyncio.Event()
 
     async def listen() -> None:
         async for _ in playing.generate(chat()):
@@ -117,7 +117,7 @@ async def test_cancelling_a_silence_leaves_nothing_behind():
 
 
 async def test_stopping_ends_a_silence_with_an_error():
-    playing = engine(Script((ScriptEntry((Say("a"),), delay=60.0, repeat=True),)), sleep=_for_ever)
+    playing = engine(Script((ScriptEntry((Say("a"),), delay=60.0, repeat=True),)), sleep=_wait_forever)
     await playing.start()
     task = asyncio.create_task(ask(playing))
     await asyncio.sleep(0)
@@ -162,5 +162,5 @@ async def test_ids_of_calls_can_be_chosen():
     assert [call.id for call in calls] == ["made", "mine"]
 
 
-async def _for_ever(_: float) -> None:
+async def _wait_forever(_: float) -> None:
     await asyncio.Event().wait()

@@ -1,4 +1,4 @@
-"""What holds for every script and every request: the stream is legal, and no token is lost or made up."""
+"""For every script and request the stream is legal, and no token is lost or invented."""
 
 from __future__ import annotations
 

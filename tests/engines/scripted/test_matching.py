@@ -1,4 +1,4 @@
-"""Which entry answers which request."""
+"""Requests are matched to the entries of a script."""
 
 from __future__ import annotations
 

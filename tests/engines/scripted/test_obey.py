@@ -1,4 +1,4 @@
-"""A reply that the request forbids is refused, and never bent."""
+"""A reply that the request does not allow is rejected, not changed."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from .harness import ask, chat, engine, user
 
 
 def doubling(times: int) -> str:
-    """A short schema that stands for 2 ** times others."""
+    """Return a short schema that expands to 2 ** times others."""
     definitions: dict[str, object] = {"d0": {"type": "integer"}}
     for number in range(1, times + 1):
         definitions[f"d{number}"] = {"anyOf": [{"$ref": f"#/$defs/d{number - 1}"}] * 2}

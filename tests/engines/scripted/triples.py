@@ -1,4 +1,4 @@
-"""A vocabulary of every one, two and three bytes: tokens that often end in the middle of a character."""
+"""A vocabulary of all sequences of one, two and three bytes: tokens often end in the middle of a character."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ _FIRST = (0, 2, 2 + 256, 2 + 256 + 256**2)
 
 
 class Triples:
-    """A Tokenizer: texts are cut every three bytes. `prefix` is put before every text, as some normalisers do."""
+    """A tokenizer that splits texts every three bytes.
+
+    prefix: prepended to every text, as some normalizers do.
+    """
 
     def __init__(self, prefix: str = "") -> None:
         self._prefix = prefix

@@ -1,4 +1,4 @@
-"""A scheduler driven step by step under a watchful eye: every law is checked after every step."""
+"""A driver that runs a scheduler step by step and checks all invariants after each step."""
 
 from __future__ import annotations
 
@@ -45,12 +45,15 @@ def known_tokens(sequence: SimulatedSequence) -> MutableSequence[int]:
 
 
 def sample(sequence: SimulatedSequence) -> None:
-    """A number that no other sequence uses at this position."""
+    """Return a token that no other sequence has at this position."""
     known_tokens(sequence).append(1000 * (1 + sum(map(ord, sequence.id))) + sequence.num_output_tokens)
 
 
 class Driver:
-    """depth: steps in flight, 2 for asynchronous scheduling."""
+    """Runs a scheduler step by step.
+
+    depth: steps in flight; 2 for asynchronous scheduling.
+    """
 
     def __init__(self, config: SimulatedSchedulerConfig, depth: int) -> None:
         self.config = config
@@ -83,8 +86,8 @@ class Driver:
         self._check()
 
     def step(self) -> None:
-        """What the engine's loop does: end the oldest step, begin others."""
-        self._hear()
+        """End the oldest step and begin others, as the engine's loop does."""
+        self._simulate_transfers()
         if self._flights:
             ended = self._flights.popleft()
             sampled, finished = self.scheduler.update(ended)
@@ -106,8 +109,8 @@ class Driver:
             self._flights.append(step)
         self._check()
 
-    def _hear(self) -> None:
-        """From other instances: one has fetched what was kept for it, one has filled (or lost) what we fetch."""
+    def _simulate_transfers(self) -> None:
+        """Simulate other instances: one has fetched the blocks held for it, one has sent (or lost) blocks for us."""
         if self._held:
             self.scheduler.release(self._held.pop(0))
         if not self._fetches or self._fetches[0].status is not SequenceStatus.FETCHING:
@@ -145,7 +148,7 @@ class Driver:
         self._check_hits(step)
 
     def _check_hits(self, step: SchedulerOutput) -> None:
-        """Found in the cache is only what a step has computed, or a sequence before it in this very step."""
+        """Check that cache hits were computed by an earlier step, or by an earlier sequence of this step."""
         for each in step.decodes:
             self._learn(each, each.num_computed_tokens)
         for chunk in step.chunks:

@@ -1,4 +1,4 @@
-"""A simulated vLLM behind the real application, in the test's own process; a thousand times as fast as real."""
+"""A simulated vLLM behind the real application, in the test's process, at a thousand times the real speed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,10 @@ from dragoman.settings import Settings
 
 @dataclass
 class Twin:
-    """model: what clients call it."""
+    """A simulated server with its clients.
+
+    model: its name.
+    """
 
     app: ASGIApp
     engine: SimulatorEngine
@@ -42,7 +45,7 @@ class Twin:
             return await client.get(path)
 
     async def chat(self, text: str = "Hello there.", headers: dict[str, str] | None = None, **more: Any) -> Any:
-        """A whole answer's JSON."""
+        """Return the JSON of a response that is not a stream."""
         messages = [{"role": "user", "content": text}]
         answer = await self.post("/v1/chat/completions", {"messages": messages} | more, headers)
         assert answer.status_code == 200, answer.text

@@ -1,4 +1,4 @@
-"""What a request has already waited in this server's own front end is a part of the profile's front end."""
+"""The time that a request has spent in this server's front end is part of the profile's front-end time."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FRONTEND = load(DEFAULT_PROFILE).frontend_seconds
 
 
 async def measure(sim: Twin, waited: float | None) -> float:
-    """Seconds from the arrival to the only token of a request that reaches the engine after `waited` seconds."""
+    """Return the seconds from arrival to the only token of a request that reaches the engine after `waited` seconds."""
     loop = asyncio.get_running_loop()
     arrival, done = loop.time(), asyncio.Event()
 

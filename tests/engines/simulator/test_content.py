@@ -1,4 +1,4 @@
-"""Replies of the simulator on the wire: repeatable, in the model's own syntax, and as configured."""
+"""Replies of the simulator over HTTP: reproducible, in the model's own syntax, and as configured."""
 
 from __future__ import annotations
 
@@ -218,8 +218,8 @@ async def test_n_choices_interleave_and_share_their_prompts_blocks():
     assert stats.prefix_cache_hits > 500
 
 
-async def test_what_is_abandoned_is_free_at_once():
-    """The client closes its connection when the first token has come."""
+async def test_an_aborted_request_frees_its_slot_at_once():
+    """The client disconnects after the first token."""
     body = {"messages": [{"role": "user", "content": "Go on."}], "max_tokens": 4000, "ignore_eos": True, "stream": True}
     begin, end = asyncio.Event(), asyncio.Event()
 

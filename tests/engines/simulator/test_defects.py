@@ -1,4 +1,4 @@
-"""Defects that other simulators have: none of them here. Tested on the wire, where they are visible there."""
+"""Defects of other simulators are absent. Tested over HTTP, where those defects are visible."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Prefill here, decode there: blocks are held and freed, transfers share a link, no request starves."""
+"""Disaggregated prefill and decode: blocks are held and freed, transfers share a link, no request starves."""
 
 from __future__ import annotations
 
@@ -185,7 +185,7 @@ def test_an_abort_frees_at_once_also_while_it_fetches(fetched: bool) -> None:
 
 
 def test_a_fetched_sequence_is_admitted_before_one_that_waits_for_blocks() -> None:
-    """Else both would wait for ever: the first in line for blocks, the other for its turn."""
+    """Otherwise both would wait forever: the first in the queue for blocks, the other for the first one."""
     scheduler = SimulatedScheduler(CONFIG)
     scheduler.add(far := remote("far", 40))
     scheduler.schedule()

@@ -17,7 +17,7 @@ def core(asynchronous: bool, seconds: float = 1.0) -> EngineCore:
 
 
 def served(tested: EngineCore, until: float) -> list[tuple[float, list[str], list[str]]]:
-    """When each sequence got a token, and which ones finished."""
+    """Return the times at which each sequence got a token, and the sequences that finished."""
     steps: list[tuple[float, list[str], list[str]]] = []
     while tested.next_step_end is not None and tested.next_step_end <= until:
         outcome = tested.commit(tested.next_step_end)

@@ -42,7 +42,7 @@ from .serving import twin
 
 
 class Bench:
-    """A rank on a virtual clock, and an index of what it publishes: hash to tokens."""
+    """A rank on a virtual clock, and an index of its published blocks: hash to tokens."""
 
     def __init__(self, blocks: int = 12, block_size: int = 4) -> None:
         self.config = SimulatedSchedulerConfig(
@@ -67,7 +67,7 @@ class Bench:
         heappush(self.calls, (when, next(self.numbers), call))
 
     def hear(self, events: list[KvEvent]) -> None:
-        """As a router would: from the bytes."""
+        """Update the index from encoded events, as a router does."""
         payload = msgspec.msgpack.encode(KvEventBatch(0.0, events, 0))
         for event in msgspec.msgpack.decode(payload)[1]:
             if event["type"] == "BlockStored":

@@ -1,4 +1,4 @@
-"""For any requests in any order, the laws of scheduler and blocks hold after every step."""
+"""For any requests in any order, the invariants of scheduler and blocks hold after every step."""
 
 from __future__ import annotations
 
@@ -36,8 +36,10 @@ parts = st.lists(st.sampled_from(["here", "fetched", "lost", "kept"]), min_size=
 
 
 def drive(config: SimulatedSchedulerConfig, depth: int, scenario: Scenario, parts: Sequence[str] = ()) -> Driver:
-    """Requests with some steps between them; some are aborted on the way. parts: what another instance does for each:
-    its prompt comes from there, or is lost on the way, or its blocks are kept for it."""
+    """Run requests with some steps between them; some are aborted.
+
+    parts: for each request, the role of another instance: it sends or loses the prompt's blocks, or fetches blocks.
+    """
     driver = Driver(config, depth)
     driver.lost = frozenset(f"q{number}" for number, part in enumerate(parts) if part == "lost")
     doomed = None

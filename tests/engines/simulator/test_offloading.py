@@ -1,4 +1,4 @@
-"""KV offloading: the host's cache, its use by the scheduler, its time, and its metrics."""
+"""KV offloading: the host's cache, its use by the scheduler, its transfer times, and its metrics."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def use_of(*names: str) -> tuple[HostCacheUse, list[bytes]]:
 
 
 def store(cache: HostCache, *names: str) -> list[bytes] | None:
-    """One request that stores chunks and ends."""
+    """Run one request that stores chunks and ends."""
     use, keys = use_of(*names)
     stored = cache.begin_store(keys, use)
     cache.end_store(stored or [])
@@ -101,7 +101,10 @@ class World:
         self.scheduler.add(sequence)
 
     def step(self, keeps: int) -> None:
-        """keeps: every so many transfers do not end with this step."""
+        """Run one step.
+
+        keeps: every so many transfers do not end with this step.
+        """
         step = self.scheduler.schedule()
         assert step.transfers is not None
         for transfer in (*step.transfers.loads, *step.transfers.stores):
@@ -177,7 +180,7 @@ def test_blocks_and_chunks_are_conserved(
 
 
 def build_turns(conversations: int, turns: int) -> list[WorkloadRequest]:
-    """Conversations that take turns, so that each comes back when the others have used the cache."""
+    """Build interleaved conversations, so that each continues after the others have used the cache."""
     return [
         WorkloadRequest(
             id=f"{conversation}/{turn}",
@@ -272,7 +275,7 @@ def test_an_idle_engine_waits_for_a_load_and_runs_others_meanwhile() -> None:
     assert now == pytest.approx(due + 1)
 
 
-async def test_a_server_tells_what_it_stored_and_loaded():
+async def test_a_server_reports_stored_and_loaded_blocks():
     """Each prompt evicts the one before it from the GPU; the first one comes back from the host."""
     prompt = "word " * 40
     async with twin(num_gpu_blocks_override=7, max_model_len=96, block_size=16, kv_offloading_size=1.0) as sim:

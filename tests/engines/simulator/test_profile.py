@@ -96,7 +96,7 @@ def test_a_fit_finds_the_parameters_behind_the_measurements() -> None:
 
 
 def test_a_fit_never_gives_steps_for_nothing() -> None:
-    """The defect of another simulator: a calibration that extrapolates to 0 ms."""
+    """Another simulator has this defect: its calibration extrapolates to 0 ms."""
     instant = LatencyModel(1e-6, (TokenCost(0, 1e-4),))
     found = fit(WORKLOAD, observed(instant)[:40], SimulatedSchedulerConfig(), Prior(frontend=0.0))
     assert found.latency.base > 0

@@ -20,7 +20,7 @@ def prompt(length: int, first: int = 0) -> list[int]:
 
 
 def shares(step: SchedulerOutput) -> dict[str, int]:
-    """Tokens that each one computes."""
+    """Return the number of tokens that each sequence computes."""
     return {each.id: 1 for each in step.decodes} | {chunk.sequence.id: chunk.num_tokens for chunk in step.chunks}
 
 
@@ -30,7 +30,7 @@ def added(to: SimulatedScheduler, *sequences: SimulatedSequence) -> None:
 
 
 def step(of: SimulatedScheduler) -> dict[str, int]:
-    """A step from beginning to end."""
+    """Begin and end one step."""
     scheduled = of.schedule()
     sampled, finished = of.update(scheduled)
     for each in sampled:

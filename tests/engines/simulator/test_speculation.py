@@ -1,4 +1,4 @@
-"""Speculative decoding: the rates of accepted drafts, what they are worth, and that answers stay the same."""
+"""Speculative decoding: acceptance rates, the speedup, and unchanged answers."""
 
 from __future__ import annotations
 

@@ -39,8 +39,8 @@ async def test_the_third_request_answers_429_and_the_metrics_tell():
         assert read(await sim.get("/metrics"), "dragoman:faults_total", kind="status") == 1
 
 
-async def test_a_stream_that_is_cut_ends_without_a_word():
-    """The response is never completed, upon which a server closes the connection."""
+async def test_a_stream_that_is_cut_ends_without_a_terminal_event():
+    """The response stays incomplete, so that the server closes the connection."""
     sent: list[Message] = []
     left = asyncio.Event()
 
@@ -231,7 +231,7 @@ async def test_a_router_may_name_the_rank():
 
 
 async def test_a_full_cache_queues_and_the_gauges_follow():
-    """/metrics counts running streams; requests that do not fit wait and are answered."""
+    """/metrics counts running streams; requests that do not fit wait and complete later."""
     async with twin(time_scale=10.0, num_gpu_blocks_override=9, max_model_len=100, block_size=16) as sim:
         await sim.engine.pause("keep")
         requests = [sim.chat(f"{number} " + "word " * 40, max_tokens=12, ignore_eos=True) for number in range(4)]

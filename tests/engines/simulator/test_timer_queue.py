@@ -14,7 +14,7 @@ from dragoman.engines.simulator.rank import TimerQueue
 
 
 class VirtualSelector(selectors.DefaultSelector):
-    """To wait is to move the clock."""
+    """A selector that advances the clock instead of waiting."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -29,7 +29,7 @@ class VirtualSelector(selectors.DefaultSelector):
 
 
 class MillisecondLoop(asyncio.SelectorEventLoop):
-    """Its timers round to the nearest millisecond."""
+    """An event loop whose timers round to the nearest millisecond."""
 
     def __init__(self, selector: VirtualSelector) -> None:
         self.virtual, self.n_timers = selector, 0

@@ -1,4 +1,4 @@
-"""One server prefills and another decodes: what a router sees, what is held meanwhile, and how long it takes."""
+"""One server prefills and another decodes: parameters for routers, held blocks, and transfer times."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ LENGTH = Ended("a", FinishReason.LENGTH)
 
 
 class Side:
-    """One instance on a virtual clock."""
+    """One simulated instance on a virtual clock."""
 
     def __init__(self) -> None:
         self.scheduler = SimulatedScheduler(CONFIG)
@@ -193,7 +193,7 @@ def usage(sim: Twin) -> float:
 
 
 async def until_free(sim: Twin) -> None:
-    """A report takes its way through a socket."""
+    """Wait until blocks are free: the report arrives through a socket."""
     async with asyncio.timeout(10):
         while usage(sim):  # noqa: ASYNC110 - there is no event for it
             await asyncio.sleep(0)
@@ -275,7 +275,7 @@ async def test_an_engine_that_dies_with_held_blocks_restarts_empty() -> None:
 
 
 async def fetching(prefill: Twin, decode: Twin) -> asyncio.Task[httpx2.Response]:
-    """A request that is on the decode side and has its blocks there, and waits for what lies in them."""
+    """Begin a request on the decode side that has its blocks and waits for their contents."""
     body = {"prompt": "word " * 100, "ignore_eos": True}
     prefill_body = {"max_tokens": 1, "kv_transfer_params": {"do_remote_decode": True}}
     params = (await prefill.post("/v1/completions", body | prefill_body)).json()["kv_transfer_params"]

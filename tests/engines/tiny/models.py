@@ -1,4 +1,4 @@
-"""Llamas with random weights, written to disk as transformers would: as small as a test needs them."""
+"""Write small Llamas with random weights in transformers' format."""
 
 from __future__ import annotations
 
@@ -33,9 +33,10 @@ PLAIN = Shape()
 def write_model(
     directory: Path, shape: Shape = PLAIN, *, norm: float = 1.0, broken_token: int | None = None, seed: int = 0
 ) -> Path:
-    """A directory with config.json and model.safetensors.
+    """Write a directory with config.json and model.safetensors.
 
-    norm: a factor to the last norm's weight. broken_token: the embedding of this one is no number.
+    norm: a factor for the last norm's weight.
+    broken_token: the id of a token whose embedding is NaN.
     """
     rng = np.random.default_rng(seed)
     tensors = {name: rng.standard_normal(dims, np.float32) * scale for name, dims, scale in _tensors(shape)}
@@ -72,7 +73,7 @@ def config(shape: Shape) -> dict[str, object]:
 
 
 def write_tensors(path: Path, tensors: Mapping[str, NDArray[np.generic]], dtype: str = "F32") -> None:
-    """A safetensors file; arrays are written as they lie in memory, under the given name of a dtype."""
+    """Write a safetensors file; arrays are written unchanged, with the given dtype name."""
     header: dict[str, object] = {"__metadata__": {"format": "pt"}}
     data = b""
     for name, tensor in tensors.items():
@@ -84,7 +85,7 @@ def write_tensors(path: Path, tensors: Mapping[str, NDArray[np.generic]], dtype:
 
 
 def _tensors(shape: Shape) -> list[tuple[str, tuple[int, ...], float]]:
-    """Name, shape and spread. Wide enough that likely tokens differ from step to step."""
+    """Return names, shapes and standard deviations, which are so large that likely tokens differ between steps."""
     hidden, queries, keys = shape.hidden, shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
     tensors: list[tuple[str, tuple[int, ...], float]] = [
         ("model.embed_tokens.weight", (shape.vocab, hidden), 1.0),

@@ -1,4 +1,4 @@
-"""config.json: transformers 4 and 5, and what is refused rather than computed wrong."""
+"""config.json of transformers 4 and 5; unsupported configurations are rejected."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The engine on its thread: joining, leaving, failing, stopping."""
+"""The engine on its thread: new requests, aborts, failures and shutdown."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ ONE = SchedulerConfig(max_num_seqs=1)
 
 
 class Gate(Only):
-    """Holds the engine's thread inside a step until it is opened. Sets an event when it is reached."""
+    """A matcher that blocks the engine's thread within a step until it is opened. Sets an event when it is reached."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, tokens: int) -> None:
         super().__init__([range(96)] * tokens)
@@ -56,7 +56,7 @@ class Gate(Only):
 
 
 class Counting(Only):
-    """Counts its steps."""
+    """A matcher that counts its steps."""
 
     steps = 0
 
@@ -66,7 +66,7 @@ class Counting(Only):
 
 
 class Broken(Only):
-    """Breaks the step itself, as a defect of ours would: what it gives is no mask at all."""
+    """A matcher whose invalid mask makes the whole step fail, as a bug in the engine would."""
 
     def mask(self) -> bytes:
         return cast("bytes", 7)
@@ -119,7 +119,7 @@ async def test_a_prompt_can_be_aborted_between_its_pieces(small: Llama) -> None:
 
 
 async def test_an_abort_and_a_newcomer_never_wait_for_a_step(small: Llama) -> None:
-    """The thread stands still inside a step, and the loop goes on."""
+    """The thread is blocked within a step, and the event loop continues."""
     gate = Gate(asyncio.get_running_loop(), 2)
     async with started(engine(small)) as client:
         held = client.send(replace(ASK, id="gate", matcher=gate))

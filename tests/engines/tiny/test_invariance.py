@@ -1,4 +1,4 @@
-"""Batched with 31 others a request gives, to the last bit, what it gives alone."""
+"""A request batched with 31 others gives the same output as alone, to the last bit."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ async def test_the_thread_keeps_the_promise_too(small: Llama) -> None:
 
 
 def test_the_comparison_can_fail(small: Llama) -> None:
-    """Another seed, another token or another prompt is seen."""
+    """Another seed, token or prompt changes the output."""
     ask = replace(request(1, 96), logprobs=5, max_tokens=12, stop_token_ids=frozenset())
     expected = alone(small, ask).answer
     assert alone(small, replace(ask, sampling=Sampling(seed=70))).answer != expected

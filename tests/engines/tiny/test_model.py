@@ -1,4 +1,4 @@
-"""The forward pass: against a plain reference, and the same to the last bit however a prompt is cut."""
+"""The forward pass: compared with a plain reference, and bit-identical for all chunkings of a prompt."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ SHAPES = [
 
 
 def logits(model: Llama, ids: list[int], cuts: list[int], seed: int = 0) -> Floats:
-    """Of every token; computed in pieces of these lengths, in blocks scattered over the pool."""
+    """Compute the logits of every token in chunks of these lengths, in blocks scattered over the pool."""
     blocks = 1 + np.random.default_rng(seed).permutation(-(-len(ids) // BLOCK_SIZE) + 8)
     cache = model.build_cache(len(blocks) + 1)
     rows: list[Floats] = []
@@ -66,7 +66,7 @@ def logits(model: Llama, ids: list[int], cuts: list[int], seed: int = 0) -> Floa
 
 
 def plain(model: Llama, ids: list[int]) -> Floats:
-    """As one piece."""
+    """Compute the logits in one chunk."""
     return logits(model, ids, [len(ids)])
 
 
@@ -95,7 +95,7 @@ def test_a_token_sees_what_is_before_it_and_nothing_else(small: Llama) -> None:
 
 
 def test_single_tokens_of_many_lengths_are_computed_side_by_side(small: Llama) -> None:
-    """Rows of one call, with keys of one to three chunks, equal rows of a prompt computed at once."""
+    """Rows of one batch, with keys in one to three chunks, equal rows of a prompt computed at once."""
     ids = RNG.integers(0, 96, 340).tolist()
     whole = plain(small, ids)
     cache = small.build_cache(40)

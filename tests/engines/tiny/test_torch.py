@@ -1,4 +1,4 @@
-"""The same model in transformers gives the same tokens."""
+"""The same model in transformers generates the same tokens."""
 
 from __future__ import annotations
 
