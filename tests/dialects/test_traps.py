@@ -94,7 +94,7 @@ def test_trap_04_the_content_of_a_tool_may_be_a_list_of_parts():
     assert message.parts == (ToolResult("c", (Text("a"), Text("b"))),)
 
 
-def test_trap_05_the_developer_role_is_kept():
+def test_trap_05_the_developer_role_is_preserved():
     """llama.cpp#20079, ogx-ai/ogx#6069: some templates reject the role, so it is mapped when the prompt is rendered."""
     read = conversation(messages=[{"role": "developer", "content": "x"}, *HELLO])
     assert read.messages[0] == Message(Role.DEVELOPER, (Text("x"),))

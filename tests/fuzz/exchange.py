@@ -1,4 +1,4 @@
-"""One request to an ASGI application, without a client library that would refuse to send what is malformed."""
+"""Send one request to an ASGI application without a client library, which would refuse to send malformed requests."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Response:
 
 
 async def send_request(app: ASGIApp, request: Request) -> Response:
-    """Raises TimeoutError for a request that hangs, and whatever escapes from the application."""
+    """Send a request. Raises TimeoutError if it hangs, and the application's exceptions."""
     connection = _Connection(request)
     async with asyncio.timeout(LIMIT):
         await app(connection.scope(), connection.receive, connection.send)

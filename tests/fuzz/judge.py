@@ -1,4 +1,4 @@
-"""What must hold for any response to any request, in every dialect. Knows no engine."""
+"""Check what must hold for any response to any request, in every dialect and with any engine."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _SHARED = ("/", "/generate")
 
 
 def check_response(request: Request, response: Response, *, failing: bool = False) -> None:
-    """Raises Violation. failing: the engine was made to fail, so that any status from 500 is its error."""
+    """Check a response. Raises Violation. failing: the engine was made to fail, so that any 5xx is its error."""
     if request.leave_after is not None and not response.is_complete:
         return
     require(response.status, "there is no response")
@@ -54,7 +54,7 @@ def _refuse(name: str) -> float:
 
 
 def check_error(request: Request, response: Response) -> None:
-    """An error's envelope is the one of the path's dialect."""
+    """Check that an error has the envelope of the path's dialect."""
     kind = response.headers.get("content-type", "")
     require(kind.startswith("application/json"), f"an error as {kind}")
     body = require_object(json.loads(response.body), "the error")
@@ -79,7 +79,7 @@ def _is_below(path: str, *routes: str) -> bool:
 
 
 def check_stream(request: Request, data: bytes) -> None:
-    """Also a stream that ends with its dialect's error keeps the grammar of the wire."""
+    """Check a stream's grammar, which also applies to streams that end with an error."""
     sent = _sent(request)
     match request.route:
         case "/v1/chat/completions":
@@ -125,7 +125,7 @@ def _check_whole(request: Request, whole: Any) -> None:
 
 
 def _sent(request: Request) -> dict[str, Any]:
-    """The body that was understood, so that it is an object."""
+    """Return the request's body. The request succeeded, so the body is an object."""
     try:
         sent = json.loads(request.body or b"{}")
     except ValueError:
@@ -142,7 +142,7 @@ def _object(value: object) -> dict[str, Any]:
 
 
 def _choices_of(sent: dict[str, Any]) -> int:
-    """SGLang's: prompts, each with its own `n` where the parameters are a list."""
+    """Count the choices of SGLang's prompts, each with its own `n` if the parameters are a list."""
     text, ids, params = sent.get("text"), sent.get("input_ids"), sent.get("sampling_params")
     prompts = len(_array(text)) or sum(isinstance(one, list) for one in _array(ids)) or 1
     each = _array(params) or [params] * prompts

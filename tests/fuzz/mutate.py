@@ -1,4 +1,4 @@
-"""Damage to requests: to the values and the shape of a JSON body, and to its bytes."""
+"""Mutations of requests: of the values and the shape of a JSON body, and of its bytes."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ SCALARS: tuple[Any, ...] = (
 
 
 def mutate(random: Random, body: Any, *, words: list[str]) -> Any:
-    """A copy with one to four changes. words: field names of the dialects, so that some hit."""
+    """Return a copy with one to four changes. words: field names of the dialects, so that some are valid."""
     changed = {"": copy.deepcopy(body)}
     for _ in range(random.choice((1, 1, 2, 4))):
         holder, key = random.choice(_places(changed))
@@ -56,7 +56,7 @@ def mutate(random: Random, body: Any, *, words: list[str]) -> Any:
 
 
 def _places(root: dict[str, Any]) -> list[tuple[Any, Any]]:
-    """Every value below `root`, as its holder and its key there."""
+    """Return every value below `root` as its container and its key."""
     found: list[tuple[Any, Any]] = []
     rest: list[Any] = [root]
     while rest and len(found) < 400:
@@ -73,7 +73,7 @@ def _pairs(holder: dict[str, Any] | list[Any]) -> list[tuple[Any, Any]]:
 
 
 def encode(body: Any) -> bytes:
-    """NaN, infinities and lone surrogates are written too; a parser has to refuse them."""
+    """Encode as JSON. NaN, infinities and lone surrogates are written too; a parser must reject them."""
     try:
         return json.dumps(body, ensure_ascii=False).encode()
     except UnicodeEncodeError:
@@ -81,7 +81,7 @@ def encode(body: Any) -> bytes:
 
 
 def damage(random: Random, data: bytes) -> bytes:
-    """The bytes with a part cut out, repeated or replaced; sometimes what is no JSON from the start."""
+    """Return the bytes with a part removed, repeated or replaced; sometimes bytes that are not JSON at all."""
     match random.randrange(6):
         case 0:
             return data[: random.randrange(len(data) + 1)]

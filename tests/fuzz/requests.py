@@ -1,4 +1,4 @@
-"""Requests that are nearly right, for every route of the application.
+"""Nearly valid requests for every route of the application.
 
 `SKETCHES` has an entry for each (method, route); a test compares it with the application's own table.
 """
@@ -35,7 +35,7 @@ Body = Callable[[Random, "State"], Any]
 
 
 class State:
-    """Ids that the server has given out, so that later requests name what exists."""
+    """Ids that the server has returned, so that later requests can refer to existing objects."""
 
     def __init__(self) -> None:
         self.ids: dict[str, list[str]] = {}
@@ -57,7 +57,7 @@ class State:
 
 
 def _dialect(name: str, models: tuple[str, ...] = MODELS) -> Body:
-    """The least body of a documented dialect with some of its documented examples."""
+    """Build a minimal body of a documented dialect with some of its documented examples."""
 
     def make(random: Random, _: State) -> Any:
         known = examples.DIALECTS[name]
@@ -78,7 +78,7 @@ def _dialect(name: str, models: tuple[str, ...] = MODELS) -> Body:
 
 
 def _conversing(random: Random, state: State) -> Any:
-    """Responses that go on from others."""
+    """Build requests that continue earlier responses."""
     body = _dialect("responses")(random, state)
     if random.random() < 0.3:
         body["previous_response_id"] = state.pick(random, "/v1/responses")
@@ -360,7 +360,7 @@ HEADERS: tuple[dict[str, str], ...] = (
 
 
 def draw_request(random: Random, state: State) -> Request:
-    """The next request: a valid one, a mutated one or a damaged one."""
+    """Draw the next request: valid, with a mutated body, or with damaged bytes."""
     method, route = random.choice(BUSY) if random.random() < 0.5 else random.choice(list(SKETCHES))
     body = SKETCHES[method, route](random, state)
     headers = {"content-type": "application/json", **(random.choice(HEADERS) if random.random() < 0.25 else {})}
@@ -387,7 +387,7 @@ def _method(random: Random, method: str) -> str:
 
 
 def _path(random: Random, route: str, state: State) -> str:
-    """Names in the path are ids of what lies beneath its collection."""
+    """Fill the path's parameters with ids of existing objects of its collection."""
     collection = route.partition("/{")[0]
     path = route.replace("{model:path}", random.choice(("t", "s", "a/b", "none")))
     for name in ("{id}", "{file}", "{batch}", "{item}", "{digest}"):

@@ -1,6 +1,6 @@
-"""Any request to any route: a response of its dialect, no failure of the server, nothing that leaks or is left running.
+"""Any request to any route gets a response of its dialect; the server does not fail, and nothing leaks or stays active.
 
-FUZZ_REQUESTS, FUZZ_SEED: how many in the long run, and from which seed; a failure tells the seed that repeats it.
+FUZZ_REQUESTS, FUZZ_SEED: number of requests of the long run, and its seed; a failure reports the seed to repeat it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Show how the golden files differ from what is written now, and write them: `python -m tests.golden.regenerate`."""
+"""Show how the golden files differ from the current output, and update them: `python -m tests.golden.regenerate`."""
 
 from __future__ import annotations
 

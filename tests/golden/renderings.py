@@ -1,8 +1,8 @@
-"""The golden cases: which events are written by which writers. What they look like is in `cases/`, to the byte.
+"""The golden cases: which writers render which events. The exact outputs are in `cases/`.
 
-`<case>.events.jsonl` is the input, one canonical event a line. `<case>.<writer>.sse` is the stream and
-`<case>.<writer>.json` the whole answer. After a change that is meant, `python -m tests.golden.regenerate` shows
-what became different and writes it.
+`<case>.events.jsonl` is the input, one canonical event per line. `<case>.<writer>.sse` is the stream and
+`<case>.<writer>.json` the full response. After an intended change, `python -m tests.golden.regenerate` shows the
+differences and writes them.
 """
 
 from __future__ import annotations
@@ -41,7 +41,10 @@ ECHO = Echo(
 
 
 class Golden(Struct, frozen=True):
-    """One case as one writer writes it. error: with which the stream ends instead; there is no whole then."""
+    """One case rendered by one writer.
+
+    error: the error that ends the stream; there is no full response then.
+    """
 
     case: str
     writer: str
@@ -53,7 +56,7 @@ class Golden(Struct, frozen=True):
         return [_decode(line) for line in lines]
 
     def files(self) -> Iterator[tuple[Path, bytes]]:
-        """What there should be on disk."""
+        """Return the expected files and their contents."""
         yield CASES / f"{self.case}.{self.writer}.sse", self._stream()
         if self.error is None:
             folded = ReplyBuilder()

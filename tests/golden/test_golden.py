@@ -1,4 +1,4 @@
-"""Every outcome, to the byte: agreement of stream and whole is not enough, both could be wrong the same way."""
+"""Exact outputs of every case: it is not enough that streams and full responses agree, since both could be wrong."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""Every causal architecture that the installed transformers knows, from small random configurations: right or refused.
+"""Test every causal architecture of the installed transformers with a small random model: correct or rejected.
 
     python -m tests.engines.transformers.architectures docs/architectures.json
 
-serves each of them from a directory, compares all answers with the library's `generate`, and writes what it found.
-With names behind the file, only these are tried, and what it says of the others stays.
+serves each of them from a directory, compares all answers with the library's `generate`, and writes the results.
+With names after the file, only these are tested, and the results of the others stay unchanged.
 """
 
 from __future__ import annotations
@@ -164,8 +164,11 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
-class Tried(msgspec.Struct, frozen=True):
-    """What became of an architecture. reason: why it is refused, or what is wrong."""
+class Outcome(msgspec.Struct, frozen=True):
+    """The result of an architecture.
+
+    reason: why it is rejected, or what differs.
+    """
 
     name: str
     result: str
@@ -173,11 +176,11 @@ class Tried(msgspec.Struct, frozen=True):
 
 
 class Results(msgspec.Struct, frozen=True):
-    """The table in docs/transformers.md."""
+    """The data of the table in docs/transformers.md."""
 
     date: str
     versions: dict[str, str]
-    tried: tuple[Tried, ...]
+    tried: tuple[Outcome, ...]
 
 
 def names() -> list[str]:
@@ -186,7 +189,7 @@ def names() -> list[str]:
 
 
 def configure(name: str) -> Any:
-    """A small configuration. Raises what the library raises."""
+    """Build a small configuration. Raises the library's errors."""
     kind, more = VARIANTS.get(name, (name, {}))
     plain = library.AutoConfig.for_model(kind)
     if plain.get_text_config() is not plain:
@@ -221,8 +224,8 @@ def _default(config: Any, field: str) -> Any:
         return LookupError
 
 
-def try_out(name: str, directory: Path) -> Tried:
-    """Save it, serve it and compare it with the library."""
+def try_out(name: str, directory: Path) -> Outcome:
+    """Save an architecture, serve it and compare it with the library."""
     try:
         torch.manual_seed(7)
         config = configure(name)
@@ -232,7 +235,7 @@ def try_out(name: str, directory: Path) -> Tried:
                 weight.add_(0.03 * torch.randn_like(weight))
         network.save_pretrained(directory)
     except Exception as error:
-        return Tried(name, UNTRIED, _tell(error))
+        return Outcome(name, UNTRIED, _tell(error))
     options = TransformersOptions(device="cpu", dtype="float32")
     rng = np.random.default_rng(3)
     prompts = [rng.integers(3, 96, length).tolist() for length in LENGTHS]
@@ -240,13 +243,13 @@ def try_out(name: str, directory: Path) -> Tried:
         loaded = load_network(directory, options)
         expected = [_generate(loaded, prompt) for prompt in prompts]
     except EngineError as error:
-        return Tried(name, REFUSED, _tell(error).replace(str(directory), "it"))
+        return Outcome(name, REFUSED, _tell(error).replace(str(directory), "it"))
     except Exception as error:
-        return Tried(name, UNTRIED, f"the library's own `generate` fails: {_tell(error)}")
+        return Outcome(name, UNTRIED, f"the library's own `generate` fails: {_tell(error)}")
     try:
         model, _ = build_paged_model(loaded)
     except EngineError as error:
-        return Tried(name, REFUSED, _tell(error))
+        return Outcome(name, REFUSED, _tell(error))
     bench = Bench(model, SchedulerConfig(max_num_seqs=8, max_num_batched_tokens=24), num_kv_tokens=512)
     for company in ("together", "again, from the cache"):
         streams = [
@@ -257,8 +260,8 @@ def try_out(name: str, directory: Path) -> Tried:
         for prompt, ours, theirs in zip(prompts, streams, expected, strict=True):
             difference = _compare(ours, *theirs)
             if difference:
-                return Tried(name, WRONG, f"{company}, prompt of {len(prompt)}: {difference}")
-    return Tried(name, RIGHT)
+                return Outcome(name, WRONG, f"{company}, prompt of {len(prompt)}: {difference}")
+    return Outcome(name, RIGHT)
 
 
 def _generate(network: Any, prompt: list[int]) -> tuple[list[int], Any]:
@@ -272,7 +275,7 @@ def _generate(network: Any, prompt: list[int]) -> tuple[list[int], Any]:
 
 
 def _compare(ours: Outputs, tokens: list[int], scores: Any) -> str:
-    """The first difference; empty if there is none before a place where the best two tokens are equally good."""
+    """Return the first difference; empty if there is none before a position where the best two tokens tie."""
     for place, (mine, theirs, score, row) in enumerate(zip(ours.tokens, tokens, ours.scores, scores, strict=False)):
         best, second = np.sort(row)[:-3:-1]
         if mine != theirs:
@@ -301,16 +304,16 @@ def _within(seconds: int) -> Generator[None]:
         signal.signal(signal.SIGALRM, before)
 
 
-def run(chosen: list[str]) -> Generator[Tried]:
+def run(chosen: list[str]) -> Generator[Outcome]:
     for name in chosen:
         with tempfile.TemporaryDirectory() as directory, contextlib.redirect_stdout(io.StringIO()):
             try:
                 with _within(SECONDS):
                     tried = try_out(name, Path(directory))
             except TimeoutError as error:
-                tried = Tried(name, UNTRIED, str(error))
+                tried = Outcome(name, UNTRIED, str(error))
             except Exception as error:
-                tried = Tried(name, WRONG, f"while serving: {_tell(error)}")
+                tried = Outcome(name, WRONG, f"while serving: {_tell(error)}")
         yield tried
 
 
@@ -318,7 +321,7 @@ def main(file: str, *chosen: str) -> None:
     warnings.simplefilter("ignore")
     logging.disable(logging.ERROR)
     library.utils.logging.set_verbosity_error()
-    found: list[Tried] = []
+    found: list[Outcome] = []
     for tried in run(list(chosen) or names()):
         found.append(tried)
         print(tried.name, tried.result, tried.reason, sep=" | ", flush=True)

@@ -1,4 +1,4 @@
-"""Every architecture of the library is right or refused, never wrong: a few of them here, all of them by command."""
+"""Every architecture of the library is correct or rejected: a few are tested here, all of them by a command."""
 
 from __future__ import annotations
 

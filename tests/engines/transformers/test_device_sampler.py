@@ -1,4 +1,4 @@
-"""Sampling by torch gives what numpy's sampler gives, on any batch."""
+"""The torch sampler equals numpy's sampler on any batch."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ NEAR_BOUNDARY = 1e-6
 
 @st.composite
 def requests(draw: st.DrawFn) -> tuple[TokenRequest, tuple[int, ...]]:
-    """A request, and what it has sampled so far."""
+    """A request, and the tokens that it has sampled so far."""
     ids = draw(st.sampled_from([(), (4,), (7, 0, VOCAB - 1)]))
     request = TokenRequest(
         id="a",
@@ -105,7 +105,7 @@ def scores_agree(found: list[TokenLogprob | None], expected: list[TokenLogprob |
 def sample_by_hand(
     logits: Floats, request: TokenRequest, output: tuple[int, ...], mask: bytes | None, steps: int
 ) -> tuple[list[int], list[int]]:
-    """What each sampler gives at evenly spaced uniform numbers."""
+    """Return each sampler's tokens for evenly spaced uniform numbers."""
     chances = [(step + 0.5) / steps for step in range(steps)]
     rows = np.tile(logits, (steps, 1))
     states = [[state(request, output, len(logits), always(chance)) for chance in chances] for _ in range(2)]
@@ -117,7 +117,7 @@ def sample_by_hand(
 def test_tokens_and_logprobs_are_those_of_numpy_in_any_mixture(
     rows: list[tuple[list[float], tuple[TokenRequest, tuple[int, ...]], bytes | None]],
 ) -> None:
-    """Logits are sixteenths, and the seeds' numbers are not near a boundary of such weights."""
+    """Logits are multiples of 1/16, and the seeds' random numbers are not near a boundary of the resulting weights."""
     logits = np.array([row for row, _, _ in rows], np.float32)
     masks = [mask for _, _, mask in rows]
     before = logits.copy()
@@ -176,7 +176,7 @@ def test_tokens_differ_only_where_a_number_is_within_rounding_of_a_boundary(voca
 
 @pytest.mark.parametrize("vocab", [24, 1003, 50_257])
 def test_a_row_is_the_same_to_the_last_bit_in_any_batch(vocab: int) -> None:
-    """Logprobs show every bit of the sums of weights."""
+    """Logprobs expose every bit of the sums of weights."""
     rng = np.random.default_rng(1)
     logits = (rng.normal(size=(9, vocab)) * 4).astype(np.float32)
     samplings = [Sampling(seed=1), Sampling(seed=2, top_p=0.8), Sampling(seed=3, top_k=9), GREEDY] * 3

@@ -1,4 +1,4 @@
-"""Adapters that PEFT wrote, beside each other in one batch, say what PEFT itself makes of each alone."""
+"""Adapters written by PEFT, in one batch, generate what PEFT generates with each alone."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ PROMPTS = [np.random.default_rng(11).integers(3, 96, length).tolist() for length
 ATTENTION, ALL = ["q_proj", "v_proj"], "all-linear"
 
 
-def written(base: Any, directory: Path, seed: int, **options: Any) -> Any:
-    """An adapter in a directory, as PEFT saves one, with weights that change the output, and PEFT's own model of it."""
+def write_adapter(base: Any, directory: Path, seed: int, **options: Any) -> Any:
+    """Save an adapter with PEFT whose weights change the output, and return PEFT's model of it."""
     peft: Any = import_module("peft")
     torch.manual_seed(seed)
     options = {"r": 4, "lora_alpha": 16, "target_modules": ATTENTION} | options
@@ -79,7 +79,7 @@ def test_adapters_share_a_batch_and_say_what_each_says_alone(
     plain = [generated(network(kind), prompt, 10) for prompt in PROMPTS]
     expected = [plain]
     for seed in (1, 2):
-        adapted = written(network(kind), tmp_path / str(seed), seed, **options)
+        adapted = write_adapter(network(kind), tmp_path / str(seed), seed, **options)
         expected.append([generated(adapted, prompt, 10) for prompt in PROMPTS])
     assert expected[0] != expected[1] != expected[2]
     model, adapters = shelf(kind)
@@ -97,7 +97,7 @@ def test_adapters_share_a_batch_and_say_what_each_says_alone(
 
 
 def test_what_one_adapter_computed_is_not_found_by_another(tmp_path: Path) -> None:
-    written(network("llama"), tmp_path, 1)
+    write_adapter(network("llama"), tmp_path, 1)
     model, adapters = shelf("llama")
     bench, ask = Bench(model), TokenRequest(id="a", prompt=tuple(PROMPTS[3]), max_tokens=4, sampling=GREEDY)
     cached: list[list[int]] = []
@@ -115,7 +115,7 @@ def test_what_one_adapter_computed_is_not_found_by_another(tmp_path: Path) -> No
 Spoil = Callable[[Path], None]
 
 
-def changed(**fields: Any) -> Spoil:
+def change_config(**fields: Any) -> Spoil:
     def spoil(directory: Path) -> None:
         path = directory / "adapter_config.json"
         path.write_bytes(msgspec.json.encode(msgspec.json.decode(path.read_bytes()) | fields))
@@ -123,7 +123,7 @@ def changed(**fields: Any) -> Spoil:
     return spoil
 
 
-def renamed(old: str, new: str) -> Spoil:
+def rename_tensors(old: str, new: str) -> Spoil:
     def spoil(directory: Path) -> None:
         path = directory / "adapter_model.safetensors"
         tensors = safetensors.torch.load_file(path)
@@ -132,11 +132,11 @@ def renamed(old: str, new: str) -> Spoil:
     return spoil
 
 
-def without(name: str) -> Spoil:
+def delete_file(name: str) -> Spoil:
     return lambda directory: (directory / name).unlink()
 
 
-def scribbled(name: str) -> Spoil:
+def corrupt_weights(name: str) -> Spoil:
     def spoil(directory: Path) -> None:
         (directory / name).write_bytes(b"{" * 40)
 
@@ -146,23 +146,23 @@ def scribbled(name: str) -> Spoil:
 @pytest.mark.parametrize(
     ("spoil", "message"),
     [
-        (changed(peft_type="LOHA"), "type LOHA"),
-        (changed(use_dora=True), "DoRA"),
-        (changed(r=0), "less than 1"),
-        (changed(alpha_pattern={".*q_proj": 3}), "wildcards"),
-        (without("adapter_config.json"), "adapter_config.json cannot be read"),
-        (scribbled("adapter_config.json"), "adapter_config.json"),
-        (without("adapter_model.safetensors"), "adapter_model.safetensors cannot be read"),
-        (scribbled("adapter_model.safetensors"), "cannot be read"),
-        (renamed("lora_A", "lora_magnitude_vector"), "lora_magnitude_vector"),
-        (renamed("layers.1.", "layers.9."), "no layer `model.layers.9"),
-        (renamed("q_proj", "k_proj"), "maps 32 to 16"),
-        (renamed("model.layers.0.self_attn.q_proj", "lm_head"), "not a linear layer"),
-        (renamed("model.layers.0.self_attn.q_proj", "model.norm"), "not a linear layer"),
+        (change_config(peft_type="LOHA"), "type LOHA"),
+        (change_config(use_dora=True), "DoRA"),
+        (change_config(r=0), "less than 1"),
+        (change_config(alpha_pattern={".*q_proj": 3}), "wildcards"),
+        (delete_file("adapter_config.json"), "adapter_config.json cannot be read"),
+        (corrupt_weights("adapter_config.json"), "adapter_config.json"),
+        (delete_file("adapter_model.safetensors"), "adapter_model.safetensors cannot be read"),
+        (corrupt_weights("adapter_model.safetensors"), "cannot be read"),
+        (rename_tensors("lora_A", "lora_magnitude_vector"), "lora_magnitude_vector"),
+        (rename_tensors("layers.1.", "layers.9."), "no layer `model.layers.9"),
+        (rename_tensors("q_proj", "k_proj"), "maps 32 to 16"),
+        (rename_tensors("model.layers.0.self_attn.q_proj", "lm_head"), "not a linear layer"),
+        (rename_tensors("model.layers.0.self_attn.q_proj", "model.norm"), "not a linear layer"),
     ],
 )
 def test_what_cannot_be_used_is_refused_with_a_reason(spoil: Spoil, message: str, tmp_path: Path) -> None:
-    written(network("llama"), tmp_path, 1)
+    write_adapter(network("llama"), tmp_path, 1)
     _, adapters = shelf("llama")
     spoil(tmp_path)
     with pytest.raises(RequestError, match=message):
@@ -172,7 +172,7 @@ def test_what_cannot_be_used_is_refused_with_a_reason(spoil: Spoil, message: str
 
 @asynccontextmanager
 async def serving(lora_dir: str | None = None, **settings: Any) -> AsyncGenerator[openai.AsyncOpenAI]:
-    """The embedded model in torch."""
+    """Serve the embedded model in torch."""
     given = Settings(model=f"transformers:{tiny.find_bundled_model()}", dtype="float32", device="cpu", **settings)
     models = build_models(given, SystemClock())
     await models.start()
@@ -193,7 +193,7 @@ async def get_answer(sdk: openai.AsyncOpenAI, model: str) -> tuple[str, str | No
 
 async def test_a_client_names_the_adapter_instead_of_the_model(tmp_path: Path) -> None:
     base = library.AutoModelForCausalLM.from_pretrained(tiny.find_bundled_model(), dtype="float32")
-    written(base, tmp_path, 1, lora_alpha=200)
+    write_adapter(base, tmp_path, 1, lora_alpha=200)
     async with serving(str(tmp_path), lora_modules=(f"sql={tmp_path}",)) as sdk:
         names = [model.id async for model in sdk.models.list()]
         plain, adapted = await get_answer(sdk, names[0]), await get_answer(sdk, "sql")

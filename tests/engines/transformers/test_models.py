@@ -1,4 +1,4 @@
-"""Models of many families say, batched with others and in pages, what transformers makes of them alone."""
+"""Models of many families, batched and paged, generate what transformers generates with them alone."""
 
 from __future__ import annotations
 
@@ -157,7 +157,7 @@ def test_a_new_process_finds_the_block_files_of_an_old_one(tmp_path: Path) -> No
 
 
 def test_what_a_predecessor_left_in_a_block_does_no_harm() -> None:
-    """A sequence that computed no numbers at all is followed by one in the same blocks."""
+    """A sequence whose values were NaN is followed by another one in the same blocks."""
     broken = network("llama")
     broken.model.embed_tokens.weight.data[5] = float("nan")
     # Paged by hand: the check at load would rightly refuse such a model.
@@ -250,7 +250,7 @@ def test_keys_of_other_factors_are_not_taken_from_the_cache() -> None:
 
 
 def test_a_model_that_its_own_cache_changes_is_refused() -> None:
-    """Moshi attends to everything without a cache, and to a window with one."""
+    """Moshi attends to the whole prompt without a cache, but to a window with one."""
     with pytest.raises(EngineError, match="differs"):
         build_paged_model(network("moshi", sliding_window=64))
 
@@ -348,7 +348,7 @@ def cut_weights(directory: Path) -> None:
 def test_a_checkpoint_that_is_not_whole_is_rejected(
     tmp_path: Path, damage: Callable[[Path], None], reason: str
 ) -> None:
-    """The library computes with random numbers in the place of tensors that it does not find."""
+    """The library initializes missing tensors randomly."""
     damage(saved(tmp_path, "llama"))
     with pytest.raises(EngineError, match=reason) as rejected:
         load_network(tmp_path, ON_A_CPU)

@@ -1,4 +1,4 @@
-"""Linear layers that compute with packed weights on a CPU, and those that cannot."""
+"""Linear layers with packed weights on a CPU, and layers that do not support them."""
 
 from __future__ import annotations
 

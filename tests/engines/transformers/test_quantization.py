@@ -1,4 +1,4 @@
-"""Weights in fewer bits say in pages what the library makes of the same weights; what cannot be is refused."""
+"""Quantized models with paging generate what the library generates with the same weights; others are rejected."""
 
 from __future__ import annotations
 

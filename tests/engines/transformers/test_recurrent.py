@@ -1,4 +1,4 @@
-"""State beside keys and values: a sequence's answer is the library's own, alone, in any company and in any slot."""
+"""Recurrent state: a sequence's output equals the library's, alone, in any batch and in any slot."""
 
 from __future__ import annotations
 
@@ -166,7 +166,7 @@ def test_slots_are_free_after_a_step_that_failed() -> None:
 
 
 def test_decoding_that_differs_from_computing_prompts_is_refused() -> None:
-    """The library clamps time steps of Nemotron H where it computes prompts only: a preempted answer would change."""
+    """The library clamps the time steps of Nemotron H only in prefill: a preempted answer would change."""
     config = configure("nemotron_h")
     config.time_step_min = 0.1
     torch.manual_seed(7)

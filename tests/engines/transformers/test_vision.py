@@ -69,7 +69,7 @@ def directory(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
 
 
 def generated(directory: Path, *parts: str | bytes) -> tuple[int, list[int]]:
-    """Tokens of the prompt, and the library's own output for one message of these parts."""
+    """Return the tokens of the prompt, and the library's output for one message of these parts."""
     network = library.AutoModelForImageTextToText.from_pretrained(
         directory, dtype=torch.float32, attn_implementation="eager"
     ).eval()
@@ -104,7 +104,7 @@ def _inputs(directory: Path, config: Any, text: str, pictures: list[Any], tokeni
 
 @asynccontextmanager
 async def serving(directory: Path, **more: Any) -> AsyncGenerator[httpx2.AsyncClient]:
-    """Steps of 24 tokens at most: images are cut wherever they are."""
+    """Serve with steps of at most 24 tokens, so that images are split at any position."""
     options: dict[str, Any] = {"max_num_batched_tokens": 24, "max_num_seqs": 8} | more
     settings = Settings(model=f"transformers:{directory}", device="cpu", dtype="float32", **options)
     models = build_models(settings, SystemClock())
@@ -247,14 +247,14 @@ def eyes(directory: Path) -> tuple[Any, Any, Any, TransformersVision]:
 
 
 class Flat(TransformersVisionRunner):
-    """Sees an image as a text: each piece one further."""
+    """A vision runner that gives image patches the positions of text."""
 
     def build_positions(self, chunks: Any, text_positions: Tensor) -> Tensor:
         return text_positions
 
 
 class Mirrored(TransformersVisionRunner):
-    """Puts the pieces of an image the wrong way round."""
+    """A vision runner that reverses the order of an image's patches."""
 
     def _compute_features(self, image: PromptImage) -> Tensor:
         return super()._compute_features(image).flip(0)

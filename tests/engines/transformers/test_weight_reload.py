@@ -1,4 +1,4 @@
-"""Other weights for a network in torch while it serves; and none at all while it sleeps."""
+"""The weights of a network in torch are replaced while it serves, and freed while it sleeps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Small models that see, with random weights, saved as a hub has them: with tokenizer, processor and template."""
+"""Small vision models with random weights, saved as on the hub: with tokenizer, processor and template."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ TEMPLATE = """\
 
 
 def save(kind: str, directory: Path) -> Path:
-    """Raises KeyError for an unknown kind."""
+    """Save a model. Raises KeyError for an unknown kind."""
     torch.manual_seed(3)
     tokenizer = _tokenizer(MARKS[kind])
     network, processor = _MAKERS[kind](tokenizer)
@@ -76,7 +76,7 @@ def save(kind: str, directory: Path) -> Path:
 
 
 def _tokenizer(marks: list[str]) -> Any:
-    """One token a byte, and the marks."""
+    """Build a tokenizer with one token per byte, and the control tokens."""
     special = ["<pad>", "<s>", "</s>", *marks]
     words = [*special, *sorted(pre_tokenizers.ByteLevel.alphabet())]
     tokenizer: Any = Tokenizer(BPE({word: number for number, word in enumerate(words)}, []))
@@ -103,7 +103,7 @@ def _llava(tokenizer: Any) -> tuple[Any, Any]:
 
 
 def _idefics3(tokenizer: Any) -> tuple[Any, Any]:
-    """Images are cut into tiles, with their places written before them."""
+    """Images are split into tiles, each preceded by text with its position."""
     config = library.Idefics3Config(
         vision_config=EYES,
         text_config=LLAMA,
@@ -124,7 +124,7 @@ def _qwen(tokenizer: Any) -> tuple[Any, Any]:
 
 
 def _qwen3_5(tokenizer: Any) -> tuple[Any, Any]:
-    """The same beside layers with a recurrent state."""
+    """As `_qwen`, with additional recurrent layers."""
     vision = {**QWEN_VISION, "num_position_embeddings": 16, "initializer_range": 0.4}
     linear = {
         "linear_num_key_heads": 2,
@@ -155,7 +155,7 @@ def _build_qwen(tokenizer: Any, network: Any, vision: dict[str, Any], text: dict
 
 
 def _gemma3(tokenizer: Any) -> tuple[Any, Any]:
-    """Tokens of an image see each other in both directions, which pages do not give them."""
+    """Tokens of an image attend to each other in both directions, which paged attention does not support."""
     token = tokenizer.convert_tokens_to_ids
     text = {"model_type": "gemma3_text", **TEXT, "query_pre_attn_scalar": 8}
     config = library.Gemma3Config(

@@ -1,4 +1,4 @@
-"""A server whose engine is another server, both in the test's own process, with a connection between them."""
+"""A server whose engine is another server, both in the test's process, connected over HTTP."""
 
 from __future__ import annotations
 
@@ -27,12 +27,15 @@ VLLM = ServingOptions(
 
 
 async def asleep(_: float) -> None:
-    """Never wakes, so that no health check runs unless a test wants it."""
+    """Sleep forever, so that no health check runs unless a test starts it."""
     await asyncio.Event().wait()
 
 
 def engine(*urls: str, kind: str = "dragoman", model: str = "m", **config: Any) -> UpstreamEngine:
-    """urls: of the upstreams, without `/v1`."""
+    """Build an upstream engine.
+
+    urls: the upstreams' URLs, without `/v1`.
+    """
     sleep = config.pop("sleep", asleep)
     upstreams = config.pop("upstreams", tuple(Upstream(f"{url}/v1") for url in urls))
     return UpstreamEngine(
@@ -53,9 +56,9 @@ async def relay(
     kind: str = "dragoman",
     behind_options: ServingOptions = VLLM,
 ) -> AsyncGenerator[httpx2.AsyncClient]:
-    """A client of a server in front of one that serves these models, of which the first counts.
+    """Yield a client of a server in front of one that serves these models; it relays the first model.
 
-    kind: how the one in front speaks to the other.
+    kind: the API between the two servers.
     """
     first = next(iter(behind))
     await behind.start()

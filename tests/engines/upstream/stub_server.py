@@ -14,7 +14,7 @@ Handle = Callable[[httpx2.Request], httpx2.Response | None]
 
 
 class Pieces(httpx2.AsyncByteStream):
-    """A body as it comes; an error resets the connection, None waits until the client leaves."""
+    """A body in pieces; an error resets the connection, None waits until the client disconnects."""
 
     def __init__(self, *pieces: bytes | Exception | None) -> None:
         self.pieces = pieces
@@ -26,7 +26,7 @@ class Pieces(httpx2.AsyncByteStream):
 
 @asynccontextmanager
 async def far_server(handle: Handle, port: int = 0) -> AsyncGenerator[str]:
-    """Its address."""
+    """Run the server and yield its address."""
     tasks: set[asyncio.Task[None]] = set()
 
     def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

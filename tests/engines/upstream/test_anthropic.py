@@ -1,4 +1,4 @@
-"""Anthropic's Messages on the wire: what is sent, and what each sequence of events becomes."""
+"""Upstreams with Anthropic's Messages API: requests are encoded, and event sequences are parsed."""
 
 from __future__ import annotations
 

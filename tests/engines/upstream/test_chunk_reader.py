@@ -1,4 +1,4 @@
-"""Chunks of upstreams of all kinds to one legal stream of events."""
+"""Chunks of all kinds of upstreams become one legal stream of events."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def test_an_error_before_the_start_refuses_and_one_after_it_fails() -> None:
 
 @given(st.lists(st.sampled_from("ab"), min_size=1).map("".join), st.data())
 def test_interleaved_calls_are_put_in_sequence(order: str, data: st.DataObject) -> None:
-    """Two calls whose deltas come in any order: each is emitted whole, in the order in which they began."""
+    """Two calls whose deltas arrive in any order: each is emitted whole, in the order of their starts."""
     arguments = {"a": '{"x": "}{", "y": [1]}', "b": '{"z": {}}'}
     left = dict(arguments)
     chunks = [delta(tool_calls=[call("ab".index(which), "", f"id_{which}", which)]) for which in dict.fromkeys(order)]

@@ -52,7 +52,7 @@ class Loader:
 
 @asynccontextmanager
 async def answering(handle: Handle, count: int = 1) -> AsyncGenerator[httpx2.AsyncClient]:
-    """A client of a server before upstreams that answer all but health checks so."""
+    """Yield a client of a server whose upstreams answer all requests but health checks with this."""
 
     def answer(request: httpx2.Request) -> httpx2.Response | None:
         return handle(request) if request.method == "POST" else httpx2.Response(200)

@@ -1,4 +1,4 @@
-"""Both drivers of an upstream's deltas: resumed for each, or written in the callback in which they arrive."""
+"""Both paths of an upstream's deltas: a task that is resumed for each, and direct writes in the receiving callback."""
 
 from __future__ import annotations
 
@@ -43,7 +43,10 @@ def frame(data: bytes) -> bytes:
 
 @dataclass
 class Client:
-    """A connection. turns: whether it can be written to directly, by turns; none: never."""
+    """A connection.
+
+    turns: whether it can be written to directly, in turn; empty means never.
+    """
 
     body: bytes
     turns: list[bool]
@@ -75,7 +78,10 @@ class Client:
 
 @asynccontextmanager
 async def front(far: StubServer, *, parses: bool) -> AsyncGenerator[ASGIApp]:
-    """parses: tool calls and reasoning are separated here."""
+    """Build the server in front.
+
+    parses: whether it parses tool calls and reasoning itself.
+    """
     upstream = engine(
         f"http://127.0.0.1:{far.port}", kind="openai", native_tools=not parses, native_reasoning=not parses
     )
@@ -126,7 +132,7 @@ async def respond(path: str, packets: list[bytes], *, stream: bool, turns: list[
 
 
 def strip_signatures(client: Client) -> bytes:
-    """Reasoning is encrypted with a nonce."""
+    """Replace the encrypted reasoning, whose nonce differs each time."""
     return re.sub(rb'("signature"|"encrypted_content"):"[^"]*"', rb"\1", b"".join(client.sent))
 
 
@@ -170,7 +176,7 @@ def test_both_drivers_send_the_same(
 
 
 async def test_deltas_are_written_in_the_callback_in_which_they_arrive() -> None:
-    """Otherwise the law above would compare one driver with itself."""
+    """Otherwise the test above would compare one path with itself."""
     packets = [frame(DELTAS[0])] * 20 + [frame(END), b"0\r\n\r\n"]
     client = await respond("/v1/messages", packets, stream=True, turns=[True], parses=False)
     assert client.n_direct >= 15
@@ -178,7 +184,7 @@ async def test_deltas_are_written_in_the_callback_in_which_they_arrive() -> None
 
 
 class Pushing:
-    """An engine that delivers its deltas directly wherever it can, and does not stop by itself."""
+    """An engine that delivers its deltas directly whenever possible, and never stops by itself."""
 
     capabilities = Capabilities()
 
@@ -235,7 +241,7 @@ async def ask(engine: Pushing, **more: Any) -> Client:
 
 
 async def test_a_stop_string_in_a_delta_that_is_received_directly_ends_the_answer() -> None:
-    """The engine goes on, and is left."""
+    """The engine would continue, and is cancelled."""
     engine = Pushing(*(TextDelta(0, text) for text in ("One", " two", " th", "ree", " four", " five")))
     body = b"".join((await ask(engine, stop_sequences=["three"])).sent)
     assert b'"stop_sequence":"three"' in body
@@ -258,7 +264,7 @@ async def test_an_illegal_event_that_is_received_directly_fails_its_own_response
 
 
 async def test_a_client_that_does_not_read_stops_the_upstream() -> None:
-    """Nothing is buffered without limit between an upstream that sends and a client that does not read."""
+    """Buffers between an upstream that sends and a client that does not read are bounded."""
     written, packet = 0, frame(chunk(delta={"content": "x" * 8000}))
 
     async def handle(far: StubServer, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

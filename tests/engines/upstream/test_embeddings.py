@@ -1,5 +1,5 @@
-"""Embeddings, reranking and scores through another server are those of that server, byte for byte; what an upstream
-cannot do is rejected by name."""
+"""Embeddings, reranking and scores through an upstream equal its own, byte for byte; what it does not support is
+rejected with an error that names it."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def build_front(address: str, *tasks: EncodingTask, kind: str = "dragoman", **co
 async def relaying(
     handle: Handle, *tasks: EncodingTask, kind: str = "compatible", options: ServingOptions = VLLM
 ) -> AsyncGenerator[httpx2.AsyncClient]:
-    """A client of a server before an upstream that answers so."""
+    """Yield a client of a server whose upstream answers with this."""
 
     def answer(request: httpx2.Request) -> httpx2.Response | None:
         return handle(request) if request.method == "POST" else httpx2.Response(200)
@@ -99,7 +99,7 @@ async def relaying(
 
 
 async def ask_both(directory: Path, kind: str, path: str, body: Mapping[str, Any]) -> list[httpx2.Response]:
-    """The answers of a server of the directory, and of one whose upstream that is."""
+    """Return the responses of a server of the directory, and of a server whose upstream it is."""
     behind = build_models(Settings(model=str(directory), served_model_name=("m",)), SystemClock())
     [model] = behind
     task = EncodingTask.SCORING if "scorer" in directory.name else EncodingTask.EMBEDDINGS
@@ -241,7 +241,7 @@ async def test_an_upstream_that_only_embeds_scores_by_cosine() -> None:
 
 
 def rerank(request: httpx2.Request) -> httpx2.Response:
-    """Cohere's form, or TEI's where the request has it: the score is the length of the document."""
+    """Answer in Cohere's format, or in TEI's if the request has it. A document's score is its length."""
     request_body = json.loads(request.content)
     texts = request_body.get("texts") or request_body["documents"]
     name = "score" if "texts" in request_body else "relevance_score"
@@ -350,7 +350,7 @@ async def test_a_client_that_leaves_ends_the_request_upstream() -> None:
 
 
 def build_client(models: list[dict[str, Any]], *accepted: str) -> httpx2.Client:
-    """A client of an upstream with these models, which accepts requests at these paths."""
+    """Build a client of an upstream with these models, which accepts requests at these paths."""
 
     def answer(request: httpx2.Request) -> httpx2.Response:
         if request.url.path == "/v1/models":

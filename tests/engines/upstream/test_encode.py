@@ -1,4 +1,4 @@
-"""What goes upstream: a reader of Chat makes the same request of it again, and nothing is dropped in silence."""
+"""Requests to upstreams: the Chat reader parses them back to the same request, and nothing is silently dropped."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The engine against servers that refuse, fail, hang up and fall silent."""
+"""The engine with upstreams that reject requests, fail, disconnect and hang."""
 
 from __future__ import annotations
 
@@ -48,7 +48,10 @@ def good(_: httpx2.Request) -> httpx2.Response:
 
 @asynccontextmanager
 async def serving(handle: Handle, *names: str, **config: Any) -> AsyncGenerator[UpstreamEngine]:
-    """names: of the upstreams, which are the first parts of their paths."""
+    """Yield an engine.
+
+    names: names of the upstreams, which are the first segments of their paths.
+    """
     async with far_server(healthy(handle)) as address:
         upstreams = tuple(Upstream(f"{address}/{name}/v1", key="sk-up") for name in names or ("a",))
         it = engine(kind="compatible", upstreams=upstreams, **config)
@@ -60,7 +63,7 @@ async def serving(handle: Handle, *names: str, **config: Any) -> AsyncGenerator[
 
 
 def healthy(handle: Handle) -> Handle:
-    """Health checks are answered; `handle` answers the rest."""
+    """Answer health checks, and pass other requests to `handle`."""
 
     def answer(request: httpx2.Request) -> httpx2.Response | None:
         return httpx2.Response(200, json={"data": []}) if request.method == "GET" else handle(request)

@@ -1,7 +1,7 @@
-"""The law of the upstream engine: through it a server's output is the same, byte for byte.
+"""The output of a server through the upstream engine is the same, byte for byte.
 
-In every dialect, streamed and whole, although the only one that the two servers speak between them is Chat (and
-Completions for prompts that are texts). Of calls only the ids may differ where each dialect makes its own.
+This holds in every dialect, streamed or not, although the two servers communicate only by Chat Completions (and by
+Completions for text prompts). Only the ids of calls may differ if each dialect generates its own.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ def scripted(lent: HfTokenizer, *parts: Any) -> Models:
 
 
 def plain(body: bytes) -> bytes:
-    """With ids as numbers in the order of appearance. A signature is made with a key of the process's own."""
+    """Replace ids by numbers in their order of appearance, and signatures, whose key differs per process."""
     found: dict[bytes, bytes] = {}
 
     def number(match: re.Match[bytes]) -> bytes:

@@ -1,4 +1,4 @@
-"""Which upstream gets a request."""
+"""The choice of an upstream for a request."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""OpenAI's Responses on the wire: what is sent, and what each sequence of events becomes."""
+"""Upstreams with OpenAI's Responses API: requests are encoded, and event sequences are parsed."""
 
 from __future__ import annotations
 

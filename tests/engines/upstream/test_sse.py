@@ -1,4 +1,4 @@
-"""Events out of bytes: the cutting does not matter, and nothing grows without end."""
+"""Parsing server-sent events: any chunking gives the same events, and buffers are bounded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tokens are counted and made by the upstream as by the server itself; an upstream that does not is no guess."""
+"""The upstream tokenizes and counts as the server itself does; if it cannot, nothing is guessed."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The law of upstreams with a vendor's own API: through them a server's output is the same.
+"""The output of a server through an upstream with a vendor's own API is the same.
 
-The server behind is Dragoman with all of its routes; the one in front uses only those of the vendor's API. What the
-two dialects cannot carry (logprobs, ids, a refusal as such) is no part of what is compared.
+The upstream is Dragoman with all of its routes; the server in front uses only those of the vendor's API. Fields that
+the vendor's API cannot represent (logprobs, ids, refusals) are not compared.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def repeating(lent: HfTokenizer, *parts: Any) -> Models:
 
 
 def without_sizes(body: bytes) -> bytes:
-    """Without the counts of a prompt whose tools are declared in another dialect."""
+    """Drop the token counts of a prompt whose tools are declared in another dialect."""
     body = re.sub(rb'"(prompt_tokens|input_tokens|total_tokens)":\d+', rb'"\1":0', body)
     return re.sub(rb'"(cache[a-z_]*tokens)":(\d+|null)', rb'"\1":0', body)
 
@@ -126,7 +126,7 @@ SDKS: dict[str, tuple[tuple[str, dict[str, Any]], Callable[[dict[str, Any], byte
 
 
 def comparable(value: Any) -> Any:
-    """Without nulls, what the SDK adds, ids, and what is encrypted anew each time."""
+    """Drop nulls, fields that the SDK adds, ids, and encrypted values, which differ each time."""
     if isinstance(value, dict):
         fields = {key: comparable(item) for key, item in cast(dict[str, Any], value).items()}
         left_out = ("parsed", "parsed_arguments", "encrypted_content", "data", "id", "call_id", "index", "status")

@@ -1,7 +1,7 @@
-"""The one part of vLLM that is not vLLM's in these tests: its executor, which computes the embedded model in numpy.
+"""An executor for vLLM that computes the embedded model in numpy.
 
-Named to vLLM as `distributed_executor_backend`. All above it is real and in vLLM's own process: the scheduler, its
-blocks and their hashes, chunked prefill, grammars, and what carries all of that to and from the front.
+vLLM gets its name as `distributed_executor_backend`. All other parts are real and run in vLLM's own process: the
+scheduler, blocks and their hashes, chunked prefill, grammars, and the communication with the front end.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _KV_BYTES = 64 << 20
 
 
 class NumpyExecutor(executor.Executor):  # pyright: ignore[reportUntypedBaseClass]
-    """Continuous batching is vLLM's; the network, its paged keys and values and the sampler are those of `tiny`."""
+    """Runs the network, paged KV cache and sampler of `tiny` under vLLM's continuous batching."""
 
     def _init_executor(self) -> None:
         self._model = PagedLlama(read_model(Path(self.model_config.model)))
@@ -123,7 +123,7 @@ class NumpyExecutor(executor.Executor):  # pyright: ignore[reportUntypedBaseClas
             self._rows.pop(id, None)
         for new in scheduler_output.scheduled_new_reqs:
             row = _sequence(new, self._model.vocab, self.model_config.max_model_len)
-            row.reasoning_budget = self._thought(new)
+            row.reasoning_budget = self._build_reasoning_budget(new)
             self._rows[new.req_id] = row
         self._follow(scheduler_output)
         chunks = [self._chunk(id, count) for id, count in scheduler_output.num_scheduled_tokens.items()]
@@ -138,8 +138,8 @@ class NumpyExecutor(executor.Executor):  # pyright: ignore[reportUntypedBaseClas
         done.set_result(None)
         return done
 
-    def _thought(self, new: New) -> ReasoningBudgetState | None:
-        """As vLLM's sampler has it, whose prompt has begun a thought or not."""
+    def _build_reasoning_budget(self, new: New) -> ReasoningBudgetState | None:
+        """Build the state of the reasoning budget, as vLLM's sampler does; None without a budget."""
         budget: int | None = new.sampling_params.thinking_token_budget
         if budget is None:
             return None
@@ -149,7 +149,7 @@ class NumpyExecutor(executor.Executor):  # pyright: ignore[reportUntypedBaseClas
         return ReasoningBudgetState(ReasoningBudget(budget, begin, end, end, is_open))
 
     def _follow(self, output: SchedulerOutput) -> None:
-        """The scheduler's data of requests that it scheduled before."""
+        """Apply the scheduler's data of requests that were scheduled before."""
         cached = output.scheduled_cached_reqs
         for id, blocks, computed in zip(cached.req_ids, cached.new_block_ids, cached.num_computed_tokens, strict=True):
             row = self._rows[id]
@@ -259,7 +259,7 @@ def _score_prompt(chunk: Chunk, logits: Floats) -> None:
 
 
 def _whole(sequence: Sequence) -> Scored:
-    """The scores of a prompt, once, when the last of them is known."""
+    """Return the logprobs of a prompt once, when the last one is known."""
     scores = sequence.prompt_logprobs
     if scores is None or len(scores) < sequence.num_prompt_tokens:
         return None
@@ -280,7 +280,7 @@ def _lists(count: int, due: list[int], tokens: list[int], scores: list[TokenLogp
 
 
 def _table(tokens: list[int], scores: list[TokenLogprob], count: int) -> tuple[NDArray[np.int32], Floats]:
-    """[n, count + 1]: the token itself, then the best ones, as vLLM lays them out."""
+    """Return [n, count + 1]: the token itself, then the best ones, as in vLLM's layout."""
     rows = [((token, one.logprob), *one.top[:count]) for token, one in zip(tokens, scores, strict=True)]
     ids = np.array([[id for id, _ in row] for row in rows], np.int32).reshape(len(rows), count + 1)
     values = np.array([[value for _, value in row] for row in rows], np.float32).reshape(len(rows), count + 1)

@@ -1,5 +1,5 @@
-"""vLLM's own scheduler and the simulated one in lockstep: random workloads, the same tokens for both, compared after
-every step.
+"""Run vLLM's own scheduler and the simulated one in lockstep on random workloads with the same tokens, and compare them
+after every step.
 
 vLLM's scheduler, KV cache manager and block pool are real and get a real configuration; only the model is missing. The
 order of calls is that of vLLM's engine core, `step` or, with asynchronous scheduling, `step_with_batch_queue`.
@@ -70,8 +70,12 @@ class Difference(AssertionError):
 
 
 class CaseRequest(Struct, frozen=True):
-    """A request of a case. at, aborted_at: iterations of the engine. reply: seed of its tokens; requests that share it
-    answer alike. stop_after: number of its tokens, the stop token included."""
+    """A request of a case.
+
+    at, aborted_at: iterations of the engine.
+    reply: seed of its tokens; requests that share it have the same output.
+    stop_after: number of its tokens, including the stop token.
+    """
 
     at: int
     id: str
@@ -85,7 +89,7 @@ class CaseRequest(Struct, frozen=True):
     aborted_at: int | None = None
 
     def sample(self, index: int) -> int:
-        """The token at this place of the answer."""
+        """Return the token at this position of the answer."""
         return STOP if index + 1 == self.stop_after else 2 + (self.reply * 31 + index * index) % 97
 
 
@@ -100,17 +104,17 @@ class Case(Struct, frozen=True):
     offloading: OffloadingConfig | None = None
 
     def accept(self, id: str, num_output_tokens: int, num_drafts: int) -> int:
-        """How many drafts are accepted."""
+        """Return how many drafts are accepted."""
         return min(num_drafts, Random(f"{self.name} {id} {num_output_tokens}").choice((0, 0, 1, 2, 3, 5)))
 
     def propose(self, id: str, num_output_tokens: int) -> int:
-        """How many drafts are proposed."""
+        """Return how many drafts are proposed."""
         most = self.config.num_speculative_tokens
         return Random(f"{id} {num_output_tokens} drafts").randint(0, most) if self.fewer_drafts else most
 
 
 class Comparison(NamedTuple):
-    """What was compared. steps: those that computed a token."""
+    """Counts of what was compared. steps: those that computed a token."""
 
     steps: int
     preemptions: int
@@ -167,7 +171,7 @@ def draw_case(mix: str, seed: int, *, asynchronous: bool) -> Case:
 
 
 def _draw_requests(random: Random, config: SimulatedSchedulerConfig, features: set[str]) -> list[CaseRequest]:
-    """Some share prefixes, some arrive together; each of them fits into the cache if it is alone."""
+    """Draw requests. Some share prefixes, some arrive together; each fits into the cache if it is alone."""
     longest = config.max_context
     shared = [[random.randint(2, 99) for _ in range(longest)] for _ in range(random.randint(1, 3))]
     gap, requests, at = random.choice((0, 1, 3, 10)), list[CaseRequest](), 0
@@ -306,7 +310,7 @@ class VllmParts:
     def build_model_output(
         self, ids: list[str], sampled: list[list[int]], transfers: Sequence[HostTransfer] = ()
     ) -> Any:
-        """transfers: those that have ended."""
+        """Build the model's output. transfers: those that have ended."""
         connector_output = None
         if transfers:
             worker = self._offloading.OffloadingWorkerMetadata()
@@ -329,7 +333,7 @@ class VllmParts:
 
 
 class _Flight(NamedTuple):
-    """A step of both. samplers: the requests that vLLM's runner samples a token of."""
+    """A step of both schedulers. samplers: the requests for which vLLM's runner samples a token."""
 
     theirs: VllmOutput
     ours: SchedulerOutput
@@ -337,7 +341,7 @@ class _Flight(NamedTuple):
 
 
 class Lockstep:
-    """Both schedulers over one case. simulated: settings of the simulated one, to see that others make a difference."""
+    """Runs both schedulers on a case. simulated: settings of the simulated one, to test that other settings differ."""
 
     def __init__(self, case: Case, vllm: VllmParts, simulated: SimulatedSchedulerConfig | None = None) -> None:
         self._case, self._vllm = case, vllm
@@ -493,7 +497,7 @@ class Lockstep:
         return ended
 
     def _propose(self, samplers: list[SimulatedSequence]) -> None:
-        """The drafter's proposals for the next step, which vLLM's engine core takes after each one."""
+        """Propose drafts for the next step, which vLLM's engine core takes after each step."""
         running = [sequence for sequence in samplers if sequence.status is SequenceStatus.RUNNING]
         for sequence in running:
             sequence.num_drafts = self._case.propose(sequence.id, sequence.num_output_tokens)
@@ -519,7 +523,7 @@ class Lockstep:
         self._compare(f"cached blocks after {after}", len(pool.cached_block_hash_to_block), len(hashes))
 
     def _compare_host(self, offloading: KvOffloading, after: str) -> None:
-        """Compare the host's chunks; their hashes differ, so that each is known by the requests that have it."""
+        """Compare the host's chunks. Their hashes differ, so each is identified by the requests that use it."""
         connector: Any = self._theirs.connector.connector_scheduler
         for id, status in connector._req_status.items():
             keys = offloading.list_keys(self._sequences[id])
@@ -534,7 +538,7 @@ class Lockstep:
 
 
 def run_cases(vllm: VllmParts, cases: Sequence[Case]) -> Comparison:
-    """Run cases; the sums of what was compared. Raises Difference at the first one."""
+    """Run cases and return the sums of the comparisons. Raises Difference at the first difference."""
     total = Counter[str]()
     for case in cases:
         total.update(Lockstep(case, vllm).run()._asdict())
@@ -542,5 +546,5 @@ def run_cases(vllm: VllmParts, cases: Sequence[Case]) -> Comparison:
 
 
 def describe(case: Case) -> str:
-    """The case as JSON, to look at it."""
+    """Return the case as JSON, for inspection."""
     return msgspec.json.format(msgspec.json.encode(case)).decode()

@@ -1,4 +1,4 @@
-"""A vLLM of the embedded model, all of it real but its executor, as it is started for tests."""
+"""Start a vLLM of the embedded model; only its executor is replaced."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ ARGUMENTS = {
 
 @contextmanager
 def without_accelerator() -> Generator[None]:
-    """Set before vLLM is imported; its processes inherit it."""
+    """Configure vLLM for machines without an accelerator. Set before vLLM is imported; its processes inherit it."""
     if find_spec("vllm") is None:
         pytest.skip("needs vLLM")
     with pytest.MonkeyPatch.context() as patch:
@@ -41,7 +41,7 @@ def without_accelerator() -> Generator[None]:
 
 
 def has_kernels() -> bool:
-    """Whether this vLLM computes on a CPU."""
+    """Whether this vLLM has kernels for CPUs."""
     return find_spec("vllm._C") is not None
 
 

@@ -1,4 +1,4 @@
-"""What this server knows of vLLM: the versions that it works with, and the parameters that vLLM honours."""
+"""The supported versions of vLLM, and the parameters that vLLM supports."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""vLLM's requests and outputs, with its real front end, scheduler and processes."""
+"""The vLLM engine with vLLM's real front end, scheduler and processes."""
 
 from __future__ import annotations
 
@@ -56,8 +56,8 @@ async def models() -> AsyncGenerator[Models]:
         yield models
 
 
-class Asker:
-    """Puts requests to a served model's engine and hears what becomes of them."""
+class Client:
+    """Sends requests to a served model's engine and collects the outputs."""
 
     def __init__(self, models: Models) -> None:
         self.model = next(iter(models))
@@ -92,8 +92,8 @@ class Asker:
 
 
 @pytest.fixture
-def asker(models: Models) -> Asker:
-    return Asker(models)
+def asker(models: Models) -> Client:
+    return Client(models)
 
 
 def test_an_unsupported_parameter_is_an_error() -> None:
@@ -111,7 +111,7 @@ def test_an_unsupported_parameter_is_an_error() -> None:
             built(max_model_len=100_000)
 
 
-async def test_the_embedded_model_says_what_it_says_in_numpy(asker: Asker, packaged: Llama) -> None:
+async def test_the_embedded_model_says_what_it_says_in_numpy(asker: Client, packaged: Llama) -> None:
     ask = TokenRequest(id="same", prompt=PROMPT, max_tokens=40, sampling=GREEDY, logprobs=3, prompt_logprobs=1)
     ours, theirs = alone(packaged, ask), await asker.ask(ask)
     assert theirs.tokens == ours.tokens
@@ -125,7 +125,7 @@ async def test_the_embedded_model_says_what_it_says_in_numpy(asker: Asker, packa
     assert [one and one.rank for one in found.logprobs] == [one and one.rank for one in expected.logprobs]
 
 
-async def test_a_prefix_comes_from_vllms_cache_but_for_another_salt(asker: Asker) -> None:
+async def test_a_prefix_comes_from_vllms_cache_but_for_another_salt(asker: Client) -> None:
     ask = TokenRequest(id="first", prompt=PROMPT[::-1], max_tokens=4, sampling=GREEDY, cache_salt="a\nb")
     first = await asker.ask(ask)
     again = await asker.ask(msgspec.structs.replace(ask, id="again"))
@@ -134,7 +134,7 @@ async def test_a_prefix_comes_from_vllms_cache_but_for_another_salt(asker: Asker
     assert again.tokens == first.tokens == other.tokens
 
 
-async def test_bad_words_and_stops_are_those_of_the_request(asker: Asker) -> None:
+async def test_bad_words_and_stops_are_those_of_the_request(asker: Client) -> None:
     ask = TokenRequest(id="free", prompt=PROMPT, max_tokens=12, sampling=GREEDY)
     free = (await asker.ask(ask)).tokens
     banned = msgspec.structs.replace(ask, id="banned", sampling=Sampling(temperature=0, bad_words=((free[0],),)))
@@ -147,7 +147,7 @@ async def test_bad_words_and_stops_are_those_of_the_request(asker: Asker) -> Non
     assert (await asker.ask(other)).end == Ended("kept", FinishReason.LENGTH)
 
 
-async def test_a_thought_ends_where_its_budget_does(asker: Asker) -> None:
+async def test_a_thought_ends_where_its_budget_does(asker: Client) -> None:
     assert Feature.REASONING_BUDGET in asker.model.capabilities.features
     tokenizer, reasoning = asker.model.tokenizer, asker.model.reasoning
     assert tokenizer is not None
@@ -165,13 +165,13 @@ async def test_a_thought_ends_where_its_budget_does(asker: Asker) -> None:
 
 
 @pytest.mark.parametrize("seed", [-1, 0, 2**63, -(2**63)])
-async def test_every_number_is_a_seed(asker: Asker, seed: int) -> None:
+async def test_every_number_is_a_seed(asker: Client, seed: int) -> None:
     ask = TokenRequest(id=f"a{seed}", prompt=PROMPT, max_tokens=12, sampling=Sampling(temperature=1.5, seed=seed))
     first, second = await asker.ask(ask), await asker.ask(msgspec.structs.replace(ask, id=f"b{seed}"))
     assert first.tokens == second.tokens
 
 
-async def test_a_refusal_names_the_field(asker: Asker) -> None:
+async def test_a_refusal_names_the_field(asker: Client) -> None:
     ask = TokenRequest(id="no", prompt=PROMPT, max_tokens=4)
     with pytest.raises(RequestError, match=r"temperature must be in \[0, 2\]") as refused:
         asker.send(msgspec.structs.replace(ask, sampling=Sampling(temperature=3.0)))
@@ -187,7 +187,7 @@ async def test_a_refusal_names_the_field(asker: Asker) -> None:
     assert asker.engine.health().waiting == 0
 
 
-async def test_an_abort_frees_its_blocks(asker: Asker) -> None:
+async def test_an_abort_frees_its_blocks(asker: Client) -> None:
     ask = TokenRequest(id="long", prompt=PROMPT, max_tokens=3000, sampling=GREEDY)
     outputs = await asker.until(asker.send(ask), tokens=4)
     asker.engine.abort("long")
@@ -204,7 +204,7 @@ async def test_an_abort_frees_its_blocks(asker: Asker) -> None:
     assert asker.engine.health().running == 0
 
 
-async def test_vllms_own_counters_are_reported(asker: Asker) -> None:
+async def test_vllms_own_counters_are_reported(asker: Client) -> None:
     monitored = asker.model.stats_source
     assert monitored is not None
     (stats,) = monitored.stats()
@@ -221,7 +221,7 @@ async def test_vllms_own_counters_are_reported(asker: Asker) -> None:
     assert stats.cache.block_size == 16
 
 
-async def test_an_adapter_that_cannot_be_loaded_fails_only_its_request(asker: Asker, tmp_path: Path) -> None:
+async def test_an_adapter_that_cannot_be_loaded_fails_only_its_request(asker: Client, tmp_path: Path) -> None:
     adapters = asker.model.adapters
     assert adapters is not None
     assert Feature.LORA in asker.model.capabilities.features
@@ -254,10 +254,10 @@ async def test_an_adapter_that_cannot_be_loaded_at_a_start_keeps_nothing_else_do
         assert [adapter.name for adapter in model.adapters] == ["good"]
         assert "The adapter bad is not served, because vLLM cannot load it" in caplog.text
         ask = TokenRequest(id="b", prompt=PROMPT, max_tokens=2, sampling=GREEDY, extras=Extras(lora="good"))
-        assert len((await Asker(models).ask(ask)).tokens) == 2
+        assert len((await Client(models).ask(ask)).tokens) == 2
 
 
-async def test_a_rank_and_a_session_are_vllms_to_judge(asker: Asker) -> None:
+async def test_a_rank_and_a_session_are_vllms_to_judge(asker: Client) -> None:
     ask = TokenRequest(id="r", prompt=PROMPT, max_tokens=2, sampling=GREEDY)
     extras = Extras(data_parallel_rank=0, session_id="s")
     assert len((await asker.ask(msgspec.structs.replace(ask, extras=extras))).tokens) == 2
@@ -279,8 +279,8 @@ def write_changed_weights(directory: Path) -> Path:
     return directory
 
 
-async def test_weights_are_replaced_under_a_sequence_that_runs(asker: Asker, packaged: Llama, tmp_path: Path) -> None:
-    """Its tokens until then are the old weights', all others the new ones'; and the answer reports where they begin."""
+async def test_weights_are_replaced_under_a_sequence_that_runs(asker: Client, packaged: Llama, tmp_path: Path) -> None:
+    """Tokens before the change are from the old weights, later ones from the new; the answer reports the position."""
     trainable = asker.model.trainable
     assert trainable is not None
     ask = TokenRequest(id="old", prompt=PROMPT, max_tokens=60, sampling=GREEDY)
@@ -308,7 +308,7 @@ async def test_weights_are_replaced_under_a_sequence_that_runs(asker: Asker, pac
 
 async def test_weights_that_a_restart_has_lost_are_not_replaced_by_those_of_the_start(tmp_path: Path) -> None:
     async with started(settings()) as models:
-        asker = Asker(models)
+        asker = Client(models)
         trainable, place = asker.model.trainable, models.slots[0]
         assert trainable is not None
         ask = TokenRequest(id="v", prompt=PROMPT, max_tokens=2, sampling=GREEDY)
@@ -328,7 +328,7 @@ async def test_weights_that_a_restart_has_lost_are_not_replaced_by_those_of_the_
         assert WeightVersionSet("v", "default+3") in await asker.ask(ask)
 
 
-async def test_weights_that_do_not_fit_change_nothing(asker: Asker, tmp_path: Path) -> None:
+async def test_weights_that_do_not_fit_change_nothing(asker: Client, tmp_path: Path) -> None:
     trainable = asker.model.trainable
     assert trainable is not None
     version = trainable.weight_version
@@ -347,7 +347,7 @@ async def test_weights_that_do_not_fit_change_nothing(asker: Asker, tmp_path: Pa
     assert (await asker.ask(msgspec.structs.replace(ask, id="again"))).tokens == tokens
 
 
-async def test_it_can_be_held_and_goes_on_where_it_was(asker: Asker) -> None:
+async def test_it_can_be_held_and_goes_on_where_it_was(asker: Client) -> None:
     control = asker.model.control
     assert control is not None
     ask = TokenRequest(id="free", prompt=PROMPT, max_tokens=60, sampling=GREEDY)
@@ -363,7 +363,7 @@ async def test_it_can_be_held_and_goes_on_where_it_was(asker: Asker) -> None:
     assert not control.is_paused
 
 
-async def test_a_pause_that_aborts_ends_what_runs_and_refuses_what_comes(asker: Asker) -> None:
+async def test_a_pause_that_aborts_ends_what_runs_and_refuses_what_comes(asker: Client) -> None:
     control = asker.model.control
     assert control is not None
     ask = TokenRequest(id="cut", prompt=PROMPT, max_tokens=2000, sampling=GREEDY)
@@ -377,7 +377,7 @@ async def test_a_pause_that_aborts_ends_what_runs_and_refuses_what_comes(asker: 
     assert len((await asker.ask(msgspec.structs.replace(ask, id="again", max_tokens=2))).tokens) == 2
 
 
-async def test_all_that_runs_or_waits_can_be_ended(asker: Asker) -> None:
+async def test_all_that_runs_or_waits_can_be_ended(asker: Client) -> None:
     control = asker.model.control
     assert control is not None
     ask = TokenRequest(id="running", prompt=PROMPT, max_tokens=2000, sampling=GREEDY)
@@ -388,7 +388,7 @@ async def test_all_that_runs_or_waits_can_be_ended(asker: Asker) -> None:
     assert (await asker.until(fresh)).end == Ended("fresh", FinishReason.ABORT)
 
 
-async def test_sleep_is_refused_where_it_was_not_prepared_and_level_0_merely_rests(asker: Asker) -> None:
+async def test_sleep_is_refused_where_it_was_not_prepared_and_level_0_merely_rests(asker: Client) -> None:
     control = asker.model.control
     assert control is not None
     with pytest.raises(Unsupported, match="enable_sleep_mode"):
@@ -400,7 +400,7 @@ async def test_sleep_is_refused_where_it_was_not_prepared_and_level_0_merely_res
     assert len((await asker.until(outputs)).tokens) == 2
 
 
-async def test_the_prefix_cache_can_be_emptied(asker: Asker) -> None:
+async def test_the_prefix_cache_can_be_emptied(asker: Client) -> None:
     assert isinstance(asker.model.backend, TokenBackend)
     cache = asker.model.backend.cache
     assert cache is not None
@@ -439,7 +439,7 @@ async def test_when_the_core_dies_streams_end_with_an_error_and_it_is_started_ag
 
 async def dies_and_comes_back(models: Models, hours: Hours) -> None:
     (place,) = models.slots
-    asker, path = Asker(models), "/v1/chat/completions"
+    asker, path = Client(models), "/v1/chat/completions"
     bystander = await asker.until(asker.send(TokenRequest(id="by", prompt=PROMPT, max_tokens=900)), tokens=1)
     body = {"model": place.name, "messages": [{"role": "user", "content": "hi"}], "max_tokens": 20, "min_tokens": 9}
     transport = httpx2.ASGITransport(create_app(models))

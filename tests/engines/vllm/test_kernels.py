@@ -60,7 +60,7 @@ async def serving(model: str, **settings: Any) -> AsyncGenerator[tuple[Models, h
 
 
 async def ask_both(directory: Path, kind: str, calls: Sequence[tuple[str, dict[str, Any]]]) -> list[tuple[Any, Any]]:
-    """The output of this engine, and that of another one for the same directory."""
+    """Return the outputs of this engine and of another one for the same directory."""
     answers: list[list[Any]] = []
     for model in (f"vllm:{directory}", f"{kind}:{directory}"):
         async with serving(model) as (_, client):
@@ -140,7 +140,7 @@ def show(*colours: tuple[int, int, int]) -> dict[str, Any]:
 
 
 async def test_images_reach_the_model(tmp_path: Path) -> None:
-    """And the text that follows is what the transformers library makes of them."""
+    """The generated text equals that of the transformers library."""
     red, green = (255, 0, 0), (0, 255, 0)
     bodies = [show(red), show(green), show(red, green), show(green, red), show()]
     both = await ask_both(write_llava(tmp_path), "transformers", [("/v1/chat/completions", body) for body in bodies])
@@ -188,7 +188,7 @@ def add(left: float, right: float) -> float:
 
 
 def check_numba() -> None:
-    """vLLM finds drafts in the prompt with numba."""
+    """Require numba, with which vLLM finds drafts in the prompt."""
     try:
         import_module("numba").njit(add)(1.0, 2.0)
     except Exception as error:  # numba's and llvmlite's of many kinds

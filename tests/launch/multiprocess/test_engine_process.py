@@ -264,11 +264,11 @@ def test_a_new_engine_process_does_not_pass_off_the_weights_of_the_start_as_thos
 def test_a_new_engine_process_has_the_adapters_that_were_loaded_at_run_time(tmp_path: Path) -> None:
     pytest.importorskip("peft", reason="needs peft")
     library: Any = pytest.importorskip("transformers", reason="needs transformers")
-    from tests.engines.transformers.test_lora import written
+    from tests.engines.transformers.test_lora import write_adapter
 
     model = find_bundled_model()
     for seed, name in enumerate(("kept", "moved")):
-        written(library.AutoModelForCausalLM.from_pretrained(model), tmp_path / name, seed)
+        write_adapter(library.AutoModelForCausalLM.from_pretrained(model), tmp_path / name, seed)
     body = {"prompt": "Once upon a time", "max_tokens": 12, "temperature": 0, "logprobs": 1}
     start = ("--store", "none", "--lora-dir", str(tmp_path), "--lora-modules", f"first={tmp_path / 'kept'}")
     with sharing(tmp_path, *start, model=f"transformers:{model}") as running:
