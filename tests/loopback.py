@@ -1,4 +1,4 @@
-"""Ports of this machine, and an ASGI application on one, in a thread of its own, for as long as a test needs it."""
+"""Find free ports, and run an ASGI application on one in a thread."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from starlette.types import ASGIApp
 
 
 def find_free_port() -> int:
-    """A port for a program that cannot report a port chosen by the system."""
+    """Return a free port, for a program that cannot report a port chosen by the system."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         return listener.getsockname()[1]
 
 
 @contextmanager
 def served(app: ASGIApp) -> Generator[str]:
-    """Its address."""
+    """Run the application and yield its address."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         config = uvicorn.Config(app, log_level="error", log_config=None, server_header=False, date_header=False)

@@ -1,4 +1,4 @@
-"""No body makes an administrator's route fail with a 500: these read their bodies apart from the dialects."""
+"""No body makes an admin route fail with a 500: these routes do not use the dialects' readers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Access control: one resolver for both headers, on every route."""
+"""Access control: both headers are checked in one place, on every route."""
 
 import pytest
 from starlette.datastructures import Headers

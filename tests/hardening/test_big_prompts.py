@@ -1,4 +1,4 @@
-"""A prompt of 400 kB is read, rendered and tokenised off the event loop: others are answered meanwhile."""
+"""A prompt of 400 kB is read, rendered and tokenized off the event loop, so that other requests proceed."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ BODIES: dict[str, dict[str, Any]] = {
 }
 
 
-async def test_tokenising_lets_others_run():
-    """The library holds the interpreter while it encodes one text, and not while it encodes several."""
+async def test_tokenizing_does_not_block_other_threads():
+    """The library holds the GIL while it encodes one text, but not while it encodes several."""
     lent = tokenizer()
     encoding = asyncio.create_task(anyio.to_thread.run_sync(lambda: lent.encode(LONG, special=False)))
     turns = 0
@@ -42,7 +42,7 @@ async def test_tokenising_lets_others_run():
 
 @pytest.mark.parametrize("path", BODIES)
 async def test_other_requests_proceed_while_a_large_prompt_is_prepared(path: str):
-    """Counted in turns of the loop, of which few would fit beside work that is done on it."""
+    """Counted in iterations of the event loop: few would run if the work blocked it."""
     app = create_app(build_models(Settings(), SystemClock()))
     async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app), base_url="http://localhost") as client:
         asking = asyncio.create_task(client.post(path, json=BODIES[path]))

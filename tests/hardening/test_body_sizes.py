@@ -1,4 +1,4 @@
-"""Bodies are bounded on the wire and decoded (vLLM CVE-2025-48956; trap 28: zstd and gzip bodies)."""
+"""Sizes of compressed and decoded bodies are limited (vLLM CVE-2025-48956; trap 28: zstd and gzip bodies)."""
 
 import asyncio
 import gzip
@@ -119,7 +119,7 @@ async def test_all_bodies_together_are_bounded() -> None:
     ("path", "content_type"), [("/update_weights", "application/octet-stream"), ("/v1/completions", "application/json")]
 )
 async def test_the_bodies_of_a_route_count_while_they_arrive(path: str, content_type: str) -> None:
-    """Weights may be a gigabyte, and were in no budget."""
+    """Weights may be a gigabyte, which no memory budget counted."""
     app = create_app(build_models(Settings(), SystemClock()), options=ServingOptions(max_inflight_body_bytes=LIMIT))
     arriving = asyncio.Event()
 
@@ -157,7 +157,7 @@ async def test_an_empty_share_releases_nothing_while_another_exceeds_the_budget(
 
 
 async def test_a_compressed_body_is_counted_by_what_it_becomes() -> None:
-    """While it is decoded by its maximum size: the actual one is not known before."""
+    """During decoding it counts with its maximum size, since the actual size is unknown."""
     budget = BodyMemoryBudget(LIMIT + 100)
     small, other = BodyMemoryShare(budget), BodyMemoryShare(budget)
     body = pieces(gzip.compress(b"x" * 500))

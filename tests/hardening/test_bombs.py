@@ -1,4 +1,4 @@
-"""Schemas and grammars of a few bytes whose compilation does not end: a real server with 45 of them at once."""
+"""Small schemas and grammars whose compilation does not end: a real server gets 45 of them at once."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def is_alive(pid: int) -> bool:
 
 
 class Served:
-    """A server in a process of its own, and its client."""
+    """A server in a separate process, and its client."""
 
     def __init__(self, process: asyncio.subprocess.Process, client: httpx2.AsyncClient) -> None:
         self.process, self._client = process, client
@@ -35,7 +35,7 @@ class Served:
         return await self._client.post("/v1/chat/completions", json={"messages": HI, "max_tokens": 4, **fields})
 
     def processes(self) -> dict[int, int]:
-        """The server and its workers by their pids, with their resident memory in bytes."""
+        """Return the resident bytes of the server and its workers by process id."""
         found: dict[int, int] = {}
         for path in PROC.glob("[0-9]*"):
             try:

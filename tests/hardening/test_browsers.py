@@ -1,6 +1,6 @@
 """A page of another origin cannot use a server on the user's machine (CSRF).
 
-What browsers send without a preflight: GET, HEAD and POST with a type of a form, or with a body without any type.
+Browsers send without a preflight: GET, HEAD, and POST with a form's content type or with a body without a type.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""What the source never does. eval: vLLM CVE-2025-9141. pickle and its kin: LightLLM CVE-2026-26220, SGLang
-CVE-2026-3059. A shell, and processes but where they are meant to be: LiteLLM CVE-2026-42271.
+"""Calls that the source must not contain. eval: vLLM CVE-2025-9141. pickle and similar formats: LightLLM
+CVE-2026-26220, SGLang CVE-2026-3059. Shells, and processes outside the modules that need them: LiteLLM CVE-2026-42271.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ STARTS_PROCESSES = {
 
 
 def calls(tree: ast.AST) -> Iterator[tuple[str, str, ast.Call]]:
-    """What it is called on, what is called, the call."""
+    """Yield the object, the name and the node of each call."""
     for node in ast.walk(tree):
         match node:
             case ast.Call(func=ast.Name(id=name)):

@@ -1,4 +1,4 @@
-"""Connections: how many, how slowly their bodies may come, and whether the one behind them is still there."""
+"""Connections: their number, slow bodies, and disconnects."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LONG = b"POST / " + HEAD + b"content-length: 1000000\r\n\r\n"
 
 @pytest.mark.parametrize("kind", ["counted", "chunks", "extension"])
 async def test_a_body_that_drips_is_refused(kind: str) -> None:
-    """A byte each time, in time for the silence of a body: it would take as long as it likes."""
+    """The bytes arrive within the idle timeout of a body: without a minimum rate the body could take forever."""
     drop = {"counted": b"x", "chunks": b"1\r\nx\r\n", "extension": b"x"}[kind]
     opening = LONG if kind == "counted" else b"POST / " + HEAD + b"transfer-encoding: chunked\r\n\r\n"
     async with serving(echo, HttpLimits(body=4 * SOON, linger_timeout=SOON)) as wire:
@@ -100,8 +100,8 @@ async def test_connections_far_above_the_limit_are_closed_without_a_response() -
             each.close()
 
 
-async def test_one_address_has_only_so_many_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those of loopback are a proxy's, or the user's own."""
+async def test_connections_per_address_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Loopback is exempt: such connections are a proxy's or the user's own."""
 
     def is_loopback(_: str) -> bool:
         return False

@@ -1,5 +1,5 @@
-"""No text of a user becomes a control token: vLLM CVE-2026-44222, transformers #29279. Every special token of every
-tokenizer that the tests have, in every place where a user writes.
+"""User text never becomes a control token: vLLM CVE-2026-44222, transformers #29279. Tested with every special token of
+every tokenizer of the tests, in every field with user text.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def test_the_name_of_a_special_token_is_encoded_as_text(kind: str):
 
 
 def build_conversation(text: str) -> Conversation:
-    """Wherever a client writes."""
+    """Build a conversation with the text in every field that a client fills."""
     call = ToolCall("c1", text, json.dumps({"x": text}))
     tool = FunctionTool(text, text, json.dumps({"type": "object", "description": text}))
     messages = (
@@ -51,7 +51,7 @@ def build_conversation(text: str) -> Conversation:
 
 
 def test_nowhere_in_a_conversation_either():
-    """The prompt has as many control tokens as that of harmless words."""
+    """The prompt has as many control tokens as a prompt of harmless words."""
     tokenizer = KINDS["embedded"]
     renderer, control = Renderer(template("embedded"), tokenizer), controls(tokenizer)
 

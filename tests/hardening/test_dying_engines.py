@@ -1,4 +1,4 @@
-"""An engine dies in the middle of an answer: the errors of each dialect, the server's state, and recovery."""
+"""An engine dies during a response: the errors of each dialect, the server's state, and recovery."""
 
 from __future__ import annotations
 
@@ -69,8 +69,11 @@ async def test_an_engine_that_dies_in_mid_answer(path: str) -> None:
     await models.stop()
 
 
-class Deaf:
-    """An engine that reports that it has failed, and whose `stop` ends nothing. kind: how its stream goes on."""
+class UnstoppableEngine:
+    """An engine that reports a failure, and whose `stop` ends no stream.
+
+    kind: how its stream continues.
+    """
 
     def __init__(self, kind: str) -> None:
         self.kind, self.failed, self.waiting = kind, False, 0
@@ -104,7 +107,7 @@ class Deaf:
             self.waiting -= 1
 
 
-class DeafTokens(Deaf):
+class UnstoppableTokenEngine(UnstoppableEngine):
     def add(self, request: TokenRequest, deliver: OutputCallback) -> None:
         if self.kind != "before":
             deliver(Scheduled(request.id, 0))
@@ -118,15 +121,15 @@ class DeafTokens(Deaf):
 @pytest.mark.parametrize("kind", ["before", "in_mid_answer", "swallows", "converts", "tokens", "tokens before"])
 @pytest.mark.parametrize("path", BODIES)
 async def test_clients_of_a_failed_engine_that_ends_nothing(path: str, kind: str, stream: bool) -> None:
-    """It reports that it has failed and ignores `stop`: its clients waited for ever."""
-    engine: Deaf
+    """It reports a failure and ignores `stop`: clients used to wait forever."""
+    engine: UnstoppableEngine
     if kind.startswith("tokens"):
         (tiny,) = build_models(Settings(), SystemClock())
         assert isinstance(tiny.backend, TokenBackend)
-        engine = DeafTokens(kind.partition(" ")[2])
+        engine = UnstoppableTokenEngine(kind.partition(" ")[2])
         model = replace(tiny, name="m", backend=replace(tiny.backend, engine=engine))
     else:
-        engine = Deaf(kind)
+        engine = UnstoppableEngine(kind)
         model = ServedModel("m", EventBackend(engine), 4096, 0)
     models = Models([model], clock=Clock(), sleep=never)
     (place,) = models.slots

@@ -1,7 +1,7 @@
-"""Engines that fail in every way: no client hangs, each hears of it in its dialect, no response stays in progress.
+"""Engines that fail in every way: no client hangs, each gets an error in its dialect, no response stays in progress.
 
-Findings of an attack with failing plug-ins: what an engine raised outside `Exception` cut streams without a word, was a
-bare 500, and left background responses in progress for ever.
+Found with failing plug-ins: exceptions outside `Exception` cut streams without an error event, caused a bare 500, and
+left background responses in progress forever.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ EACH = 220
 """Requests to each other kind of engine: all of its faults, in most dialects."""
 
 
-class Bottom(BaseException):
-    """What no handler of `Exception` sees."""
+class FatalError(BaseException):
+    """An exception that handlers of `Exception` do not catch."""
 
 
 async def _cancel_inside() -> None:
-    """An inner task of the engine is cancelled, and the engine awaits it."""
+    """Cancel an inner task that the engine awaits."""
     inner = asyncio.get_running_loop().create_future()
     inner.cancel()
     await inner
@@ -61,7 +61,7 @@ async def _hang() -> None:
 
 
 async def _raise_group() -> None:
-    raise BaseExceptionGroup("several", [Bottom(), ValueError()])
+    raise BaseExceptionGroup("several", [FatalError(), ValueError()])
 
 
 def _raising(error: Callable[[], BaseException]) -> Callable[[], Any]:
@@ -87,7 +87,7 @@ FAILURES: dict[str, Callable[[], Any]] = {
     "overloaded": _raising(lambda: Overloaded("The engine is full.")),
     "refused": _raising(lambda: RequestError("No such thing.")),
     "base": _raising(lambda: BaseException("secret detail")),
-    "bottom": _raising(Bottom),
+    "bottom": _raising(FatalError),
     "cancelled": _raising(asyncio.CancelledError),
     "cancelled_inside": _cancel_inside,
     "generator_exit": _raising(GeneratorExit),
@@ -148,7 +148,7 @@ class Failing:
         assert match is not None
         kind, phase = match[1], int(match[2])
         if kind == "at_call":
-            raise Bottom
+            raise FatalError
         if kind == "no_stream":
             return None  # pyright: ignore[reportReturnType]
         return self._generate(kind, phase)
@@ -171,7 +171,7 @@ class Failing:
         finally:
             self.running -= 1
             if kind in ("bad_close", "close_raises"):
-                raise Bottom
+                raise FatalError
 
 
 class FailingTokens:
@@ -196,7 +196,7 @@ class FailingTokens:
     def add(self, request: TokenRequest, deliver: OutputCallback) -> None:
         match next(self._kinds):
             case "add_bottom":
-                raise Bottom
+                raise FatalError
             case "add_cancelled":
                 raise asyncio.CancelledError
             case "add_exit":
@@ -214,7 +214,7 @@ class FailingTokens:
                 pass
 
     def abort(self, id: str) -> None:
-        raise Bottom
+        raise FatalError
 
 
 ODD_TOKENS = (None, "x", -1, 1.5)
@@ -307,7 +307,7 @@ async def server() -> AsyncGenerator[tuple[ASGIApp, Models, Failing]]:
 
 
 def is_success(response: Response) -> bool:
-    """Its client received a complete answer."""
+    """Return whether the client received a complete answer."""
     if response.status != 200:
         return False
     endings = (b"[DONE]", b"message_stop", b"response.completed", b'"finish_reason":"stop"', b'"generated_text":"')
@@ -316,7 +316,7 @@ def is_success(response: Response) -> bool:
 
 
 async def ask(app: ASGIApp, request: Request, gate: asyncio.Semaphore) -> str | None:
-    """What is wrong, in words."""
+    """Send the request, and return a description of what is wrong."""
     async with gate:
         try:
             response = await send_request(app, request)
@@ -334,7 +334,7 @@ async def ask(app: ASGIApp, request: Request, gate: asyncio.Semaphore) -> str | 
 
 
 async def _check_background(app: ASGIApp, id: str) -> None:
-    """Following it ends, and then it has ended."""
+    """Check that the response's event stream ends, and that the response is then complete."""
     path = f"/v1/responses/{id}"
     followed = Request("GET", "/v1/responses/{id}", path, query=b"stream=true")
     check_response(followed, await send_request(app, followed), failing=True)
@@ -363,7 +363,7 @@ async def test_no_client_hangs_and_no_response_stays_in_progress() -> None:
 
 @pytest.mark.parametrize("model", ["t", "p", "x"])
 async def test_no_client_of_a_plugin_or_an_executor_hangs(model: str) -> None:
-    """An exception outside `Exception` ended their task silently."""
+    """Exceptions outside `Exception` used to end the task silently."""
     gate = asyncio.Semaphore(32)
     async with server() as (app, models, _):
         requests = [request_of("a", *mode, model) for mode in islice(cycle(MODES), EACH)]
@@ -375,7 +375,7 @@ async def test_no_client_of_a_plugin_or_an_executor_hangs(model: str) -> None:
 @pytest.mark.parametrize("kind", [kind for kind, event in STRANGE.items() if isinstance(event, Finished)])
 @pytest.mark.parametrize("stream", [False, True])
 async def test_invalid_counts_are_engine_errors(kind: str, stream: bool) -> None:
-    """Usage becomes a bill: a plug-in's -2 completion tokens were passed on."""
+    """Usage may be billed: -2 completion tokens of a plug-in used to be passed on."""
     async with server() as (app, _, _):
         request = request_of(f"fault {kind} 3", "/v1/chat/completions", {"stream": stream}, "e")
         response = await send_request(app, request)
@@ -386,7 +386,7 @@ async def test_invalid_counts_are_engine_errors(kind: str, stream: bool) -> None
 
 @pytest.mark.parametrize("stream", [False, True])
 async def test_none_is_no_event_and_no_end(stream: bool) -> None:
-    """It was taken for the end of an answer that had met a stop string."""
+    """None used to be treated as the end of an answer at a stop string."""
     async with server() as (app, _, _):
         for phase in range(5):
             request = request_of(f"fault none {phase}", "/v1/chat/completions", {"stream": stream}, "e")

@@ -1,6 +1,6 @@
-"""Fairness between keys: a key that sends more than a server can do takes nothing from the others.
+"""Fairness between keys: a key that sends more than a server's capacity does not affect the others.
 
-Found by an attack: with one key at ten times the capacity, another key had an answer to 2 of its 21 requests.
+Measured before: with one key at ten times the capacity, 2 of another key's 21 requests were answered.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ GREEDY, MODEST = "greedy-key", "modest-key"
 
 
 class Stepped:
-    """What all engines here share: they do nothing until a test calls `step`, which ends the oldest request."""
+    """Base class of engines that do nothing until a test calls `step`, which ends the oldest request."""
 
     def __init__(self) -> None:
         self.pending: list[Callable[[], None]] = []
@@ -149,7 +149,7 @@ async def test_a_key_within_its_share_is_never_refused_by_another_keys_flood(kin
 
 
 async def test_with_one_key_there_is_one_queue() -> None:
-    """Priorities and the engine's own schedule are as without keys: the engine sees all that waits."""
+    """Priorities and the engine's own schedule work as without keys: the engine gets all waiting requests."""
     async with serving("tokens", (GREEDY,)) as server:
         requests = [server.ask(GREEDY) for _ in range(WAITING + 2)]
         await server.settle()

@@ -1,4 +1,4 @@
-"""Which Host names are answered: DNS rebinding and Host confusion (Starlette CVE-2026-48710, vLLM CVE-2026-48746)."""
+"""Accepted Host headers: DNS rebinding and Host confusion (Starlette CVE-2026-48710, vLLM CVE-2026-48746)."""
 
 import httpx2
 import pytest
@@ -55,7 +55,7 @@ def test_a_public_bind_accepts_all_host_names_by_default() -> None:
     [(None, 200), ("http://localhost", 200), ("https://evil.example", 403), ("null", 403), ("http://localhost:1", 403)],
 )
 async def test_a_page_of_another_site_cannot_order_anything(origin: str | None, status: int):
-    """Browsers send a POST without a body across sites and do not ask first."""
+    """Browsers send a POST without a body across sites without a preflight."""
     models = build_models(Settings(model="tiny"), SystemClock())
     await models.start()
     async with httpx2.AsyncClient(

@@ -1,4 +1,4 @@
-"""What a client sends forges no header and no line of a log, and no prompt or key is in one."""
+"""Client input cannot forge headers or log lines, and logs contain no prompts or keys."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LOGGED = ServingOptions(access_log=True, api_key=(KEY,))
 
 
 async def raw(server: ServerHarness, path: str, **headers: str) -> list[tuple[bytes, bytes]]:
-    """Headers of the answer to what no client library would send."""
+    """Send a request that no client library would send, and return the response's headers."""
     head: list[tuple[bytes, bytes]] = []
 
     async def send(message: Message) -> None:

@@ -1,6 +1,6 @@
-"""No body gives a 5xx, whatever is in it: numbers (vLLM CVE-2026-34756, llama.cpp CVE-2026-21869), schemas, types.
+"""No body causes a 5xx: numbers (vLLM CVE-2026-34756, llama.cpp CVE-2026-21869), schemas, types.
 
-The whole server answers, with the embedded engine behind it: what passes the reader must not break what comes after.
+Tested on the whole server with the embedded engine: values that pass the reader must not break later stages.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ completions = st.builds(body_of, common, prompted)
 
 
 class Server:
-    """One server for all examples, on a loop of its own."""
+    """A server for all examples, with its own event loop."""
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()

@@ -1,4 +1,4 @@
-"""Overload: a queue without bounds, or bounded by requests alone, holds hours of work and any amount of memory."""
+"""Overload: a queue without limits, or limited only by requests, would hold hours of work and unlimited memory."""
 
 from __future__ import annotations
 
@@ -23,7 +23,10 @@ from dragoman.settings import Settings
 
 
 class Slow:
-    """Starts and ends requests on demand, up to a limit. add_calls: how often `add` was called."""
+    """An engine that starts and ends requests on demand, up to a limit.
+
+    add_calls: number of calls of `add`.
+    """
 
     def __init__(self, most: int, capabilities: Capabilities) -> None:
         self._most, self.add_calls, self.capabilities = most, 0, capabilities
@@ -128,7 +131,7 @@ async def test_a_client_that_leaves_the_queue_leaves_room():
 
 
 async def test_an_engine_refusal_rejects_new_requests_until_one_finishes():
-    """Rendering and tokenising a prompt only to be rejected would take time from running requests."""
+    """Rendering and tokenizing a prompt before its rejection would take time from running requests."""
     async with overloaded_server(requests=1) as server:
         first = server.ask([5])
         await server.until(1)
@@ -145,7 +148,7 @@ async def test_an_engine_refusal_rejects_new_requests_until_one_finishes():
 
 
 async def test_refusals_do_not_wait_behind_those_that_are_paced():
-    """A burst is begun a few requests a turn; what is refused costs little and is answered at once."""
+    """A burst starts a few requests per loop iteration; rejections are cheap and sent at once."""
     async with overloaded_server(requests=1) as server:
         first = server.ask([5])
         await server.until(1)

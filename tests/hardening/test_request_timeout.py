@@ -1,7 +1,7 @@
-"""Deadlines and progress: an engine that never yields again ends neither its clients' waiting nor a green health check.
+"""Deadlines and progress checks for an engine that stops yielding: clients get an error, and readiness fails.
 
-Slow requests without a deadline held slots of vLLM and TGI for ever; a hung engine behind a 200 of `/health`
-gets traffic.
+Slow requests without a deadline held slots of vLLM and TGI forever; a hung engine whose `/health` returns 200 keeps
+getting traffic.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ async def test_health_turns_503_when_what_runs_makes_no_progress() -> None:
 
 
 class Delayed(Failing):
-    """It answers after so many turns of the event loop."""
+    """An engine that answers after this number of iterations of the event loop."""
 
     def __init__(self, turns: int) -> None:
         super().__init__()
@@ -128,7 +128,7 @@ async def impatient(turns: int) -> AsyncGenerator[ASGIApp]:
 
 @pytest.mark.parametrize("turns", range(12))
 async def test_a_keepalive_that_is_due_with_the_headers_overtakes_no_event(turns: int) -> None:
-    """Found by the fuzzer: sequence numbers went backwards where both came in one turn of the event loop."""
+    """Found by the fuzzer: sequence numbers decreased if both happened in one iteration of the event loop."""
     async with impatient(turns) as app:
         response = await ask(app, "fault none 9", "/v1/responses", stream=True, store=False)
     events = check_stream(response.body)
@@ -136,7 +136,10 @@ async def test_a_keepalive_that_is_due_with_the_headers_overtakes_no_event(turns
 
 
 class HangingEmbedder:
-    """It never answers; in_flight: calls that were not cancelled."""
+    """An engine that never answers.
+
+    in_flight: number of calls that were not cancelled.
+    """
 
     embedding_info = EmbeddingInfo(1, 64)
 

@@ -1,4 +1,4 @@
-"""Side doors: vLLM's key guards only /v1; Ollama hosts without any. XSS: Open WebUI showed a model's words as HTML."""
+"""Unprotected routes: vLLM's key protects only /v1, Ollama has none. XSS: Open WebUI rendered output as HTML."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ PAGES = {
 
 
 async def test_nothing_else_is_answered_as_html(server: ServerHarness):
-    """Neither a browser nor a model's words can make a page."""
+    """A model's output is never rendered as a page."""
     # The stream of changes never ends; it has its own test.
     for path, method in [call for call in CALLS if call != ("/models/sse", "GET")]:
         answer = await call(server, path, method, "root")

@@ -61,14 +61,14 @@ async def test_what_is_too_large_too_deep_or_wrong_is_a_400_and_the_next_request
 
 
 async def test_many_optional_properties_are_no_failure(client: httpx2.AsyncClient):
-    """llguidance takes a grammar of which it cannot take a step: 800 properties were too many for a row of items."""
+    """llguidance accepts a grammar whose first step exceeds its limit on row items: 800 properties were too many."""
     schema = {"type": "object", "properties": {f"p{i}": {"type": "string"} for i in range(900)}}
     answer = await client.post("/v1/chat/completions", json={"messages": HI, "max_tokens": 9, "guided_json": schema})
     assert answer.status_code == 200
 
 
 async def test_a_tool_schema_that_is_too_deep_is_not_enforced_with_a_warning(client: httpx2.AsyncClient):
-    """The tool is the model's to see all the same: agents bring what they have."""
+    """The model still sees the tool: agents send the tools that they have."""
     tools = [{"type": "function", "function": {"name": "f", "parameters": nested(40)}}]
     answer = await client.post("/v1/chat/completions", json={"messages": HI, "max_tokens": 1, "tools": tools})
     assert "parameters is not enforced" in answer.headers["x-dragoman-warnings"]
@@ -81,7 +81,7 @@ HARD = [
 
 
 async def test_what_ruins_a_backtracking_engine_does_not_matter(client: httpx2.AsyncClient):
-    """Nothing backtracks: such a pattern takes as long as another, or is refused for its size."""
+    """The regex engine does not backtrack: such a pattern takes as long as others, or is rejected for its size."""
     for pattern in HARD:
         answer = await client.post(
             "/v1/chat/completions", json={"messages": HI, "max_tokens": 30, "guided_regex": pattern}

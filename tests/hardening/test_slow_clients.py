@@ -1,4 +1,4 @@
-"""A slow client cannot occupy a connection: headers, bodies, silence, and answers that are not read."""
+"""A slow client cannot occupy a connection: headers, bodies, idle connections, and unread responses."""
 
 from __future__ import annotations
 

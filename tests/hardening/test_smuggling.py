@@ -1,6 +1,6 @@
-"""No bytes mean one request here and another to a proxy in front (RFC 9112, 11.2), and heads are limited.
+"""Request smuggling: the server and a proxy in front never parse bytes differently (RFC 9112, 11.2). Heads are limited.
 
-vLLM CVE-2025-48956: headers without a limit. Chunks: as in CVE-2019-16786 and its like, of other servers.
+vLLM CVE-2025-48956: headers without a limit. Chunks: CVE-2019-16786 and similar ones of other servers.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ async def test_malformed_chunks_are_refused_and_nothing_after_them_is_read(chunk
 
 
 async def test_an_answer_that_had_begun_is_cut_off_when_the_body_turns_out_malformed() -> None:
-    """A second response behind half of the first would be taken for part of it."""
+    """A second response after half of the first would be parsed as part of it."""
 
     async def app(_: Scope, receive: Receive, send: Send) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": []})
@@ -154,7 +154,7 @@ async def test_unsupported_protocol_features_are_rejected(request_: bytes, statu
 
 
 async def test_a_refusal_reaches_a_client_that_goes_on_sending() -> None:
-    """Closed with bytes unread, its own system would throw away what it had not read yet."""
+    """If the server closed with unread bytes, the client's system would discard the response."""
     async with serving(echo) as wire:
         reader, writer = await wire.connect()
         writer.write(POST + b"x: " + b"y" * 5_000_000)

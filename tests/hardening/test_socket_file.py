@@ -1,4 +1,4 @@
-"""A socket file is for the user who runs the server: a client that can connect to it needs no key."""
+"""Only the user who runs the server can connect to its socket file: such clients need no key."""
 
 from __future__ import annotations
 

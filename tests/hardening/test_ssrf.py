@@ -1,4 +1,4 @@
-"""Media behind URLs: fetched from nowhere but the public internet (CVE-2025-6242, CVE-2026-33626, LightLLM's file:)."""
+"""Media URLs are fetched only from the public internet (CVE-2025-6242, CVE-2026-33626, LightLLM's file:)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,10 @@ PUBLIC = "93.184.215.14"
 
 
 class Web:
-    """Names with their addresses, one after the other; the responses by path; the requests received."""
+    """A fake network.
+
+    Names have lists of addresses, one per resolution; responses are found by path; requests are recorded.
+    """
 
     def __init__(self, names: dict[str, list[list[str]]], pages: dict[str, httpx2.Response] | None = None) -> None:
         self._names, self._pages = {name: list(found) for name, found in names.items()}, pages or {}
@@ -42,7 +45,7 @@ async def streamed(data: bytes) -> AsyncGenerator[bytes]:
 
 
 def answer(status: int = 200, **headers: str) -> httpx2.Response:
-    """Not read yet, as from a network."""
+    """Return a response that is not read yet, as from a network."""
     return httpx2.Response(status, headers=headers, content=streamed(PIXEL))
 
 
@@ -87,7 +90,7 @@ async def test_nothing_else_is_connected_to(address: str):
 
 
 async def test_a_name_is_resolved_once():
-    """DNS rebinding: public when it is looked at, private when it is connected to."""
+    """DNS rebinding: the name has a public address when it is checked, and a private one when it is connected to."""
     web = Web({"sly.example": [[PUBLIC], ["127.0.0.1"]]})
     await web.fetcher().fetch("http://sly.example/", "here")
     assert web.requests[0].url.host == PUBLIC

@@ -1,4 +1,4 @@
-"""SIGTERM: uvicorn alone closes its listener at once, cuts what runs without a word, and exits with -15."""
+"""SIGTERM: plain uvicorn closes its listener at once, aborts requests without an error event, and exits with -15."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ DONE = dict(zip(BODIES, (b"[DONE]", b"[DONE]", b"response.completed", b"message_
 
 
 class Stopped:
-    """A server whose answers wait in their midst for `go_on`."""
+    """A server whose responses pause until `go_on` is set."""
 
     def __init__(self, shutdown: ShutdownConfig) -> None:
         self.go_on = asyncio.Event()
@@ -147,7 +147,7 @@ async def test_with_a_grace_an_idle_server_can_still_be_reached():
 
 
 async def test_stored_objects_can_be_read_while_draining():
-    """Only new work is refused."""
+    """Only new work is rejected."""
     async with stopped(ShutdownConfig(grace=600.0)) as (server, _):
         await server.tell_to_stop()
         async with server.client() as client:
@@ -156,7 +156,7 @@ async def test_stored_objects_can_be_read_while_draining():
 
 
 def until_not_ready(url: str) -> None:
-    """A signal is handled later, without an event."""
+    """Poll, since the signal's handler runs later and sets no event."""
     try:
         while True:
             urllib.request.urlopen(url).close()

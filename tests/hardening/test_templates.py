@@ -1,5 +1,5 @@
-"""Templates that requests bring: SGLang CVE-2026-5760; names of the template's own world: vLLM CVE-2025-62426. What a
-template can do at all is bounded in tests/prompts/test_template.py.
+"""Templates in requests: SGLang CVE-2026-5760; their internal names: vLLM CVE-2025-62426. The limits of all templates
+are tested in tests/prompts/test_template.py.
 """
 
 from __future__ import annotations

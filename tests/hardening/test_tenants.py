@@ -1,5 +1,5 @@
-"""What is kept belongs to the key that made it. Ids of others: Open WebUI CVE-2026-45349, LiteLLM #35536. SQL out of
-what clients send: LiteLLM CVE-2026-42208.
+"""Stored objects belong to the key that created them. Ids of others: Open WebUI CVE-2026-45349, LiteLLM #35536. SQL
+injection: LiteLLM CVE-2026-42208.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A WebSocket that is not finished with what it began: handshakes that are none, messages without an end."""
+"""Incomplete WebSocket handshakes and messages."""
 
 from __future__ import annotations
 
@@ -35,7 +35,10 @@ def head(method: str = "GET", version: str = "1.1", **fields: str | None) -> byt
 
 
 def frame(data: bytes, opcode: int = 1, *, fin: bool = True, length: int | None = None) -> bytes:
-    """length: the declared one; the mask is zeros."""
+    """Build a frame.
+
+    length: the declared length; the mask is zeros.
+    """
     return bytes([opcode | 0x80 * fin, 0xFF]) + struct.pack("!QI", len(data) if length is None else length, 0) + data
 
 
@@ -54,7 +57,7 @@ async def connected(where: str) -> AsyncGenerator[Ends]:
 
 
 async def close_code(reader: asyncio.StreamReader) -> int:
-    """Of the frame that closes, before which there may be pings."""
+    """Return the code of the close frame, which may follow pings."""
     async with asyncio.timeout(5):
         data = await reader.read(-1)
     return struct.unpack("!H", data[data.index(b"\x88") + 2 :][:2])[0]
@@ -93,8 +96,8 @@ async def test_an_upgrade_in_http_1_0_is_ignored() -> None:
         writer.close()
 
 
-async def test_a_message_counts_while_it_comes_and_no_longer() -> None:
-    """100 sockets with half a message each took 1.4 GB, and no budget knew of it."""
+async def test_a_message_counts_only_while_it_arrives() -> None:
+    """100 sockets with half a message each took 1.4 GB that no memory budget counted."""
     body = {"model": "m", "input": "x" * 50_000}
     async with served(SAY, options=ServingOptions(max_inflight_body_bytes=100_000)) as where:  # noqa: SIM117
         async with connected(where) as (reader, writer), httpx2.AsyncClient(base_url=f"http://{where}") as http:
@@ -113,8 +116,8 @@ async def test_a_message_counts_while_it_comes_and_no_longer() -> None:
 
 
 @pytest.mark.parametrize("part", [frame(b"x", length=100), frame(b"x", fin=False), b"\x81", frame(b"", 1, fin=False)])
-async def test_a_message_that_has_begun_has_its_time(part: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pongs between its fragments give it no more."""
+async def test_an_incomplete_message_has_a_timeout(part: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pongs between its fragments do not extend the timeout."""
     monkeypatch.setattr(WebSocket, "limits", HttpLimits(body=0.1))
     async with served(SAY) as where, connected(where) as (reader, writer):
         await asyncio.sleep(0.2)

@@ -1,4 +1,4 @@
-"""Tests over sockets run on both event loops: uvloop's, where it is installed, and asyncio's own."""
+"""Tests with sockets run on both event loops: uvloop's, if it is installed, and asyncio's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The same bytes to uvicorn's own protocol: the same answers, but where its answers are not what they should be."""
+"""The server's responses equal those of uvicorn's own protocol, except where uvicorn's are wrong."""
 
 from __future__ import annotations
 

@@ -131,7 +131,7 @@ async def test_expect_100_continue_is_answered_when_the_body_is_read() -> None:
 
 
 async def test_a_response_without_100_continue_closes_the_connection() -> None:
-    """It would be undecidable whether a body or another request comes next."""
+    """The server could not know whether a body or another request follows."""
 
     async def app(_: Scope, receive: Receive, send: Send) -> None:
         await send(start(401, (b"content-length", b"0")))
@@ -219,7 +219,7 @@ async def test_an_application_that_raises_or_returns_too_early_makes_no_false_en
 
 
 async def test_to_http_1_0_an_answer_that_breaks_off_is_a_reset() -> None:
-    """Its end is the connection's: closed in the ordinary way it would look whole."""
+    """The end of the connection is the end of the response: after an ordinary close it would look complete."""
 
     async def app(_: Scope, receive: Receive, send: Send) -> None:
         await send(start())
@@ -278,7 +278,7 @@ async def test_a_malformed_header_of_an_application_never_goes_out(headers: list
 
 
 async def test_after_its_response_an_application_reaches_nothing_of_the_next_request() -> None:
-    """It may go on while the connection is at its next request."""
+    """The application may continue while the connection handles the next request."""
     again = asyncio.Event()
     messages: list[object] = []
 
@@ -302,7 +302,7 @@ async def test_after_its_response_an_application_reaches_nothing_of_the_next_req
 
 
 async def test_nothing_is_left_of_many_requests_and_no_garbage() -> None:
-    """What has to be collected costs every other stream a pause."""
+    """Garbage collection pauses every other stream."""
     gc.collect()
     gc.disable()
     try:
@@ -363,7 +363,7 @@ async def test_shutdown_closes_idle_connections_and_answers_the_others() -> None
 
 
 async def test_an_upgrade_to_an_unknown_protocol_is_ignored() -> None:
-    """Java's client asks for h2c with every request, and sends its body all the same."""
+    """Java's client requests h2c with every request, and sends its body anyway."""
     async with serving(echo) as wire:
         output = await wire.ask(post(b"abc", b"connection: upgrade, close", b"upgrade: h2c"))
     assert came(*answers(output))[-1] == "abc"

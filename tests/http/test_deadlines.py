@@ -1,4 +1,4 @@
-"""One timer for many."""
+"""Many deadlines share one timer."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dragoman.http.connection import Deadlines
 
 
 class Clockwork(asyncio.AbstractEventLoop):
-    """As much of a loop as timers need, on a time of its own."""
+    """The part of an event loop that timers need, with a virtual clock."""
 
     def __init__(self) -> None:
         self.now = 0.0

@@ -1,4 +1,4 @@
-"""The extension in an application's scope: the state of the connection, and writes equal to those of `send`."""
+"""The direct write extension: it reports the connection's state, and writes the same bytes as `send`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The extension as an application finds it."""
+"""The disconnect extension, as applications use it."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ async def test_a_disconnect_is_not_reported_after_the_response_or_without_a_watc
 
 
 async def test_an_end_of_input_is_a_disconnect() -> None:
-    """As under uvicorn: half of a connection is none."""
+    """As under uvicorn: a half-closed connection counts as disconnected."""
     messages: list[Any] = []
 
     async def app(_: Scope, receive: Receive, send: Send) -> None:

@@ -1,4 +1,4 @@
-"""The protocol below uvicorn's server: uvicorn's own features, and what the protocol reports to it."""
+"""The protocol under uvicorn's server: uvicorn's own features, and the state that the protocol reports."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ async def test_a_socket_file(tmp_path: Path) -> None:
 
 
 def certified(folder: Path) -> Path:
-    """A key and a certificate for this machine, in one file."""
+    """Write a key and a certificate for this machine in one file."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "localhost")])
     now = datetime.datetime.now(datetime.UTC)
@@ -164,7 +164,7 @@ async def test_tls(tmp_path: Path) -> None:
 
 
 async def test_closing_tls_is_idempotent(tmp_path: Path) -> None:
-    """A client's farewell may come while its connection is being closed already."""
+    """A client's close_notify may arrive while the connection is already closing."""
     trusting = ssl.create_default_context()
     trusting.check_hostname, trusting.verify_mode = False, ssl.CERT_NONE
     with listening() as listener:

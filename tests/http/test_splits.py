@@ -16,7 +16,7 @@ from tests.http.wire import HEAD, echo
 
 
 class Memory(asyncio.Transport):
-    """The two ends of a connection in memory."""
+    """A transport in memory."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -55,7 +55,7 @@ class Memory(asyncio.Transport):
 
 
 async def talk(packets: list[bytes]) -> tuple[bytes, bool]:
-    """What is written, and whether it was closed."""
+    """Return the written bytes, and whether the connection was closed."""
     state = ServerState()
     config = uvicorn.Config(echo, lifespan="off", log_config=None, log_level="critical", proxy_headers=False)
     connection, memory = (

@@ -1,4 +1,4 @@
-"""An ASGI application behind this server's connections on a real port, and clients that write bytes as they like."""
+"""An ASGI application behind this server's connections on a real port, and clients that write arbitrary bytes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,10 @@ GET = b"GET / " + HEAD + b"\r\n"
 
 
 class Wire(NamedTuple):
-    """state: uvicorn's, of the server."""
+    """A running server.
+
+    state: uvicorn's server state.
+    """
 
     port: int
     state: ServerState
@@ -30,7 +33,7 @@ class Wire(NamedTuple):
         return await asyncio.open_connection("127.0.0.1", self.port)
 
     async def ask(self, *packets: bytes) -> bytes:
-        """Everything that is answered, until the server closes."""
+        """Send bytes and return the response bytes until the server closes."""
         reader, writer = await self.connect()
         for packet in packets:
             writer.write(packet)
@@ -41,7 +44,7 @@ class Wire(NamedTuple):
         return output
 
     async def over(self) -> None:
-        """Until there are no connections and nothing runs; the test's own limit ends it."""
+        """Wait until there are no connections and tasks. The test's own timeout limits the wait."""
         while self.state.connections or self.state.tasks:  # noqa: ASYNC110
             await asyncio.sleep(0)
 
@@ -50,7 +53,12 @@ class Wire(NamedTuple):
 async def serving(
     app: ASGIApp, limits: HttpLimits | None = None, *, idle: float = 5, theirs: bool = False, **options: Any
 ) -> AsyncGenerator[Wire]:
-    """idle: seconds between requests. theirs: by uvicorn's own protocol instead. options: of `uvicorn.Config`."""
+    """Run a server.
+
+    idle: keepalive timeout in seconds.
+    theirs: use uvicorn's own protocol.
+    options: options of `uvicorn.Config`.
+    """
     make: Any = HttpToolsProtocol if theirs else Http11ProtocolFactory(limits)
     config = uvicorn.Config(
         app, http=make, log_config=None, log_level="critical", lifespan="off", proxy_headers=False, access_log=False,
@@ -94,7 +102,7 @@ def piece(body: bytes = b"", *, more: bool = False) -> Message:
 
 
 async def echo(scope: Scope, receive: Receive, send: Send) -> None:
-    """Echoes the request as JSON with a content length."""
+    """Echo the request as JSON with a content length."""
     body = await body_of(receive)
     headers = [[name.decode("latin-1"), value.decode("latin-1")] for name, value in scope["headers"]]
     came = [
@@ -110,7 +118,7 @@ async def echo(scope: Scope, receive: Receive, send: Send) -> None:
 
 
 async def stream(_: Scope, receive: Receive, send: Send) -> None:
-    """Two pieces without a content length."""
+    """Send two pieces without a content length."""
     await body_of(receive)
     await send(start(200, (b"content-type", b"text/event-stream")))
     await send(piece(b"data: 1\n\n", more=True))
@@ -124,7 +132,10 @@ class Answer(NamedTuple):
 
 
 def answers(data: bytes, *methods: str) -> list[Answer]:
-    """The responses in it, one after the other. methods: of the requests, GET by default."""
+    """Parse consecutive responses.
+
+    methods: methods of the requests; the default is GET.
+    """
     found: list[Answer] = []
     while data:
         head, end, data = data.partition(b"\r\n\r\n")

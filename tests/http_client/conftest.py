@@ -1,4 +1,4 @@
-"""Connections are tried on both event loops: uvloop's, where it can be had, and asyncio's own."""
+"""Tests of connections run on both event loops: uvloop's, if it is installed, and asyncio's."""
 
 from __future__ import annotations
 

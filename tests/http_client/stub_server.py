@@ -1,4 +1,4 @@
-"""A server on loopback whose connections a test handles itself, byte by byte."""
+"""A server on loopback whose connections tests handle byte by byte."""
 
 from __future__ import annotations
 
@@ -14,7 +14,12 @@ CHUNKED = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
 
 
 class StubServer:
-    """port: of the server. connections: how many were accepted. requests: the heads that `read_request` has read."""
+    """A running stub server.
+
+    port: the server's port.
+    connections: number of accepted connections.
+    requests: the heads that `read_request` has read.
+    """
 
     def __init__(self) -> None:
         self.port = self.connections = 0
@@ -72,7 +77,7 @@ async def client(
     context: ssl.SSLContext | None = None,
     uds: str | None = None,
 ) -> AsyncGenerator[HttpClient]:
-    """proxies: as the environment's. context: of TLS."""
+    """Yield a client. proxies: proxies by scheme, as in the environment. context: the TLS context."""
     http = HttpClient(ClientTimeouts(read=read), proxies=ProxyRules(proxies or {}), tls_context=context, uds=uds)
     try:
         yield http
@@ -81,7 +86,7 @@ async def client(
 
 
 def answering(*responses: bytes) -> Callable[[StubServer, asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]:
-    """Answers the requests of each connection in this order, and closes it then."""
+    """Answer the requests of each connection in this order, then close it."""
 
     async def handle(far: StubServer, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         for response in responses:
@@ -93,7 +98,7 @@ def answering(*responses: bytes) -> Callable[[StubServer, asyncio.StreamReader, 
 
 
 def repeating(response: bytes) -> Callable[[StubServer, asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]:
-    """Answers every request alike."""
+    """Answer every request with this response."""
 
     async def handle(far: StubServer, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while True:

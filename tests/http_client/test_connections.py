@@ -1,4 +1,4 @@
-"""Connections of the client: reuse, back-pressure, aborts and timeouts, on real sockets."""
+"""Connections of the client: reuse, backpressure, aborts and timeouts, on real sockets."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ async def test_a_large_request_is_sent_whole() -> None:
 
 
 async def test_a_slow_consumer_bounds_memory() -> None:
-    """The server can write no more than the sockets and the client hold, until the consumer reads."""
+    """Until the consumer reads, the server can write only what the sockets and the client buffer."""
     written = 0
 
     async def handle(far: StubServer, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -203,7 +203,7 @@ async def test_a_connection_that_was_closed_while_idle_is_replaced() -> None:
 
 @pytest.mark.parametrize("method", ["GET", "POST"])
 async def test_a_request_is_repeated_only_where_that_has_no_effect(method: str) -> None:
-    """The second request of the first connection is read, and lost."""
+    """The server reads the second request of the first connection, and disconnects without a response."""
 
     async def handle(far: StubServer, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         number = far.connections
@@ -321,7 +321,7 @@ async def test_a_unix_socket_is_reached(tmp_path: Path) -> None:
 
 
 def build_contexts(folder: Path) -> tuple[ssl.SSLContext, ssl.SSLContext]:
-    """Of a server, and of a client that trusts it."""
+    """Build the TLS contexts of a server, and of a client that trusts it."""
     certificate, key = write_certificate(folder, "far")
     server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     server.load_cert_chain(certificate, key)
@@ -353,7 +353,7 @@ async def relay(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
 
 
 async def connect(far: StubServer, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """A proxy that opens tunnels."""
+    """Run a proxy that opens tunnels."""
     await far.read_request(reader)
     host, _, port = far.requests[-1].split(b" ")[1].decode().rpartition(":")
     inner_reader, inner_writer = await asyncio.open_connection(host, int(port))

@@ -1,4 +1,4 @@
-"""Which proxy the environment names for a URL."""
+"""The environment's proxy for a URL."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a server may send: whole, cut everywhere, broken off everywhere, malformed, compressed."""
+"""Responses of servers: whole, split or truncated at every position, malformed, and compressed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A hub on loopback, and a cache of its own, for the tests of this folder."""
+"""A hub on loopback with an empty cache, for the tests of this folder."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def hub(tmp_path: Path) -> Generator[HubStub]:
 
 @pytest.fixture
 def cache(hub: HubStub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """This process asks the stub, as a process that starts with HF_ENDPOINT and HF_HUB_CACHE does."""
+    """Configure this process for the stub, like one that starts with HF_ENDPOINT and HF_HUB_CACHE."""
     directory = tmp_path / "cache"
     template = hub.url + "/{repo_id}/resolve/{revision}/{filename}"
     monkeypatch.setattr(constants, "ENDPOINT", hub.url)

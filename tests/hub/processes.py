@@ -1,4 +1,4 @@
-"""`dragoman` as a process of its own that asks the stub, and what it takes to kill one during a download."""
+"""Run `dragoman` in a separate process with the stub as its hub, and kill it during a download."""
 
 from __future__ import annotations
 
@@ -19,7 +19,10 @@ from tests.hub.stub import HubStub
 
 
 def start(hub: HubStub, folder: Path, *arguments: str) -> subprocess.Popen[str]:
-    """folder: for the cache and the state; created where there is none."""
+    """Start a command.
+
+    folder: for the cache and the state; created if missing.
+    """
     folder.mkdir(exist_ok=True)
     environment = {name: value for name, value in os.environ.items() if not name.startswith("HF_")}
     environment |= {
@@ -37,12 +40,12 @@ def start(hub: HubStub, folder: Path, *arguments: str) -> subprocess.Popen[str]:
 
 
 def find_partial_files(folder: Path) -> dict[str, int]:
-    """The bytes of each interrupted download, by the name of its blob."""
+    """Return the bytes of each interrupted download by the name of its blob."""
     return {file.name.partition(".")[0]: file.stat().st_size for file in folder.rglob("*.dragoman.incomplete")}
 
 
 def find_resumable_files(hub: HubStub, folder: Path) -> dict[str, int]:
-    """Those of which a part is there: of an empty file everything is missing, and of a whole one only its name."""
+    """Return the interrupted downloads that are neither empty nor complete."""
     sizes = {
         hashlib.sha256(data).hexdigest(): len(data)
         for repository in hub.repositories.values()
@@ -52,9 +55,9 @@ def find_resumable_files(hub: HubStub, folder: Path) -> dict[str, int]:
 
 
 def kill_during_download(hub: HubStub, folder: Path, *arguments: str) -> dict[str, int]:
-    """Start a command, kill it while a large file stalls halfway, and return what has to be continued.
+    """Start a command, kill it while a large file stalls halfway, and return the downloads to resume.
 
-    The hub forgets the requests and answers in full from then on.
+    Then clear the hub's recorded requests, and let it answer in full.
     """
     hub.stalled.clear()
     hub.released.clear()
@@ -77,7 +80,7 @@ def kill_during_download(hub: HubStub, folder: Path, *arguments: str) -> dict[st
 
 @contextmanager
 def serve(hub: HubStub, folder: Path, *arguments: str) -> Generator[tuple[httpx2.Client, list[str]]]:
-    """A server whose model is loaded. Once it has stopped, the list has what it logged."""
+    """Run a server until its model is loaded. After it has stopped, the list contains its log."""
     logged: list[str] = []
     # Without the access log: nothing reads the pipe meanwhile, and it would fill up.
     with start(hub, folder, "serve", *arguments, "--port", "0", "--store", "none", "--no-access-log") as process:

@@ -1,4 +1,4 @@
-"""Six repositories, each of another shape, with weights small enough to be made in a test."""
+"""Six repositories with different layouts and small weights."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def read_safetensors(data: bytes) -> dict[str, tuple[dict[str, Any], bytes]]:
 
 
 def shard(files: dict[str, bytes]) -> dict[str, bytes]:
-    """The same model in two files and an index."""
+    """Split a model into two files and an index."""
     tensors = read_safetensors(files["model.safetensors"])
     names = sorted(tensors)
     halves = [names[: len(names) // 2], names[len(names) // 2 :]]

@@ -22,7 +22,12 @@ TOKEN = "hf_of_the_tests"
 
 @dataclass
 class StubRepository:
-    """files: content by path. is_gated: needs TOKEN. damaged: paths whose content does not match its checksum."""
+    """A repository.
+
+    files: content by path.
+    is_gated: requires TOKEN.
+    damaged: paths whose content does not match its checksum.
+    """
 
     files: dict[str, bytes]
     is_gated: bool = False
@@ -40,11 +45,11 @@ class HubStub:
 
     requests: method, path and range of each request.
     leaked_tokens: paths of the CDN that were requested with a token.
-    cuts: bytes after which the connections of the next large files close without notice.
-    max_sent: bytes of a large file that a response has at most, with a content-length that fits.
+    cuts: bytes after which the connections of the next large files close.
+    max_sent: maximum bytes of a large file in a response, with a matching content-length.
     stall_after: bytes of a large file after which its response waits for `released`.
     ignores_ranges: answers ranges with the whole file.
-    stalled: set when one waits.
+    stalled: set when a response waits.
     """
 
     repositories: dict[str, StubRepository]
@@ -137,7 +142,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.send(200, data, headers | {"etag": f'"{etag}"'}, with_body=with_body)
 
     def answer_as_modelscope(self, name: str, *, is_list: bool, with_body: bool) -> None:
-        """ModelScope's routes: https://modelscope.cn/docs/models/download, and what its package requests."""
+        """Answer ModelScope's routes: https://modelscope.cn/docs/models/download, and the requests of its package."""
         repository = self.hub.repositories.get(name)
         if repository is None:
             self.send(404, b'{"Code":10010205001,"Success":false,"Message":"not found"}', {})
@@ -227,7 +232,7 @@ def _describe_file(path: str, data: bytes) -> dict[str, object]:
 
 class _Server(ThreadingHTTPServer):
     def handle_error(self, request: object, client_address: object) -> None:
-        """A client that is killed resets its connections."""
+        """Ignore errors: a client that is killed resets its connections."""
 
 
 @contextmanager

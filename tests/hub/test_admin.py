@@ -1,4 +1,4 @@
-"""The routes of administrators: models are listed with their state, loaded, unloaded and downloaded, with progress."""
+"""Admin routes: models are listed with their state, loaded, unloaded and downloaded, with progress."""
 
 from __future__ import annotations
 
@@ -166,7 +166,7 @@ class Connection:
             await self._has_news.wait()
 
     async def read_states(self, count: int) -> list[tuple[str, str]]:
-        """The first states, once they are there. Draining ends too soon to be seen always."""
+        """Return the first states when they have arrived. Draining may end too soon to be seen."""
         while True:
             events = read_events(self.body.decode())
             assert {event["event"] for event in events} <= {"status_change"}
@@ -180,7 +180,7 @@ class Connection:
 
 @asynccontextmanager
 async def watch_downloads(client: AdminClient) -> AsyncGenerator[Connection]:
-    """An administrator's stream of changes, which has the states of all models already."""
+    """Open an admin's stream of changes, after the states of all models have arrived."""
     connection = Connection(client.app, "admin")
     await connection.read_states(2)
     yield connection

@@ -1,4 +1,4 @@
-"""Six shapes of repositories: downloaded, interrupted by SIGKILL, resumed, and used again without a request."""
+"""Six layouts of repositories are downloaded, interrupted by SIGKILL, resumed, and used again without a request."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from tests.hub.stub import TOKEN, HubStub
 
 @pytest.fixture(autouse=True)
 def only_llamacpp(monkeypatch: pytest.MonkeyPatch) -> None:
-    """llama.cpp is installed, and no other optional engine."""
+    """Simulate an installation with llama.cpp and no other optional engine."""
 
     def find_spec(name: str) -> ModuleSpec | None:
         if name == "xllamacpp":

@@ -29,7 +29,7 @@ REAL = (("qwen3", "Qwen3ForCausalLM"), ("llama", "LlamaForCausalLM"), ("mistral"
 
 @pytest.fixture(autouse=True)
 def libraries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Packages laid out as the libraries; none can be imported."""
+    """Create packages with the libraries' layout, which cannot be imported."""
     site = tmp_path / "site"
     types = ",\n".join(f'        ("{name}", "AConfig")' for name in ("llama", *OTHERS))
     architectures = ",\n".join(f'    "{name}": ("file", "Class")' for name in ("LlamaForCausalLM", *OTHERS))

@@ -1,4 +1,4 @@
-"""Models of ModelScope, downloaded by its own package from a stub of its routes."""
+"""Models of ModelScope are downloaded by its own package from a stub."""
 
 from __future__ import annotations
 

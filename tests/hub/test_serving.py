@@ -1,4 +1,4 @@
-"""A server whose model comes from the hub: it listens while the model is downloaded, and starts again without it."""
+"""A server with a model from the hub: it listens during the download, and later starts without the hub."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Each shape of repository is served, after its download was killed and resumed, and again without a request.
+"""Each layout of repository is served after its download was killed and resumed, and again without a request.
 
-The weights are those of the embedded model, or random; the GGUF files are loaded by llama.cpp, where it is installed.
+The weights are those of the embedded model, or random; llama.cpp loads the GGUF files if it is installed.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def embed(client: httpx2.Client) -> object:
 
 
 def check_shape(hub: HubStub, folder: Path, ask: Ask, *arguments: str) -> str:
-    """Serve it killed, resumed and offline; return the log of the second start."""
+    """Kill the download, resume it, and serve the model offline; return the log of the second start."""
     partial = kill_during_download(hub, folder, "serve", *arguments, "--port", "0", "--store", "none")
     assert partial
     with serve(hub, folder, *arguments) as (client, _):
@@ -124,7 +124,7 @@ def test_split_gguf_files_are_served_with_their_projector(hub: HubStub, tmp_path
 
 
 def _write_adapter(rank: int = 2) -> dict[str, bytes]:
-    """An adapter of the embedded model, as PEFT saves one, whose weights change the answers."""
+    """Write an adapter of the embedded model in PEFT's format, whose weights change the answers."""
     config = json.loads((tiny.find_bundled_model() / "config.json").read_text())
     weights = read_safetensors((tiny.find_bundled_model() / "model.safetensors").read_bytes())
     random = np.random.default_rng(3)

@@ -1,4 +1,4 @@
-"""Certificates of a server at 127.0.0.1 and localhost, signed by themselves."""
+"""Self-signed certificates of a server at 127.0.0.1 and localhost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Settings without effect are warned of, and the table of supported settings matches how engines are built."""
+"""Settings without effect cause warnings, and the table of supported settings matches how engines are built."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ ELSEWHERE = {"instances", "dtype", "device", "threads", "close_at_limit", "enabl
 """Read before an engine is built or of every model, a part of the name of what is kept in files, or always on."""
 
 
-def read_by(engine: str) -> set[str]:
-    """The settings that are looked at while the engine is built."""
+def find_read_settings(engine: str) -> set[str]:
+    """Return the settings that are read while the engine is built."""
     seen: set[str] = set()
 
     class Watched(Settings, frozen=True, kw_only=True):
@@ -44,7 +44,7 @@ def test_the_table_says_what_an_engine_looks_at(engine: str, tmp_path: Any, monk
     monkeypatch.chdir(tmp_path)
     declared = {name for name, engines in SUPPORTED_BY.items() if engine in engines}
     # Read of every engine, to refuse them by name.
-    looked_at = read_by(engine) - {"lora_modules"} | (declared & {"lora_modules"})
+    looked_at = find_read_settings(engine) - {"lora_modules"} | (declared & {"lora_modules"})
     assert looked_at - ELSEWHERE == declared - ELSEWHERE
 
 

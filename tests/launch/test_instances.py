@@ -1,4 +1,4 @@
-"""Several simulated servers in one process: each is itself, and all of them begin and end together."""
+"""Several simulated servers in one process: they are independent, and start and stop together."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_a_port_that_there_is_not_is_refused() -> None:
 
 @pytest.fixture
 async def fleet() -> AsyncGenerator[list[httpx2.AsyncClient]]:
-    """A fast one, a prefilling one, a decoding one."""
+    """Start a fast instance, a prefilling one, and a decoding one."""
     roles = [
         {"kv_transfer_config": json.dumps({"kv_role": role, "kv_port": 0})} for role in ("kv_producer", "kv_consumer")
     ]

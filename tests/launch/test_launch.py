@@ -1,4 +1,4 @@
-"""From settings to models: declared values are used, unservable models are errors."""
+"""Settings become models: declared values are used, and models that cannot be served are errors."""
 
 from __future__ import annotations
 

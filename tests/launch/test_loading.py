@@ -1,6 +1,6 @@
 """A model in files is checked before the server listens, and loaded while it listens.
 
-Its tokenizer is a named pipe here: the load waits until the test writes the file.
+The tokenizer is a named pipe, so that the load waits until the test writes to it.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def directory(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def held(directory: Path) -> Path:
-    """A model that is loaded once its tokenizer is written into the pipe."""
+    """Create a model that is loaded once its tokenizer is written to the pipe."""
     (directory / "tokenizer.json").unlink()
     os.mkfifo(directory / "tokenizer.json")
     return directory
@@ -48,7 +48,7 @@ def held(directory: Path) -> Path:
 
 @contextmanager
 def serve(*arguments: str) -> Generator[tuple[subprocess.Popen[str], httpx2.Client]]:
-    """The process and a client, once it listens."""
+    """Yield the process and a client once it listens."""
     # Without the access log: nothing reads the pipe meanwhile, and it would fill up.
     options = ("--port", "0", "--store", "none", "--no-access-log")
     command = [sys.executable, "-m", "dragoman", "serve", *arguments, *options]

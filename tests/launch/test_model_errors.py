@@ -1,4 +1,4 @@
-"""Each mistake in MODEL has an error of its own, which names the mistake and what to do about it."""
+"""Each mistake in MODEL has a specific error, which names the mistake and the remedy."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from dragoman.serving.clock import SystemClock
 from dragoman.settings import Settings, SettingsError, load_settings
 
 
-def error_of(model: str) -> str:
+def get_error(model: str) -> str:
     with pytest.raises(SettingsError) as raised:
         build_models(Settings(model=model), SystemClock())
     message = str(raised.value)
@@ -26,7 +26,7 @@ def error_of(model: str) -> str:
 
 @pytest.fixture
 def without_torch(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The core installation: none of the optional engines is there."""
+    """Simulate the core installation, which has none of the optional engines."""
     missing = ("torch", "transformers", "mlx_lm", "vllm")
 
     def find_spec(name: str) -> ModuleSpec | None:
@@ -69,7 +69,7 @@ def model_directory(path: Path, architecture: str, **more: object) -> Path:
     ],
 )
 def test_a_mistake_in_model_is_named(model: str, message: str):
-    assert message in error_of(model)
+    assert message in get_error(model)
 
 
 def test_a_directory_without_a_model_is_named(tmp_path: Path):
@@ -77,15 +77,15 @@ def test_a_directory_without_a_model_is_named(tmp_path: Path):
         f"{tmp_path} has no config.json, so it is not a model directory; serve the directory that has one, or "
         "`org/name` to download a model"
     )
-    assert error_of(str(tmp_path)) == error_of(f"transformers:{tmp_path}") == message
+    assert get_error(str(tmp_path)) == get_error(f"transformers:{tmp_path}") == message
     (tmp_path / "a.gguf").touch()
-    assert error_of(str(tmp_path)) == f"{tmp_path} has no config.json; to serve its GGUF file use {tmp_path}/a.gguf"
+    assert get_error(str(tmp_path)) == f"{tmp_path} has no config.json; to serve its GGUF file use {tmp_path}/a.gguf"
 
 
 def test_a_file_that_is_no_gguf_file_is_named(tmp_path: Path):
     (tmp_path / "model.safetensors").touch()
     message = f"{tmp_path}/model.safetensors is a file; serve its directory: {tmp_path}"
-    assert error_of(f"{tmp_path}/model.safetensors") == message
+    assert get_error(f"{tmp_path}/model.safetensors") == message
 
 
 def test_a_cache_folder_of_the_hub_comes_with_the_path_of_its_snapshot(tmp_path: Path):
@@ -93,13 +93,13 @@ def test_a_cache_folder_of_the_hub_comes_with_the_path_of_its_snapshot(tmp_path:
     snapshot = folder / "snapshots" / "abc123"
     snapshot.parent.mkdir(parents=True)
     model_directory(snapshot, "Qwen3ForCausalLM")
-    assert error_of(str(folder)) == f"{folder} is a Hugging Face cache folder; serve its snapshot: {snapshot}"
+    assert get_error(str(folder)) == f"{folder} is a Hugging Face cache folder; serve its snapshot: {snapshot}"
 
 
 @pytest.mark.usefixtures("without_torch")
 def test_a_missing_engine_comes_with_the_command_that_installs_it(tmp_path: Path):
     directory = model_directory(tmp_path / "qwen", "Qwen3ForCausalLM")
-    assert error_of(str(directory)) == (
+    assert get_error(str(directory)) == (
         "Qwen3ForCausalLM needs an engine that is not installed: pip install '.[transformers]' (or '.[vllm]', "
         "'.[mlx]') in the clone of Dragoman"
     )
@@ -120,13 +120,13 @@ SHAPE = dict.fromkeys(
 
 def test_an_architecture_that_no_engine_knows_is_named(tmp_path: Path):
     fancy = model_directory(tmp_path / "fancy", "FancyModel", **SHAPE, type_vocab_size=2, layer_norm_eps=1e-5)
-    assert "architecture 'FancyModel' is not supported by the encoder engine" in error_of(str(fancy))
+    assert "architecture 'FancyModel' is not supported by the encoder engine" in get_error(str(fancy))
 
 
 @pytest.mark.usefixtures("without_torch")
 def test_a_llama_that_numpy_cannot_compute_comes_with_the_engine_that_can(tmp_path: Path):
     directory = model_directory(tmp_path / "llama", "LlamaForCausalLM", **SHAPE, rms_norm_eps=1e-5, hidden_act="gelu")
-    message = error_of(str(directory))
+    message = get_error(str(directory))
     assert "hidden_act 'gelu' is not supported by the tiny engine" in message
     assert "; for other models: pip install '.[transformers]'" in message
 

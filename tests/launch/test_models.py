@@ -1,4 +1,4 @@
-"""A file of settings that names several models, to a server that has them."""
+"""A settings file with several models becomes a server that has them."""
 
 from __future__ import annotations
 

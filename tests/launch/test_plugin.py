@@ -90,7 +90,7 @@ acme = acme_engine:store
 
 @pytest.fixture(autouse=True)
 def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An installed package of a third party."""
+    """Install a third-party package."""
     (tmp_path / "acme_engine.py").write_text(MODULE)
     info = tmp_path / "acme_engine-1.0.dist-info"
     info.mkdir()

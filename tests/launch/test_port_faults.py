@@ -1,4 +1,4 @@
-"""Ports of simulated servers that are closed, reset connections, or are silent: on real sockets."""
+"""Ports of simulated servers that are closed, reset connections, or hang, on real sockets."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SHORT = {**ENDLESS, "max_tokens": 40}
 
 @dataclass
 class Timers:
-    """What would happen later, and after how many seconds."""
+    """Records scheduled callbacks with their delays in seconds."""
 
     pending: dict[float, Callable[[], None]] = field(default_factory=dict[float, Callable[[], None]])
 
@@ -63,7 +63,7 @@ class Fleet:
         return reader
 
     async def stream(self, port: int, body: Mapping[str, object]) -> asyncio.StreamReader:
-        """One that has begun."""
+        """Open a stream that has begun."""
         data = json.dumps(body).encode()
         head = b"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
         head += b"content-length: %d\r\n\r\n" % len(data)
@@ -72,7 +72,7 @@ class Fleet:
         return reader
 
     async def due(self, seconds: float, *, becomes: list[str]) -> None:
-        """becomes: the states that the last port reports for all of them, soon."""
+        """Run due callbacks. becomes: the states of all ports that the last port must soon report."""
         self.timers.pending.pop(seconds)()
         while await self.states(self.ports[-1]) != becomes:
             pass

@@ -1,4 +1,4 @@
-"""A real server process: what it logs, and how it takes signals."""
+"""A real server process: its log and its signal handling."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals of POSI
 def server(
     folder: Path, *arguments: str, stdin: int = subprocess.DEVNULL
 ) -> Generator[tuple[subprocess.Popen[str], str]]:
-    """A process that has greeted, and its URL."""
+    """Yield a process that has printed its greeting, and its URL."""
     command = [sys.executable, "-m", "dragoman", "serve", "scripted", "--port", "0", "--store", "none", *arguments]
     pipe = subprocess.PIPE
     with subprocess.Popen(command, stdin=stdin, stdout=pipe, stderr=pipe, text=True, cwd=folder) as process:
@@ -39,7 +39,7 @@ def server(
 
 
 def stop(process: subprocess.Popen[str]) -> tuple[int, str]:
-    """The exit code and what was logged, after a graceful shutdown."""
+    """Shut down gracefully; return the exit code and the log."""
     process.terminate()
     logged = process.communicate(timeout=30)[1]
     return process.returncode, logged

@@ -1,4 +1,4 @@
-"""What a reload changes, what it leaves as it was where a file is wrong, and TLS."""
+"""Reloads: changed settings, invalid files, and TLS certificates."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def file(tmp_path: Path) -> Path:
 
 @pytest.fixture(autouse=True)
 def log_level() -> Generator[None]:
-    """A reload changes the root logger's."""
+    """Restore the root logger's level, which a reload changes."""
     before = logging.getLogger().level
     yield
     logging.getLogger().setLevel(before)
@@ -64,7 +64,7 @@ async def list_names(client: httpx2.AsyncClient) -> list[str]:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    """Models are loaded in threads, and unloaded at the next look at them."""
+    """Poll: models are loaded in threads, and unloaded at the next poll."""
     for _ in range(10**7):
         if condition():
             return
@@ -172,7 +172,7 @@ def test_a_certificate_without_its_key_is_an_error() -> None:
 
 
 def fetch_name(url: str, folder: Path, name: str) -> str:
-    """The models, as a client sees them that trusts the certificate of this name alone."""
+    """Return the models, as seen by a client that trusts only the certificate of this name."""
     context = ssl.create_default_context(cafile=str(folder / f"{name}.pem"))
     with urlopen(url, context=context, timeout=20) as response:
         return response.read().decode()

@@ -1,4 +1,4 @@
-"""Socket activation and notifications, as systemd does and expects them (sd_listen_fds(3), sd_notify(3))."""
+"""Socket activation and notifications, as systemd sends and expects them (sd_listen_fds(3), sd_notify(3))."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ os.execv(sys.executable, [sys.executable, "-m", "dragoman", "serve", "scripted",
 
 @pytest.fixture
 def channel(tmp_path: Path) -> Generator[socket.socket]:
-    """What NOTIFY_SOCKET names."""
+    """Open the socket that NOTIFY_SOCKET names."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as receiver:
         receiver.bind(str(tmp_path / "notify"))
         receiver.settimeout(30)

@@ -1,4 +1,4 @@
-"""From settings to an upstream."""
+"""Settings become an upstream."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The official anthropic SDK, reading what a writer wrote through its public interface; nothing leaves the process."""
+"""Parse a writer's output with the official anthropic SDK through its public interface, without a network."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class AnthropicSdk:
         self._client = client(lambda _: as_stream(self._stream))
 
     def message(self, stream: bytes) -> Message:
-        """The final message of `.stream()`. Raises anthropic.APIError for an error event."""
+        """Return the final message of `.stream()`. Raises anthropic.APIError for an error event."""
         self._stream = stream
         with self._client.messages.stream(
             model="m", max_tokens=9, messages=[{"role": "user", "content": "hi"}]
@@ -37,7 +37,7 @@ class AnthropicSdk:
             return events.get_final_message()
 
     def edited_message(self, stream: bytes) -> BetaMessage:
-        """The same with the beta client, for context edits."""
+        """Return the final message of the beta client, which supports context edits."""
         self._stream = stream
         with self._client.beta.messages.stream(
             model="m",

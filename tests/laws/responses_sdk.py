@@ -1,4 +1,4 @@
-"""The official openai SDK, reading a stream of Responses through its public interface; nothing leaves the process."""
+"""Parse a stream of Responses with the official openai SDK through its public interface, without a network."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class ResponsesSdk:
         return httpx2.Response(200, content=self._stream, headers={"content-type": "text/event-stream"})
 
     def response(self, stream: bytes) -> tuple[Response, dict[int, str]]:
-        """The last event's object, and what the SDK added up of the deltas of texts and arguments, by item.
+        """Return the last event's object, and the texts and arguments that the SDK accumulated from deltas, by item.
 
         Raises openai.APIError for an error event.
         """

@@ -1,4 +1,4 @@
-"""The official openai SDK, reading what a writer wrote through its public interface; nothing leaves the process."""
+"""Parse a writer's output with the official openai SDK through its public interface, without a network."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dragoman.dialects.base import Writer
 
 
 def written(writer: Writer, events: tuple[Event, ...]) -> bytes:
-    """The whole stream on the wire, with its end."""
+    """Return the whole stream as bytes, including its end."""
     return b"".join(writer.feed(event) for event in events) + writer.end
 
 
@@ -28,7 +28,7 @@ class OpenAiSdk:
         return httpx2.Response(200, content=self._stream, headers={"content-type": "text/event-stream"})
 
     def chat(self, stream: bytes) -> ChatCompletion:
-        """The final completion of `.stream()`. Raises openai.APIError for an error event."""
+        """Return the final completion of `.stream()`. Raises openai.APIError for an error event."""
         self._stream = stream
         with self._client.chat.completions.stream(model="m", messages=[{"role": "user", "content": "hi"}]) as events:
             for _ in events:
@@ -36,6 +36,6 @@ class OpenAiSdk:
             return events.current_completion_snapshot
 
     def completions(self, stream: bytes) -> list[Completion]:
-        """The chunks; the SDK does not put them together."""
+        """Return the chunks, which the SDK does not accumulate."""
         self._stream = stream
         return list(self._client.completions.create(model="m", prompt="hi", stream=True))

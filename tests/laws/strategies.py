@@ -1,6 +1,6 @@
-"""Arbitrary answers, and arbitrary ways of cutting and interleaving one into a legal stream of events.
+"""Hypothesis strategies for arbitrary answers, cut and interleaved into arbitrary legal streams of events.
 
-For the laws of every dialect: what an SDK makes of the stream must be what it makes of the whole.
+Every dialect has the same law: an SDK must parse the stream and the full response to the same result.
 """
 
 from __future__ import annotations
@@ -66,14 +66,17 @@ WEIGHTS = (WeightSpan("\u2028", 0, 2), WeightSpan("v2", 2, 5))
 
 
 class Case(Struct, frozen=True):
-    """An answer, and one of the streams that it may have come as."""
+    """An answer, and one of the streams that represent it."""
 
     reply: Reply
     events: tuple[Event, ...]
 
 
 class Kinds(Struct, frozen=True):
-    """What a dialect can be given. prompts: whether PromptTokens may be there."""
+    """The kinds of parts that a dialect supports.
+
+    prompts: whether PromptTokens may occur.
+    """
 
     parts: tuple[type[ReplyPart], ...] = (Text, Reasoning, Refusal, ToolCall)
     reasons: tuple[FinishReason, ...] = tuple(FinishReason)
@@ -125,7 +128,7 @@ def _prompts(draw: DrawFn, prompt: int) -> PromptTokens:
 
 @st.composite
 def _choice_events(draw: DrawFn, choice: int, kinds: Kinds) -> list[Event]:
-    """Neighbours of one kind are one part, however they were meant."""
+    """Draw the events of a choice. Adjacent parts of one kind become one part."""
     events: list[Event] = []
     for i in range(draw(st.integers(0, 4))):
         kind = draw(st.sampled_from(kinds.parts))
@@ -150,13 +153,13 @@ def _choice_events(draw: DrawFn, choice: int, kinds: Kinds) -> list[Event]:
 
 @st.composite
 def _pieces(draw: DrawFn, text: str) -> list[str]:
-    """Cut anywhere, some pieces empty: tokens that released no character."""
+    """Cut a text at random positions. Some pieces are empty, like tokens that released no character."""
     cuts = sorted(draw(st.lists(st.integers(0, len(text)), max_size=4)))
     return [text[a:b] for a, b in zip([0, *cuts], [*cuts, len(text)], strict=True)]
 
 
 def _fold_events(events: tuple[Event, ...]) -> Reply:
-    """The answer as a plain reading of the events has it: written apart from core's fold, which it is to judge."""
+    """Fold events into the answer, independently of core's fold, which this function tests."""
     started, *middle, finished = events
     assert isinstance(started, Started)
     assert isinstance(finished, Finished)

@@ -1,4 +1,4 @@
-"""The law of Messages: the official SDK, reading our stream, arrives at our whole object."""
+"""Messages: the official SDK accumulates our stream to our full response."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ ends = st.sampled_from(
 
 @st.composite
 def calls(draw: DrawFn) -> tuple[Event, ...]:
-    """Calls whose arguments may be anything, with text between some of them."""
+    """Draw calls with arbitrary arguments, with text between some of them."""
     events: list[Event] = [Started(1)]
     for i in range(draw(st.integers(1, 2))):
         events.append(ToolCallStart(0, f"call_{i}", "f"))
@@ -104,7 +104,7 @@ def whole_of(view: MessagesRenderOptions, events: tuple[Event, ...]) -> bytes:
 
 
 def without_nulls(value: Any) -> Any:
-    """Null or absent is the same to the SDK."""
+    """Remove nulls: the SDK treats null and absent fields alike."""
     if isinstance(value, dict):
         fields = cast(Json, value)
         return {key: without_nulls(item) for key, item in fields.items() if item is not None}
@@ -150,7 +150,7 @@ def list_arguments(events: tuple[Event, ...]) -> list[str]:
 
 
 def parse_arguments(raw: str) -> object:
-    """None where it is no JSON."""
+    """Parse arguments; return None if they are not JSON."""
     try:
         return json.loads(raw.strip() or "{}", strict=False)
     except ValueError:
@@ -187,7 +187,7 @@ def test_every_write_is_whole_events(case: Case):
 
 
 def test_text_without_a_letter_ends_the_thinking_before_it():
-    """It is a part of the answer even so: the thinking after it is another one, in a stream as in the whole."""
+    """Such text is still part of the answer: thinking after it is a new block, in both forms."""
     events: tuple[Event, ...] = (
         Started(1), ReasoningDelta(0, "a"), TextDelta(0, ""), ReasoningDelta(0, "b"),
         ChoiceFinished(0, FinishReason.STOP), Finished(Usage(1, 3)),

@@ -1,4 +1,4 @@
-"""The law of Chat Completions: the official SDK, reading our stream, arrives at our whole object."""
+"""Chat Completions: the official SDK accumulates our stream to our full response."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_the_sdk_makes_the_whole_out_of_the_stream(sdk: OpenAiSdk, case: Case, v
 
 
 def normal(whole: Json, view: ChatRenderOptions) -> Json:
-    """Take away what the format itself makes differ: null or absent, the index of calls, the SDK's own parse."""
+    """Remove differences that the format causes: nulls, the index of calls, and fields that the SDK parses."""
     if not view.include_usage:
         whole.pop("usage")
     for key in ("prompt_logprobs", "kv_transfer_params"):
@@ -120,7 +120,7 @@ def test_the_stream_follows_the_grammar_and_its_chunks_add_up_to_the_whole(case:
 
 @given(cases(FUNCTIONS_ONLY), views.filter(lambda view: view.profile is Profile.OPENAI))
 def test_objects_and_chunks_satisfy_the_sdk_types_strictly(case: Case, view: ChatRenderOptions):
-    """Functions alone: the SDK's type of a chunk does not know custom tools, although its accumulator takes them."""
+    """Only functions: the SDK's chunk type does not have custom tools, although its accumulator accepts them."""
     ChatCompletion.model_validate_json(ChatWriter(HEADER, view).render_full(case.reply), strict=True)
     writer = ChatWriter(HEADER, view)
     for event in case.events:
@@ -133,7 +133,7 @@ def entries(choice: Json, name: str) -> list[Json]:
 
 
 def test_a_seal_covers_its_own_reasoning_alone():
-    """The reasoning before a text is another part, in a stream as in the whole."""
+    """The reasoning before a text is a separate part, in the stream and in the full response."""
     events: tuple[Event, ...] = (
         Started(1), ReasoningDelta(0, "a"), TextDelta(0, "x"), ReasoningDelta(0, "b", seal="openai:Z0FB"),
         ChoiceFinished(0, FinishReason.STOP), Finished(Usage(1, 3)),

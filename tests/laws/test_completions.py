@@ -1,4 +1,4 @@
-"""The law of Completions: the SDK's chunks, put together, are our whole object."""
+"""Completions: the SDK's chunks, concatenated, equal our full response."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_the_stream_follows_the_grammar_and_its_chunks_join_to_the_whole(
 
 
 def folded(chunks: list[Json], count: int) -> list[Json]:
-    """Texts and lists are concatenated; of other fields the last value holds."""
+    """Concatenate texts and lists; for other fields take the last value."""
     choices: list[Json] = [{"text": ""} for _ in range(count)]
     for chunk in chunks:
         for part in require_objects(chunk["choices"], "choices"):
@@ -83,13 +83,13 @@ def joined(before: Any, now: Any) -> Any:
 
 @given(cases(MANY), views.filter(lambda view: view.profile is Profile.OPENAI and not view.echo))
 def test_the_whole_satisfies_the_sdk_types_strictly(case: Case, view: CompletionsRenderOptions):
-    """With an echo the first token has no logprob; OpenAI's own schema forgot that null."""
+    """With an echo the first token has no logprob; OpenAI's schema does not allow that null."""
     Completion.model_validate_json(CompletionsWriter(HEADER, view).render_full(case.reply), strict=True)
 
 
 @given(cases(TEXT_ONLY))
 def test_offsets_point_at_the_text_of_their_tokens(case: Case):
-    """Where the tokens' texts add up to the answer, the offsets are exact."""
+    """If the tokens' texts join to the answer, the offsets are exact."""
     view = CompletionsRenderOptions(logprobs=0, echo=True, special_tokens_in_text=True)
     whole = json.loads(CompletionsWriter(HEADER, view).render_full(case.reply))
     each = len(case.reply.choices) // len(case.reply.prompts)

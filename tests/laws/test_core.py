@@ -1,4 +1,4 @@
-"""The laws of the vocabulary itself: the generated streams are legal, and the one fold undoes every cut."""
+"""The event grammar: generated streams are legal, and the fold restores the answer from any stream."""
 
 from __future__ import annotations
 

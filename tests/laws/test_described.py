@@ -1,4 +1,4 @@
-"""The law of the API's description: the output of every writer for any answer, streamed or whole, matches it."""
+"""The OpenAPI document: the output of every writer for any answer, streamed or full, matches it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ HEADER = Header("id-1", 1700000000, "org/model", "fp_1")
 
 
 def check(path: str, case: Case, stream: Writer | None, whole: Writer | None) -> None:
-    """Two writers of the same kind: each renders one answer. None: the path has no such form."""
+    """Check the outputs of two writers of the same kind, each for one answer. None: the path has no such form."""
     operation = find_operation("POST", path)
     assert operation is not None
     content = operation["responses"]["200"]["content"]

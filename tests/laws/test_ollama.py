@@ -1,4 +1,4 @@
-"""The law of Ollama's dialect: the lines of a stream add up to the full answer, calls and logprobs included."""
+"""Ollama's dialect: the lines of a stream add up to the full response, including calls and logprobs."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_a_call_that_is_cut_off_is_left_out(case: Case, data: st.DataObject):
 
 
 def test_a_call_that_a_stop_string_cuts_off_is_left_out():
-    """An upstream applies stop strings to the arguments too."""
+    """An upstream may apply stop strings to arguments too."""
     view = OllamaRenderOptions("m", lambda: 0.0, lambda: OllamaTimings(0, 0, 0, 0), is_chat=True)
     events: tuple[Event, ...] = (
         Started(1), ToolCallStart(0, "call_1", "f"), ToolCallDelta(0, '{"a": "x'),

@@ -1,4 +1,4 @@
-"""The law of Responses: the official SDK, reading our stream, arrives at our whole object."""
+"""Responses: the official SDK accumulates our stream to our full response."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def whole(case: Case, view: ResponsesRenderOptions) -> Json:
 
 
 def normal(value: Any) -> Any:
-    """Null or absent is the same to the SDK, which also adds what it parsed."""
+    """Remove nulls and fields that the SDK parses."""
     if isinstance(value, dict):
         fields = cast(Json, value)
         return {key: normal(item) for key, item in fields.items() if item is not None and "parsed" not in key}
@@ -193,7 +193,7 @@ def test_every_write_is_whole_events(case: Case):
 
 
 def queued(case: Case, view: ResponsesRenderOptions) -> tuple[ResponsesWriter, list[list[StoredEvent]]]:
-    """All events of a response in the background, those of each canonical event together."""
+    """Return all events of a background response, grouped by canonical event."""
     writer = ResponsesWriter(HEADER, view, ECHO)
     writer.start_recording()
     writer.render_queued_events()
@@ -222,7 +222,7 @@ def test_a_response_in_the_background_waits_in_the_queue_first(case: Case, view:
 
 @given(one_answer, views)
 def test_the_object_has_the_same_bytes_every_time(case: Case, view: ResponsesRenderOptions):
-    """Seals and times differ each time they are made."""
+    """Seals and times would differ each time if they were created again."""
     signatures = (f"seal {i}" for i in range(1_000_000))
 
     def seal(thought: str) -> str:

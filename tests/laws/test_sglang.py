@@ -1,4 +1,4 @@
-"""The law of SGLang's /generate: the last event of each choice is that choice of the whole answer."""
+"""SGLang's /generate: the last event of each choice equals that choice of the full response."""
 
 from __future__ import annotations
 

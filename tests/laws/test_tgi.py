@@ -1,4 +1,4 @@
-"""The law of TGI's dialect: the events of a stream equal the whole answer, each token once and in order."""
+"""TGI's dialect: the events of a stream equal the full response, with each token once and in order."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ COUNTS = ("count_output_tokens", "prompt_tokens")
 
 
 def drop_stream_fields(token: dict[str, Any]) -> dict[str, Any]:
-    """A token without what differs in a stream: its text alone, and LightLLM's counts."""
+    """Drop the fields of a token that only streams have: its single text, and LightLLM's counts."""
     return {name: value for name, value in token.items() if name not in ("text", *COUNTS)}
 
 
@@ -67,7 +67,7 @@ def test_lightllms_form_says_the_same(case: Case):
 
 @given(st.lists(st.text("ab é\n", min_size=1, max_size=3), min_size=1, max_size=5), st.data())
 def test_tokens_have_the_texts_of_the_whole_and_wait_for_nothing(pieces: list[str], data: st.DataObject):
-    """Of tokens that are the text, but for the end of it, which a stop string took."""
+    """The tokens join to the text, except for its end, which a stop string removed."""
     given = [Token(id, piece) for id, piece in enumerate(pieces)]
     length = len("".join(pieces)) - data.draw(st.integers(0, len(pieces[-1])))
     events: list[Event] = [Started(1)]

@@ -1,4 +1,4 @@
-"""Clients that store responses while processes of the server are killed, and what must be stored behind it."""
+"""Clients that store responses while processes of the server are killed, and checks of what is stored afterwards."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ JSON = {"content-type": "application/json"}
 
 
 class Refused(Exception):
-    """A status that a proxy answers while it has no process to ask: nothing was acknowledged."""
+    """A proxy's error while it has no process to forward to: nothing was acknowledged."""
 
 
 class Load:
     """Clients that store responses of known texts until they are stopped.
 
-    is_refusal: whether a status and an answer are those of a proxy that has no process to ask.
+    is_refusal: whether a response is the error of a proxy that has no process to forward to.
     acknowledged: texts by the id of a response whose end a client has seen.
     background: texts by the id of a response that was accepted, and is generated without a client.
     problems: statuses other than 200, streams without an end, and requests that hung.
@@ -100,7 +100,7 @@ class Load:
         self.background[answer["id"]] = text
 
     def _follow_background(self, text: str, _: str | None) -> None:
-        """Stream a response in the background to its end; whenever the connection is lost, go on after what came."""
+        """Stream a background response to its end; whenever the connection is lost, resume after the last event."""
         events: list[dict[str, Any]] = []
         input = f"[[say {text}]] [[delay 0.2]] [[say {text}]]"
         body: str | None = json.dumps({"input": input, "background": True, "stream": True})
@@ -125,7 +125,7 @@ class Load:
         assert [event["sequence_number"] for event in events] == list(range(len(events))), events
 
     def check_stored(self) -> None:
-        """Check that all is stored whose end a client has seen, and that all that was accepted has an end."""
+        """Check that every acknowledged response is stored, and that every accepted one has ended."""
         assert not self.problems, self.problems
         for id, text in self.acknowledged.items():
             response = read_response(self._client, id)
@@ -151,7 +151,7 @@ def is_settled(client: Client, id: str) -> bool:
 
 
 def start_endless(client: Client, is_refusal: Callable[[int, bytes], bool] = lambda _status, _answer: False) -> str:
-    """A response in the background that ends only with its process."""
+    """Start a background response that ends only with its process."""
     body = {"input": "[[say One]] [[delay 3600]] [[say two.]]", "background": True}
     while True:
         try:

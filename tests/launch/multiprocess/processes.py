@@ -1,4 +1,4 @@
-"""A server with several worker processes, and clients that open a connection for each request."""
+"""Run a server with several worker processes, and clients that open a connection for each request."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def is_running(pid: int) -> bool:
 
 
 class Client:
-    """Requests to one address, each on a connection of its own and with a deadline for every read."""
+    """Sends requests to one address, each on a new connection and with a timeout for every read."""
 
     def __init__(self, address: str) -> None:
         self.address = address
@@ -57,7 +57,7 @@ class Client:
 
     @contextmanager
     def open(self, method: str, path: str, body: str | None, headers: Mapping[str, str]) -> Generator[HTTPResponse]:
-        """A response that is read while it comes."""
+        """Open a response that is read incrementally."""
         connection = self.connect()
         try:
             connection.request(method, path, body, {**headers})
@@ -69,7 +69,7 @@ class Client:
         """Fail if the server has ended."""
 
     def wait_until(self, condition: Callable[[], bool]) -> None:
-        """Ask again and again; a request lost in between is no failure."""
+        """Poll until the condition is true. A request that is lost meanwhile is not an error."""
         for _ in range(10**5):
             self.check_running()
             try:
@@ -81,7 +81,10 @@ class Client:
 
 
 class Workers(Client):
-    """A running server. log: the file of its standard error."""
+    """A running server.
+
+    log: the file of its standard error.
+    """
 
     def __init__(self, process: subprocess.Popen[str], address: str, log: Path) -> None:
         super().__init__(address)
@@ -93,7 +96,7 @@ class Workers(Client):
 
     @property
     def pids(self) -> dict[int, int]:
-        """The processes by the number of the worker: of those with the same number the last."""
+        """Return the process ids by worker number, the latest process of each."""
         found = re.findall(r"worker (\d+) is process (\d+)", self.log)
         return {int(number): int(pid) for number, pid in found}
 
@@ -106,7 +109,7 @@ class Workers(Client):
     def read_metrics(
         self, headers: Mapping[str, str] | None = None
     ) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
-        """Every sample of `/metrics` by its name and labels."""
+        """Return every sample of `/metrics` by its name and labels."""
         status, body = self.get("/metrics", headers=headers)
         assert status == 200
         families = text_string_to_metric_families(body.decode())
@@ -117,7 +120,7 @@ class Workers(Client):
         }
 
     def read_metric(self, name: str, **labels: str) -> float:
-        """The sum of the samples with this name and these labels."""
+        """Return the sum of the samples with this name and these labels."""
         return sum(
             value
             for (sample, own), value in self.read_metrics().items()
@@ -143,13 +146,13 @@ class Workers(Client):
         )
 
     def read_shares(self, headers: Mapping[str, str] | None = None) -> list[float]:
-        """The requests that each worker has answered."""
+        """Return the number of requests that each worker has answered."""
         metrics = self.read_metrics(headers)
         found = {dict(key[1])["worker"]: value for key, value in metrics.items() if key[0] == SHARES}
         return [found[number] for number in sorted(found)]
 
     def ask_all(self, path: str, count: int = 2) -> None:
-        """Ask for a path until each worker has answered; all must answer with 200."""
+        """Request a path until each worker has answered; all must answer with 200."""
         before = self.read_shares()
         for _ in range(10**4):
             assert self.get(path)[0] == 200
@@ -165,7 +168,7 @@ class Workers(Client):
 
 @contextmanager
 def started(command: Sequence[str], folder: Path, environment: Mapping[str, str] = EMPTY) -> Generator[Workers]:
-    """A server that has greeted; its workers end with it."""
+    """Start a server and wait for its greeting. Its workers end with it."""
     log = folder / f"server-{len(list(folder.glob('server-*.log')))}.log"
     with (
         log.open("w") as errors,

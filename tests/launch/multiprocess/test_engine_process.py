@@ -1,4 +1,4 @@
-"""One engine process and several front ends: what they answer, and what remains when one of them is killed."""
+"""One engine process and several front ends: their responses, and recovery when one of them is killed."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class FrontEnds(Workers):
         return all(self.get("/health")[0] == 200 for _ in range(8))
 
     def connect_to(self, number: int) -> HTTPConnection:
-        """An open connection to a worker."""
+        """Yield an open connection to a worker."""
         while True:
             connection = self.connect()
             connection.request("GET", "/livez")
@@ -89,7 +89,7 @@ def ask(text: str = "Tell me a story.", **fields: Any) -> dict[str, Any]:
 def streaming(
     running: FrontEnds, number: int, path: str = "/v1/chat/completions", body: Mapping[str, Any] | None = None
 ) -> Generator[HTTPResponse]:
-    """A stream of this worker whose first event has arrived."""
+    """Yield a stream of this worker whose first event has arrived."""
     with closing(running.connect_to(number)) as connection:
         text = json.dumps({**(body or ask(**ENDLESS)), "stream": True})
         connection.request("POST", path, text, {"content-type": "application/json"})
@@ -100,7 +100,7 @@ def streaming(
 
 
 def read_event(response: HTTPResponse) -> bytes:
-    """The data of the next event; empty at the end."""
+    """Return the data of the next event; empty at the end."""
     while line := response.readline():
         if line.startswith(b"data: "):
             return line[6:].strip()
@@ -292,7 +292,7 @@ def test_a_new_engine_process_has_the_adapters_that_were_loaded_at_run_time(tmp_
 
 
 def test_requests_are_rejected_while_the_engine_is_being_replaced(tmp_path: Path) -> None:
-    """An engine that cannot start again, since its weights are gone."""
+    """The engine cannot restart, because its weights were deleted."""
     directory = tmp_path / "model"
     shutil.copytree(find_bundled_model(), directory)
     with sharing(tmp_path, "--store", "none", model=f"tiny:{directory}") as running:
@@ -362,7 +362,7 @@ def test_all_processes_end_without_their_supervisor(tmp_path: Path) -> None:
 
 
 def wait_until_ended(pid: int) -> None:
-    """Wait for a process that is no child; it may stay as a zombie where nothing waits for orphans."""
+    """Wait for a process that is not a child. It may stay a zombie if nothing reaps orphans."""
     for _ in range(10**7):
         try:
             if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z":

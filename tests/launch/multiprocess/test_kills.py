@@ -1,4 +1,4 @@
-"""Workers that are killed under load: nothing that was acknowledged is lost, no client hangs, and all work settles.
+"""Workers that are killed under load: no acknowledged response is lost, no client hangs, and all work ends.
 
 TEST_KILLS=1000 pytest -m long tests/launch/multiprocess/test_kills.py
 """
@@ -24,7 +24,7 @@ KILLS = int(os.environ.get("TEST_KILLS", "40"))
 
 
 def kill_workers(folder: Path, kills: int, count: int, *options: str) -> Load:
-    """Kill workers one after another under load, and check what is stored behind it."""
+    """Kill workers one after another under load, and check what is stored."""
     chance = random.Random(16)
     with serving(folder, *options, count=count) as running:
         with Load(running) as load:

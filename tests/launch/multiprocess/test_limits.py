@@ -20,7 +20,7 @@ SCRIPT = [{"reply": [{"text": "One "}, {"delay": 600}, {"text": "two."}], "repea
 
 
 def ask(running: Workers) -> int:
-    """The status of a chat."""
+    """Return the status of a chat request."""
     connection = running.connect()
     try:
         connection.request("POST", "/v1/chat/completions", json.dumps(chat()), HEADERS)

@@ -1,4 +1,4 @@
-"""The metrics of several workers: summed, and never falling when a worker dies or does not answer."""
+"""The metrics of several workers are summed, and never decrease when a worker dies or does not answer."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def read(families: Sequence[MetricFamily], name: str) -> float:
 
 
 class Rounds:
-    """A hub with its workers' answers in the hands of the test."""
+    """A hub whose workers' answers the test provides."""
 
     def __init__(self) -> None:
         self.requested_workers: list[int] = []

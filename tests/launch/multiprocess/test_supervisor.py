@@ -37,7 +37,7 @@ pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="Windows cannot 
 
 
 class Upstream:
-    """A server whose streams wait in their midst until they are released."""
+    """A server whose streams pause until they are released."""
 
     def __init__(self) -> None:
         self.is_released = threading.Event()
@@ -75,7 +75,7 @@ def proxying(folder: Path, upstream: Upstream, *arguments: str) -> Generator[Wor
 
 @contextmanager
 def streaming(running: Workers, headers: Mapping[str, str] = EMPTY) -> Generator[HTTPResponse]:
-    """A stream whose first text has arrived."""
+    """Yield a stream whose first text has arrived."""
     connection = running.connect()
     try:
         body = json.dumps(chat("Count.", stream=True, model="m"))
