@@ -1,4 +1,4 @@
-"""Images for tests, made here: the smallest PNG, and PNGs of any size and colour without a library."""
+"""Generate images for tests: the smallest PNG, and PNGs of any size and color without a library."""
 
 from __future__ import annotations
 
@@ -8,13 +8,16 @@ import zlib
 
 
 def png(width: int = 1, height: int = 1, rgb: tuple[int, int, int] = (255, 0, 0)) -> bytes:
-    """One colour all over."""
+    """Return a PNG of one color."""
     rows = (b"\0" + bytes(rgb) * width) * height
     return framed(width, height, rows)
 
 
 def framed(width: int, height: int, rows: bytes) -> bytes:
-    """rows: each a filter's byte and RGB. A header may lie about them."""
+    """Return a PNG.
+
+    rows: each a filter byte and RGB values; they need not match the size in the header.
+    """
     head = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
     chunks = ((b"IHDR", head), (b"IDAT", zlib.compress(rows)), (b"IEND", b""))
     return b"\x89PNG\r\n\x1a\n" + b"".join(_chunk(*chunk) for chunk in chunks)

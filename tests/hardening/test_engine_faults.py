@@ -316,7 +316,7 @@ def is_success(response: Response) -> bool:
 
 
 async def ask(app: ASGIApp, request: Request, gate: asyncio.Semaphore) -> str | None:
-    """Send the request, and return a description of what is wrong."""
+    """Send the request, and return a description of what is wrong; None if nothing is."""
     async with gate:
         try:
             response = await send_request(app, request)

@@ -1,4 +1,4 @@
-"""What models of each family write, and what it is read as: the files in golden/, a file a family.
+"""Outputs of each model family and their expected parses: the files in golden/, one file per family.
 
     raw text
     =====
@@ -54,7 +54,11 @@ TOOLS = (WEATHER, NOTE)
 
 
 class ExpectedPart(Struct, frozen=True):
-    """kind: text, reasoning or call. value: the text, or the arguments."""
+    """An expected part.
+
+    kind: text, reasoning or call.
+    value: the text, or the arguments.
+    """
 
     kind: str
     value: object
@@ -63,7 +67,10 @@ class ExpectedPart(Struct, frozen=True):
 
 
 class Case(Struct, frozen=True):
-    """prompt_tail: how the prompt ends, where a case has a first line `tail "JSON string"`."""
+    """A golden case.
+
+    prompt_tail: the end of the prompt, if the first line of the case is `tail "JSON string"`.
+    """
 
     raw: str
     expected: tuple[ExpectedPart, ...]

@@ -1,4 +1,4 @@
-"""Running a parser over an answer that is cut in some way, and what is left of it when it is folded."""
+"""Run a parser over an answer that is split into deltas, and fold its events."""
 
 from __future__ import annotations
 
@@ -51,12 +51,12 @@ def token(text: str) -> Token:
 
 
 def deltas(pieces: Iterable[str]) -> list[TextDelta]:
-    """One token a delta."""
+    """Return deltas of one token each."""
     return [TextDelta(0, piece, (token(piece),)) for piece in pieces]
 
 
 def parse(parser: Parser, events: Sequence[TextDelta], reason: FinishReason = FinishReason.STOP) -> list[Event]:
-    """The legal event stream that comes out."""
+    """Return the parser's events, which must be a legal stream."""
     raw = [Started(1), *events, ChoiceFinished(0, reason, None, (END,)), Finished(Usage(1, 1))]
     out = list(check_events(event for one in raw for event in parser.feed(one)))
     for event in out:
@@ -77,12 +77,12 @@ def fold(events: Iterable[Event]) -> Choice:
 
 
 def plain(choice: Choice) -> list[Token]:
-    """All tokens, without what the parsers have noted on them."""
+    """Return all tokens, without the fields that the parsers set."""
     return [replace(one, markup=False) for one in choice.tokens]
 
 
 def shape(choice: Choice) -> Shape:
-    """The parts without their tokens."""
+    """Return the parts without their tokens."""
     out: Shape = []
     for part in choice.parts:
         match part:
@@ -98,7 +98,7 @@ def shape(choice: Choice) -> Shape:
 
 
 def answer(parser: Parser, text: str, reason: FinishReason = FinishReason.STOP) -> Shape:
-    """What the whole text comes to, a character a delta and without tokens."""
+    """Parse the whole text, one character per delta and without tokens."""
     return shape(fold(parse(parser, [TextDelta(0, char) for char in text], reason)))
 
 
@@ -112,7 +112,7 @@ def cut(draw: Callable[[st.SearchStrategy[int]], int], text: str) -> list[str]:
 
 
 def regroup(draw: Callable[[st.SearchStrategy[int]], int], tokens: Sequence[Token]) -> list[TextDelta]:
-    """The same tokens in other deltas, also cut within a token, which then rides on the last of its pieces."""
+    """Return the same tokens in other deltas. A token that is split belongs to its last piece."""
     text = "".join(one.text for one in tokens)
     ends: list[int] = []
     for one in tokens:

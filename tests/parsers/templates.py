@@ -1,4 +1,4 @@
-"""Response templates in the shapes that models ship, by the family whose marks they have."""
+"""Response templates as models ship them, by the family whose delimiters they have."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def template(anchor: str | list[str], **fields: Template) -> Template:
 
 
 def calls(opening: str, closing: str, content: str, args: Template | None = None, **more: object) -> Template:
-    """A field of calls whose name its opening pattern captures."""
+    """Build a field of calls whose opening pattern captures the name."""
     field: Template = {"open_pattern": opening, "close_pattern": closing, "repeats": True, "content": content}
     return {**field, "content_args": args or {}, "transform": FUNCTION, **more}
 

@@ -1,4 +1,4 @@
-"""Calls that models get wrong: broken arguments, a thought that was not ended, a name without arguments."""
+"""Malformed calls: broken arguments, unterminated reasoning, and names without arguments."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def reader(tools: str, reasoning: str | None = None, added: tuple[str, ...] = ()
 
 
 def read(parser: Parser, pieces: list[str], marks: tuple[str, ...]) -> Shape:
-    """The pieces are tokens; each is fed as a delta of its own, all of them must say the same as one delta."""
+    """Parse pieces, each a token. One delta per piece must give the same result as one delta of all."""
     return shape(fold(parse(parser, [TextDelta(0, one, (Token(1, one, special=one in marks),)) for one in pieces])))
 
 

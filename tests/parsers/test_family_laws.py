@@ -68,7 +68,7 @@ callers_but_harmony = st.sampled_from(sorted(name for name, shape in SHAPES.item
 
 
 def callers(kind: str) -> st.SearchStrategy[str]:
-    """The families that write their calls in this shape."""
+    """Return the families with this syntax of calls."""
     return st.sampled_from([name for name, shape in SHAPES.items() if shape == kind])
 
 
@@ -83,12 +83,12 @@ def thinking(name: str, tail: str = "assistant\n", added: Sequence[str] = ()) ->
 
 
 def raws(name: str) -> list[str]:
-    """Transcripts that a prompt without anything of the answer goes before."""
+    """Return the transcripts whose prompt contains no beginning of the answer."""
     return [case.raw for case in golden(name) if not case.tail.endswith(" ")]
 
 
 def bits(name: str) -> st.SearchStrategy[str]:
-    """What may come in an answer of this family, in any order: its marks, and pieces of its transcripts."""
+    """Return pieces of answers of this family: its markers, and parts of its transcripts."""
     marks = [*tool_format(name).markers, *tool_format(name).call_openers]
     whole = raws(name)
     pieces = [piece for raw in whole for piece in re.split(r"(?<=[>\])}])|(?=[<\[({])", raw) if piece]
@@ -101,7 +101,7 @@ def answers(name: str) -> st.SearchStrategy[str]:
 
 
 def has_empty_section(name: str, output: str) -> bool:
-    """Whether a section of calls begins and ends without anything in it, which is not text."""
+    """Whether the text has an empty section of calls, which is not returned as text."""
     format = tool_format(name)
     if not isinstance(format, DelimitedCallFormat) or not format.delimiters.section_end:
         return False
@@ -136,7 +136,7 @@ def test_no_token_is_lost_and_their_order_stays(name: str, data: st.DataObject):
 
 @given(callers_but_harmony, st.data())
 def test_what_calls_no_declared_tool_is_text_verbatim(name: str, data: st.DataObject):
-    """Marks in a user's words, calls of something else: all of it is text, exactly as it was written."""
+    """Markers in ordinary text and calls of undeclared tools are returned unchanged as text."""
     output = data.draw(answers(name))
     assume(not has_empty_section(name, output))
     parser = tool_format(name).create_parser(context("another"))
@@ -158,7 +158,7 @@ def test_an_answer_that_is_cut_off_keeps_the_calls_that_were_whole(name: str, da
 
 
 def beyond(one: str, other: str) -> str:
-    """The other without what both begin with."""
+    """Return the second text without the common prefix."""
     pairs = enumerate(zip(one, other, strict=False))
     return other[next((n for n, (a, b) in pairs if a != b), min(len(one), len(other))) :]
 
@@ -178,7 +178,7 @@ def test_regrouping_the_tokens_does_not_matter(name: str, data: st.DataObject):
 
 
 def endless(name: str) -> list[tuple[str, str]]:
-    """What may go on for ever: everything that has a meaning, again and again, and inside a call."""
+    """Return texts that could repeat forever: each marker, repeatedly, also inside a call."""
     format = tool_format(name)
     marks = tuple(dict.fromkeys((*format.markers, *format.call_openers)))
     raw = raws(name)[0]
@@ -203,7 +203,7 @@ def endless(name: str) -> list[tuple[str, str]]:
 @every_shape
 @given(st.data())
 def test_time_is_linear(kind: str, data: st.DataObject):
-    """Counted in calls of functions, so that it holds on any machine."""
+    """Function calls are counted instead of time, so that the test is independent of the machine."""
     name = data.draw(callers(kind))
     head, unit = data.draw(st.sampled_from(endless(name)))
     whole = data.draw(st.booleans())

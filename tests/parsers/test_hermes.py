@@ -1,4 +1,4 @@
-"""Tool calls as JSON between `<tool_call>` marks."""
+"""Tool calls as JSON between `<tool_call>` tags."""
 
 from __future__ import annotations
 

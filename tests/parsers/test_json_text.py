@@ -1,4 +1,4 @@
-"""Reading JSON as it arrives."""
+"""Incremental parsing of JSON."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ indents = st.sampled_from([None, 1, "\t"])
 
 
 def members(pieces: list[str]) -> tuple[dict[str, str], str]:
-    """The raw values by key, and what follows the object."""
+    """Return the raw values by key, and the text after the object."""
     reader, found, raw = ObjectReader(), dict[str, str](), ""
     for number, piece in enumerate(pieces):
         at = 0

@@ -1,4 +1,4 @@
-"""What holds for every parser: cutting does not matter, no token is lost, the event grammar holds, time is linear."""
+"""Invariants of every parser: chunking does not matter, no token is lost, events are legal, time is linear."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def test_without_marks_the_text_is_the_answer(make: Make, output: str, data: st.
 
 
 def operations(work: Callable[[], object]) -> int:
-    """Calls made, of Python and of C functions: what is measured instead of time."""
+    """Count the calls of Python and C functions, which are measured instead of time."""
     count = 0
 
     def profile(frame: FrameType, event: str, argument: object) -> None:

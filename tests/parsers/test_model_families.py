@@ -1,4 +1,4 @@
-"""Every family of models: what it writes is read as it is meant, however it is cut, and templates give it away."""
+"""Every model family: its outputs are parsed correctly with any chunking, and its chat templates are recognized."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def parser(name: str, case: Case) -> Parser:
 
 
 def summarize_parts(choice: Choice, case: Case) -> tuple[ExpectedPart, ...]:
-    """The parts, with the ids that the case speaks of."""
+    """Return the parts, with the ids that the case mentions."""
     given = {one.id for one in case.expected}
     out: list[ExpectedPart] = []
     for part in choice.parts:
@@ -69,7 +69,7 @@ def test_a_transcript_is_parsed_into_the_expected_parts(name: str, case: Case):
 
 
 def templates() -> Iterator[tuple[str, str, str | None, str | None]]:
-    """From chat_templates.txt: the model, its template in short, the names of its parsers."""
+    """Read chat_templates.txt: the model, its shortened template, and the names of its parsers."""
     source = Path(__file__).with_name("chat_templates.txt").read_text(encoding="utf-8")
     for part in source.split("\n## ")[1:]:
         title, _, template = part.partition("\n")

@@ -1,4 +1,4 @@
-"""The patterns of response templates: Python's meaning, one pass, however the text is cut."""
+"""The patterns of response templates match as in Python's `re`, in one pass, with any chunking."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ patterns = st.recursive(
 
 
 def program(source: str) -> Program:
-    """Only what a template may use, and only once named."""
+    """Compile a pattern with the syntax that templates may use."""
     assume(source.count("<g>") < 2)
     try:
         node = parse_pattern(source)

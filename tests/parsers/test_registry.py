@@ -1,4 +1,4 @@
-"""Formats by name, by a chat template's look, and from third parties."""
+"""Formats by name, by detection from a chat template, and from third parties."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def test_without_formats_everything_passes_through():
 
 
 def test_a_schema_that_multiplies_is_not_followed_for_long():
-    """Each name stands for many of the next one: followed to the end they would be more than there are atoms."""
+    """Each definition refers to the next one many times: the full expansion would be astronomically large."""
     defs = {f"D{n}": {"anyOf": [{"$ref": f"#/$defs/D{n + 1}"}] * 20} for n in range(30)}
     schema = {"type": "object", "properties": {"x": {"$ref": "#/$defs/D0"}}, "$defs": defs}
     tool = FunctionTool("f", None, json.dumps(schema))

@@ -1,4 +1,4 @@
-"""Answers read by the response template that a model ships."""
+"""Answers are parsed by the response template that a model ships."""
 
 from __future__ import annotations
 

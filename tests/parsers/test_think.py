@@ -1,4 +1,4 @@
-"""Reasoning between marks."""
+"""Reasoning between delimiters."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def test_the_tokens_of_marks_ride_on_what_comes_next():
 
 
 def test_a_token_belongs_to_the_part_that_has_its_first_text():
-    """ "What is 17 + 26?" of the tiny model: the thought ended in a token of which one character was dropped."""
+    """ "What is 17 + 26?" of the tiny model: the reasoning ended in a token of which one character was dropped."""
     events = parse(think(OPEN), deltas(["hm", ".\n", "</think>", "\n\n", "1"]))
     parts = [(type(event), event.tokens) for event in events if isinstance(event, TextDelta | ReasoningDelta)]
     assert parts == [

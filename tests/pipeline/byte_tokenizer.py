@@ -1,4 +1,4 @@
-"""A tokenizer whose ids a reader can spell: every byte, a few words, two special tokens."""
+"""A tokenizer with readable ids: every byte, a few words, and two special tokens."""
 
 from __future__ import annotations
 

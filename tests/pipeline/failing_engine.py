@@ -1,4 +1,4 @@
-"""An engine that can die, and time that stands still."""
+"""An engine that can die, and a clock that stands still."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is cleared of a conversation, when, and that its tokens are counted as the prompt is."""
+"""Context edits: what is cleared and when, and token counts after edits."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TERMS = CallTerms("a", lambda: "id", datetime.now(UTC))
 
 
 def step(id: str, name: str = "search") -> tuple[Message, Message]:
-    """A thought, a call and what came of it."""
+    """Return reasoning, a call and its result."""
     call = Message(Role.ASSISTANT, (Reasoning("Where is it?"), ToolCall(id, name, '{"query": "the long way round"}')))
     return call, Message(Role.TOOL, (ToolResult(id, (Text("Nothing was found. " * 10),)),), name)
 
@@ -43,7 +43,7 @@ def request(*edits: Edit) -> GenerateRequest:
 
 
 async def edited(backend: TokenBackend, *edits: Edit) -> tuple[tuple[Message, ...], tuple[AppliedEdit, ...], int]:
-    """The messages that are left, the edits that were made, and how many tokens the prompt has."""
+    """Return the remaining messages, the applied edits, and the number of prompt tokens."""
     request_, prompted = await build_edited_prompt(backend, request(*edits), TERMS)
     assert isinstance(request_.prompt, Conversation)
     assert prompted.ids == (await encode_prompt(backend, request_, TERMS)).ids

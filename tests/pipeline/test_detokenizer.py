@@ -1,4 +1,4 @@
-"""The detokeniser and the events that it makes: no character halved, no token lost, no cut that matters."""
+"""The detokenizer and its events: characters are not split, no token is lost, and any chunking gives the same text."""
 
 from __future__ import annotations
 

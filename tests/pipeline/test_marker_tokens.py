@@ -1,4 +1,4 @@
-"""The control tokens that a family's calls and reasoning consist of reach the parsers, whatever shares a marker."""
+"""All control tokens of a family's calls and reasoning reach the parsers, even if several tokens share a marker."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ CONTROL = re.compile(r'<[|\uff5c][^<>|\uff5c\s]*[|\uff5c]?>|<[a-z_]+\|>|<\|"\|>'
 
 @pytest.fixture(scope="module")
 def knowing() -> ServedModel:
-    """The embedded model with a tokenizer that has every control token of the transcripts."""
+    """Return the embedded model with a tokenizer that has every control token of the transcripts."""
     (model,) = build_models(Settings(), SystemClock())
     backend = model.backend
     assert isinstance(backend, TokenBackend)

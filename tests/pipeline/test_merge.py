@@ -1,4 +1,4 @@
-"""Several prompts become one legal answer, and of several candidates the likeliest are kept."""
+"""The answers to several prompts are merged into a legal stream; of several candidates the likeliest are returned."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from dragoman.pipeline.run import merge_prompts, select_best
 
 
 def answer(*texts: str, logprob: float = -9.0, prompt: int = 3) -> list[list[Event]]:
-    """One batch an event; all choices at once."""
+    """Return an answer with one batch per event, and all choices at once."""
     stream: list[Event] = [TextDelta(i, text, (Token(1, text, logprob + i),)) for i, text in enumerate(texts)]
     ends: list[Event] = [ChoiceFinished(i, FinishReason.STOP) for i in range(len(texts))]
     return [[Started(prompt, 1, len(texts))], stream, ends, [Finished(Usage(prompt, len(texts), 1, 0))]]

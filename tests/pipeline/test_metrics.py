@@ -1,4 +1,4 @@
-"""The metrics of requests that the pipeline counts for engines without counters of their own."""
+"""Request metrics that the pipeline counts for engines without their own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Several models: found by name or pattern, loaded on demand, unloaded, restarted when they fail."""
+"""Several models are found by name or pattern, loaded on demand, unloaded, and restarted when they fail."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def served(name: str, engine: FailingEngine) -> ServedModel:
 
 
 class ModelHost:
-    """Offers whose engines are kept, so that a test can ask after them."""
+    """Builds models and records their engines, so that tests can inspect them."""
 
     def __init__(
         self, lent: HfTokenizer, *, memory: int | None = None, sleep: Callable[[float], Awaitable[None]] = never

@@ -29,7 +29,7 @@ TERMS = CallTerms("x", new_id=lambda: "x", now=datetime.fromtimestamp(0, UTC))
 
 @pytest.fixture(scope="module")
 def beginning() -> TokenBackend:
-    """The embedded model's tokenizer with a token that it puts in front of every text."""
+    """Return the embedded model's tokenizer, with a token that it prepends to every text."""
     (model,) = build_models(Settings(), SystemClock())
     assert isinstance(model.backend, TokenBackend)
     directory = tiny.find_bundled_model()

@@ -1,4 +1,4 @@
-"""One prompt on an engine that does what the kit's engines never do."""
+"""One prompt on engines with behavior that the test kit's engines never have."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from dragoman.testing.engine_kit import build_conversation, build_terms
 
 
 class Late:
-    """Takes every request, and then finds out that it cannot."""
+    """An engine that accepts every request, and rejects it later."""
 
     capabilities = Capabilities()
 
@@ -73,7 +73,7 @@ async def test_a_late_refusal_of_an_engine_equals_an_immediate_one(tiny: ServedM
 
 
 class Stepped(Late):
-    """Takes every request, whose output is the test's."""
+    """An engine that accepts every request; the test provides the output."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -84,7 +84,7 @@ class Stepped(Late):
 
 
 class Collected:
-    """A receiver that takes whatever comes."""
+    """A receiver that is always ready."""
 
     is_ready = True
 
@@ -96,7 +96,7 @@ class Collected:
 
 
 async def test_a_receiver_that_is_ready_gets_all_but_the_end(tiny: ServedModel) -> None:
-    """Its consumer is resumed once: to end."""
+    """The consumer is resumed only once, for the end."""
     assert isinstance(tiny.backend, TokenBackend)
     engine, collected = Stepped(), Collected()
     model = replace(tiny, backend=replace(tiny.backend, engine=engine))
@@ -124,7 +124,7 @@ async def test_a_receiver_that_is_ready_gets_all_but_the_end(tiny: ServedModel) 
 
 
 class Direct:
-    """Delivers what the test passes to its receiver, and never ends by itself.
+    """An engine that delivers the test's events to its receiver, and never ends by itself.
 
     delivery: events that the engine passes on from inside its own generator, before it yields another delta.
     """
@@ -155,7 +155,7 @@ class Direct:
 
 
 async def collect_directly(engine: Direct, progress: Progress) -> list[Event]:
-    """Collect the events that the consumer is resumed for, and wait again: a stray cancellation would show there."""
+    """Collect the events that the consumer is resumed for, then wait again, which would reveal a stray cancellation."""
     model = ServedModel("m", EventBackend(engine), 4096, 1_700_000_000, progress=progress)
     limits = GenerationLimits(stop=("<stop>",))
     run = await admit(model, [GenerateRequest("m", build_conversation("Hello"), limits=limits)], build_terms())

@@ -1,4 +1,4 @@
-"""The last prompts of each owner: the closest is found, and there are never too many."""
+"""The recent prompts of each owner: the closest is found, and their number is limited."""
 
 from __future__ import annotations
 

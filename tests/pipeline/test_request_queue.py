@@ -1,4 +1,4 @@
-"""The queue in front of an engine: its bounds, and whose turn it is. Time is what the tests let happen."""
+"""The queue in front of an engine: its limits and its order. Tests advance the time."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from dragoman.pipeline.request_queue import (
 
 
 class Engine:
-    """An engine of `slots` places with a first-come-first-served queue of its own."""
+    """An engine with `slots` concurrent requests and its own FIFO queue."""
 
     def __init__(self, queue: RequestQueue, slots: int, weights: Mapping[str, float] | None = None) -> None:
         self.queue, self.slots, self.weights = queue, slots, weights or {}
@@ -55,7 +55,7 @@ class Engine:
             self.inside.append((owner, place))
 
     async def begin(self) -> None:
-        """Fill the free places."""
+        """Fill the free slots."""
         while len(self.running) < self.slots and self.inside:
             owner, place = self.inside.pop(0)
             place.start()
@@ -63,7 +63,7 @@ class Engine:
             await asyncio.sleep(0)
 
     async def end(self, completion_tokens: int = 1) -> None:
-        """End the request that has run longest, and begin others."""
+        """End the request that has run longest, and start others."""
         owner, place = self.running.pop(0)
         place.leave(completion_tokens)
         self.served[owner] += 1
@@ -73,7 +73,7 @@ class Engine:
 
 
 async def test_a_greedy_key_does_not_starve_the_others() -> None:
-    """One key sends ten times what the engine can do, another as much as half of it: that one is served whole."""
+    """One key sends ten times the engine's capacity, another half of it: all requests of the latter are served."""
     queue = RequestQueue(16, slots=4)
     engine = Engine(queue, 4)
     submitted = 0
@@ -105,7 +105,7 @@ async def test_keys_that_all_ask_for_too_much_get_the_same(owners: int) -> None:
 
 
 async def test_service_is_measured_in_tokens_and_not_in_requests() -> None:
-    """Prompts of 30 tokens against prompts of 10: a third as many of them."""
+    """A key with prompts of 30 tokens gets a third of the requests of a key with prompts of 10."""
     queue = RequestQueue(400, slots=2)
     engine = Engine(queue, 2)
     for _ in range(150):
@@ -141,7 +141,7 @@ async def test_a_full_queue_is_shared_in_proportion_to_weights() -> None:
 
 
 async def test_generated_tokens_count_twice() -> None:
-    """Equal prompts; one key's answers are longer by 9 tokens, which count for 18."""
+    """The prompts are equal; one key's answers are longer by 9 tokens, which count as 18."""
     queue = RequestQueue(400, slots=1, limits_concurrency=True)
     engine = Engine(queue, 1)
     for _ in range(200):
@@ -257,7 +257,7 @@ async def test_few_requests_wait_in_an_engine_that_runs_out_of_memory_first() ->
 
 
 async def fill(queue: RequestQueue, engine: Engine) -> None:
-    """`greedy` has all that the engine runs but one request, which is of `b`."""
+    """Fill the engine with requests of `greedy`, except for one request of `b`."""
     await engine.ask("b")
     for _ in range(600):
         await engine.ask("greedy")
@@ -295,7 +295,7 @@ async def test_nothing_is_reserved_for_absent_keys() -> None:
 
 
 async def test_the_reserve_costs_no_capacity_for_long() -> None:
-    """An engine with more memory than was measured gets more, though a part of it is always withheld."""
+    """An engine with more memory than measured gets more requests, although a part is always reserved."""
     queue = RequestQueue(5000, slots=256)
     engine = Engine(queue, 64)
     await fill(queue, engine)

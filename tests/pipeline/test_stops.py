@@ -1,4 +1,4 @@
-"""Stop strings end a choice's text wherever it is cut, never its reasoning or a call, and lose no token."""
+"""Stop strings end a choice's text with any chunking, never its reasoning or a call, and no token is lost."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_cutting_does_not_matter_and_no_token_is_lost(pieces: list[str], stops: 
 
 
 def first_stop(text: str, stops: list[str]) -> tuple[str, str | None]:
-    """The rule again, as simply as can be."""
+    """A simple reference implementation of the rule."""
     for end in range(1, len(text) + 1):
         ending = [stop for stop in stops if text[:end].endswith(stop)]
         if ending:
@@ -156,7 +156,7 @@ def test_a_stop_that_does_not_count_is_not_held():
     st.lists(st.sampled_from(["<", "<end", "ld", "\n", "本", "Hello w", "\ufffd"]), min_size=1, max_size=3),
     st.booleans(),
 )
-def test_detokenised_text_stops_where_it_should_and_loses_no_token(ids: list[int], stops: list[str], include: bool):
+def test_detokenized_text_stops_where_it_should_and_loses_no_token(ids: list[int], stops: list[str], include: bool):
     """An incomplete character at the end, which becomes text only there, can still complete a stop."""
     assembler, stopper = TextAssembler(Vocabulary(BYTES), 0), stage(*stops, include=include)
     fed = [event for event in map(assembler.feed, ids) if event is not None]
@@ -169,7 +169,7 @@ def test_detokenised_text_stops_where_it_should_and_loses_no_token(ids: list[int
 
 
 def test_text_without_tokens_is_stopped_too() -> None:
-    """An upstream may report none. `min_tokens` is 0, so no stop string comes too early."""
+    """An upstream may report no tokens. `min_tokens` is 0, so every stop string applies."""
     stage = StopStage(0, ("three",), includes_stop=False, min_tokens=0)
     *texts, end = feed_all(stage, [TextDelta(0, "One th"), TextDelta(0, "ree"), TextDelta(0, " four")])
     assert text(texts) == "One "

@@ -1,4 +1,4 @@
-"""What of a conversation may go, and that no call ever loses its result."""
+"""Truncation of conversations: what is removed; no call loses its result."""
 
 from __future__ import annotations
 

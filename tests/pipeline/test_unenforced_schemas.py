@@ -1,4 +1,4 @@
-"""A keyword of a schema that no mask can enforce is named: in a warning, or in the 400 of a strict server."""
+"""A schema keyword that no mask can enforce is reported: in a warning, or in the 400 of a strict server."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def wrap(part: dict[str, Any]) -> dict[str, Any]:
 
 
 def lenient_entries(schema: dict[str, Any]) -> dict[str, tuple[str, dict[str, Any], str]]:
-    """Where a schema may come in without `strict`: (path, body, the name of the field in the warning)."""
+    """Yield requests with a schema without `strict`: (path, body, name of the field in the warning)."""
     chat, responses = {"messages": MESSAGES, "max_tokens": 4}, {"input": "Hi", "max_output_tokens": 16}
     function = {"name": "f", "parameters": schema}
     json_schema = {"name": "x", "schema": schema}
@@ -85,7 +85,7 @@ def lenient_entries(schema: dict[str, Any]) -> dict[str, tuple[str, dict[str, An
 
 
 def strict_entries(schema: dict[str, Any]) -> dict[str, tuple[str, dict[str, Any]]]:
-    """Where the client relies on the schema: what cannot be enforced is a 400."""
+    """Yield requests that rely on the schema: keywords that cannot be enforced are a 400."""
     chat, responses = {"messages": MESSAGES, "max_tokens": 4}, {"input": "Hi", "max_output_tokens": 16}
     json_schema = {"name": "x", "schema": schema, "strict": True}
     function = {"name": "f", "parameters": schema, "strict": True}

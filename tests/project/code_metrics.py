@@ -92,7 +92,7 @@ def find_functions(modules: list[Module]) -> list[Function]:
 
 
 def find_private_used_once(modules: list[Module]) -> list[Function]:
-    """Private functions that their own module refers to exactly once."""
+    """Return private functions that their module references exactly once."""
     found: list[Function] = []
     for module in modules:
         references = Counter[str]()
@@ -107,8 +107,7 @@ def find_private_used_once(modules: list[Module]) -> list[Function]:
 
 
 def count_passed_on(modules: list[Module], functions: list[Function]) -> int:
-    """How many of these functions their module does not call but passes on, as callbacks and parser states: they
-    cannot be inlined."""
+    """Count the functions that their module passes on as callbacks or parser states, and which cannot be inlined."""
     called: dict[str, set[str]] = {}
     for module in modules:
         calls = (node.func for node in ast.walk(module.tree) if isinstance(node, ast.Call))
@@ -119,8 +118,10 @@ def count_passed_on(modules: list[Module], functions: list[Function]) -> int:
 
 
 def find_participle_functions(modules: list[Module]) -> list[str]:
-    """Functions whose name begins with a participle (`told`, `_named_tools`) instead of a verb; properties are left
-    out, since they are values."""
+    """Return functions whose name begins with a participle (`told`, `_named_tools`) instead of a verb.
+
+    Properties are excluded, since they are values.
+    """
     offenders: list[str] = []
     for module in modules:
         for node in ast.walk(module.tree):
@@ -132,8 +133,10 @@ def find_participle_functions(modules: list[Module]) -> list[str]:
 
 
 def find_import_cycle(modules: list[Module]) -> list[str]:
-    """Modules that import each other when they are loaded, the first one repeated at the end; empty if none do.
-    Imports within functions and under TYPE_CHECKING cannot fail at startup and do not count."""
+    """Return a cycle of modules that import each other, the first repeated at the end; empty if there is none.
+
+    Imports within functions and under TYPE_CHECKING cannot fail at startup and do not count.
+    """
     names = {module.name for module in modules}
     graph: dict[str, list[str]] = {}
     for module in modules:
@@ -165,7 +168,7 @@ def find_import_cycle(modules: list[Module]) -> list[str]:
 
 
 def find_importers(modules: list[Module]) -> dict[str, set[str]]:
-    """Which modules import each module; an import of a name counts for the module that defines the path."""
+    """Map each module to its importers. An import of a name counts for the module that defines the path."""
     names = {module.name for module in modules}
     importers: dict[str, set[str]] = defaultdict(set)
     for module in modules:
@@ -181,7 +184,7 @@ ROUTES = "dragoman.serving.routes."
 
 
 def find_small_single_importer(modules: list[Module]) -> list[str]:
-    """Modules under 60 lines, packages' `__init__` and routes left out, that exactly one other module imports."""
+    """Return modules under 60 lines with exactly one importer, except packages' `__init__` and routes."""
     importers = find_importers(modules)
     return [
         module.name
@@ -192,7 +195,7 @@ def find_small_single_importer(modules: list[Module]) -> list[str]:
 
 
 def find_repeated_classes(modules: list[Module]) -> dict[str, list[str]]:
-    """Public class names that more than one module defines."""
+    """Return public class names that more than one module defines."""
     places: dict[str, list[str]] = defaultdict(list)
     for module in modules:
         for node in module.tree.body:
@@ -213,7 +216,7 @@ def find_docstrings_that_begin_with_a_field(modules: list[Module]) -> list[str]:
 
 
 def find_banned_names(modules: list[Module]) -> list[str]:
-    """Names of modules, definitions, parameters, attributes and variables that contain a banned word."""
+    """Return names of modules, definitions, parameters, attributes and variables that contain a banned word."""
     offenders: list[str] = []
     for module in modules:
         names = {module.path.stem: 1}
@@ -226,7 +229,7 @@ def find_banned_names(modules: list[Module]) -> list[str]:
 
 
 def count_comment_lines(modules: list[Module]) -> int:
-    """Lines with a comment, those for tools (noqa, type, pyright) left out."""
+    """Count lines with a comment, except those for tools (noqa, type, pyright)."""
     count = 0
     for module in modules:
         with tokenize.open(module.path) as source:
@@ -271,7 +274,7 @@ def _imported(tree: ast.Module, package: str) -> Iterator[str]:
 
 
 def _imported_by_statement(tree: ast.Module, package: str) -> Iterator[tuple[str, ...]]:
-    """For each imported name the module paths that it may stand for, the most specific first."""
+    """Yield for each imported name the module paths that it may refer to, the most specific first."""
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom):
             parts = package.split(".")

@@ -1,4 +1,4 @@
-"""A program of a third party: it uses only the public names of `dragoman`, and its types are checked strictly."""
+"""A third-party program that uses only the public names of `dragoman`; its types are checked strictly."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from dragoman import (
 
 
 class Shouter(BaseEngine):
-    """Repeats the prompt in capital letters."""
+    """An engine that repeats the prompt in capital letters."""
 
     max_model_len = 1000
 
@@ -47,7 +47,7 @@ class Shouter(BaseEngine):
 
 
 class Dice(BaseTokenEngine):
-    """Samples any token that the request allows, each as likely as the others."""
+    """An engine that samples uniformly from the tokens that the request allows."""
 
     capabilities = dragoman.CONSTRAINED_TOKEN_CAPABILITIES
 
@@ -71,7 +71,7 @@ def create(argument: str, settings: dragoman.Settings) -> dragoman.Engine:
 
 
 async def translate(body: bytes) -> bytes:
-    """The answer to an Anthropic request, as OpenAI's Chat Completions."""
+    """Answer an Anthropic request in the format of OpenAI's Chat Completions."""
     call = dragoman.read_request("messages", body)
     writer = dragoman.create_writer("chat", "chatcmpl-1", model="shouter")
     builder = ReplyBuilder()

@@ -1,4 +1,4 @@
-"""No benchmark is run here, but each can be: what it takes from the package and from its neighbours is there."""
+"""Every benchmark can be imported. None is run here."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What engines claim to support is declared by name, so that a new field of a request is claimed only once it works."""
+"""Engines declare supported parameters by name, so that a new request field is not claimed before it works."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ PROMPT_PARAMETERS = {
 """What only engines that render the prompt themselves declare."""
 
 
-class Boastful(Dice):
+class ClaimsEverything(Dice):
     """An executor that declares every parameter."""
 
     @property
@@ -46,7 +46,7 @@ class Boastful(Dice):
 
 
 def find_derived_names(source: str) -> list[str]:
-    """The structs of a request whose fields the source lists."""
+    """Return the request's structs whose fields the source iterates over."""
     structs, names = {struct.__name__ for struct in REQUEST_STRUCTS}, list[str]()
     for node in ast.walk(ast.parse(source)):
         match node:
@@ -77,7 +77,7 @@ async def test_every_declared_parameter_exists() -> None:
         "batching": batching.build_capabilities(100, lora=True).parameters,
         "base": CONSTRAINED_TOKEN_CAPABILITIES.parameters,
         "llamacpp": llamacpp.build_capabilities(100).parameters,
-        "rollout": RolloutEngine(Boastful(), vocab=100, max_model_len=100).capabilities.parameters,
+        "rollout": RolloutEngine(ClaimsEverything(), vocab=100, max_model_len=100).capabilities.parameters,
         "scripted": PARAMETERS,
         "simulator": simulator.parameters,
         **{f"upstream: {name}": kind.parameters for name, kind in KINDS.items()},
@@ -87,6 +87,6 @@ async def test_every_declared_parameter_exists() -> None:
 
 
 def test_an_executor_is_passed_every_parameter_that_it_may_declare() -> None:
-    honoured = RolloutEngine(Boastful(), vocab=100, max_model_len=100).capabilities.parameters
+    honoured = RolloutEngine(ClaimsEverything(), vocab=100, max_model_len=100).capabilities.parameters
     passed = {field.name for field in msgspec.structs.fields(RolloutSampling)}
     assert honoured - passed == {"ignore_eos", "truncate_prompt"}, "these two are the pipeline's"

@@ -1,4 +1,4 @@
-"""What a machine lacks is one sentence of make with the command that helps. No network: Python and pip are scripts."""
+"""If something is missing, make prints one sentence with the command to run. Python and pip are fake scripts."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ GOOD_PIP = "pip 25.1 from /somewhere"
 
 
 def make(target: str, venv: Path, python: str) -> tuple[int, str]:
-    """The exit status and what is printed, of a target in `venv`."""
+    """Run a target with `venv`; return the exit status and the output."""
     environment = {name: value for name, value in os.environ.items() if name not in ("MAKEFLAGS", "MAKELEVEL")}
     command = ["make", "--no-print-directory", f"VENV={venv}", f"PYTHON={python}", f"{venv}/{target}"]
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
@@ -21,7 +21,7 @@ def make(target: str, venv: Path, python: str) -> tuple[int, str]:
 
 
 def script(path: Path, cases: dict[str, str]) -> str:
-    """A program that runs the shell line whose pattern its arguments have first; any others succeed silently."""
+    """Write a program that runs the shell line of the first pattern that matches its arguments, or just succeeds."""
     path.parent.mkdir(parents=True, exist_ok=True)
     lines = "".join(f"    {pattern}) {line} ;;\n" for pattern, line in cases.items())
     path.write_text(f'#!/bin/sh\ncase "$*" in\n{lines}esac\n')
@@ -51,7 +51,7 @@ def test_no_python_at_all_is_one_sentence(tmp_path: Path):
 
 
 def install(tmp_path: Path, pip: str, version: str = GOOD_PIP) -> tuple[int, str]:
-    """`make` in an environment that is there, whose pip runs the shell line `pip`."""
+    """Run `make` in an existing environment, whose pip runs the shell line `pip`."""
     venv = tmp_path / "venv"
     script(venv / "bin/python", {"*--version*": f"echo '{version}'", "*install*": pip})
     (venv / ".made").touch()

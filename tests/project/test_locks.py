@@ -1,4 +1,4 @@
-"""The locks: complete, exact, the same everywhere, and free of where they were made."""
+"""The lock files: complete, exact, consistent, and without local paths."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ LOCKS = {name: ROOT / "requirements" / f"{name}.lock" for name in ("serve", "tes
 
 
 def entries(lock: Path) -> list[str]:
-    """One text a package, with its hashes."""
+    """Return one text per package, with its hashes."""
     return re.split(r"\n(?=\S)", lock.read_text().strip())
 
 
 def pins(lock: Path) -> dict[str, set[str]]:
-    """Versions by name; there may be one for each kind of machine."""
+    """Return versions by name; there may be one per platform."""
     found: dict[str, set[str]] = {}
     for entry in entries(lock):
         requirement = Requirement(entry.partition(" \\")[0])
@@ -90,8 +90,8 @@ def test_the_lock_of_the_docs_is_exact_and_agrees_with_the_others():
     assert all(pinned[name] <= everything[name] for name in shared)
 
 
-def test_a_lock_knows_every_machine():
-    """numpy has a wheel for each of them, so that its hashes show for which ones the lock was made."""
+def test_a_lock_supports_every_platform():
+    """numpy has a wheel for each platform, so its hashes show which platforms the lock supports."""
     hashes = [entry.count("--hash") for entry in entries(LOCKS["serve"]) if entry.startswith("numpy==")]
     assert hashes
     assert min(hashes) > 20

@@ -1,4 +1,4 @@
-"""What `import dragoman` offers to programs, and what it costs them."""
+"""The public API of `import dragoman`, and its import cost."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ BEFORE_SERVING = frozenset({"msgspec", "typer"})
 
 
 def list_imported(program: str) -> set[str]:
-    """The heavy modules that a new process imports for this program."""
+    """Return the heavy modules that a new process imports for this program."""
     script = f"{program}\nimport sys; print(*[name for name in {HEAVY!r} if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     return set(done.stdout.splitlines()[-1].split())
@@ -70,7 +70,7 @@ def test_every_public_name_is_there():
 
 
 def test_the_type_checker_sees_what_is_imported():
-    """The names of the TYPE_CHECKING block and of the lazy import are written twice."""
+    """The names are listed twice: in the TYPE_CHECKING block and in the lazy import."""
     source = Path(dragoman.__file__).read_text()
     block = source[source.index("if TYPE_CHECKING:") : source.index("__version__ =")]
     for name, module in vars(dragoman)["_MODULES"].items():
@@ -84,7 +84,7 @@ def test_the_package_says_that_it_is_typed():
 
 @pytest_asyncio.fixture
 async def client() -> AsyncGenerator[httpx2.AsyncClient]:
-    """The example, mounted in another application."""
+    """Yield a client of the example, mounted in another application."""
     app = public_api_example.build_app(dragoman.find_bundled_model())
     outer = Starlette(routes=[Mount("/llm", app)], lifespan=app.lifespan)
     async with (

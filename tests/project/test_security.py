@@ -1,4 +1,4 @@
-"""docs/security.md names what proves each of its rows, and nothing in tests/hardening is left out of it."""
+"""docs/security.md names the tests of each of its rows, and covers all of tests/hardening."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""What the locks bring: packages with hashes, none of a version that `requirements/advisories.toml` lists, and an SBOM.
+"""The locked packages: hashes, no version that `requirements/advisories.toml` lists, and an SBOM.
 
-The list is small and kept by hand. The audit finds a known mistake offline; that it finds none proves little.
+The list is small and maintained manually. The audit finds known problems offline, and is not complete.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ ADVISORIES: dict[str, dict[str, list[str]]] = tomllib.loads((ROOT / "requirement
 
 
 def affecting(name: str, version: str) -> list[str]:
-    """Ids of the advisories of this version."""
+    """Return the ids of the advisories of this version."""
     listed = ADVISORIES.get(name, {})
     return [id for id, ranges in listed.items() if any(Version(version) in SpecifierSet(each) for each in ranges)]
 
@@ -84,7 +84,7 @@ def test_the_lowest_versions_that_the_package_accepts_have_no_listed_advisory():
 
 
 def test_what_tests_install_beside_the_locks_has_exact_versions():
-    """`make test-clients`, `make test-ray` and `make test-vllm`, whose packages run code while they are installed."""
+    """For `make test-clients`, `make test-ray` and `make test-vllm`: packages may run code when they are installed."""
     for name in ("clients.txt", "ray.txt", "vllm.txt"):
         lines = (ROOT / "requirements" / name).read_text().splitlines()
         for line in lines:

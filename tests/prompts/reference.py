@@ -1,4 +1,4 @@
-"""How transformers renders a chat template: plain Jinja, with none of our guards."""
+"""Render a chat template as transformers does: plain Jinja, without our sandbox limits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Chat templates of the families that most models belong to, cut down to what makes them differ."""
+"""Chat templates of the most common model families, reduced to their differences."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Finding names of control tokens in what users write, and breaking them."""
+"""Names of control tokens in user text are found and split."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_thousands_of_names_are_found_in_one_pass() -> None:
 
 
 def steps(text: str) -> int:
-    """Positions at which the search stopped; each is looked at once."""
+    """Count the positions at which the search stopped; each is checked once."""
     return sum(1 for _ in NAMES.find_starts(text))
 
 

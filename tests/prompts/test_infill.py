@@ -1,4 +1,4 @@
-"""Fill-in-the-middle prompts: which vocabularies have the tokens, and what is between them."""
+"""Fill-in-the-middle prompts: vocabularies with the tokens, and the parts between them."""
 
 from __future__ import annotations
 

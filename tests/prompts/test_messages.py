@@ -1,4 +1,4 @@
-"""What a template is given of a conversation."""
+"""The messages that a template gets for a conversation."""
 
 from __future__ import annotations
 

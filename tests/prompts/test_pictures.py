@@ -1,4 +1,4 @@
-"""Images in prompts: where the template shows them, and nowhere else."""
+"""Images in prompts: exactly where the template inserts them."""
 
 from __future__ import annotations
 

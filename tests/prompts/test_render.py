@@ -1,4 +1,4 @@
-"""Prompts are what transformers makes of them, and users write no control tokens."""
+"""Prompts equal those of transformers, and user text contains no control tokens."""
 
 from __future__ import annotations
 
@@ -157,7 +157,7 @@ def counted(found: Rendered, tokenizer: HfTokenizer) -> dict[str, int]:
 
 
 def hostile(text: str) -> Conversation:
-    """The text in every field that a user fills. Keys are apart, since equal ones would be one."""
+    """Build a conversation with the text in every field of a user. Keys differ, since equal keys would collapse."""
     schema = json.dumps(
         {"type": "object", "properties": {f"k{text}": {"type": "string", "description": text}}, text: text}
     )
@@ -212,7 +212,7 @@ GUARDED = {
 @pytest.mark.parametrize(("kind", "name"), GUARDED)
 @given(text=attacks)
 def test_no_text_of_a_user_becomes_a_control_token(kind: str, name: str, text: str) -> None:
-    """There are as many control tokens as with a harmless text of the same shape."""
+    """There are as many control tokens as with a harmless text of the same structure."""
     renderer, tokenizer = GUARDED[kind, name], TOKENIZERS[kind]
     harmless = renderer.render(hostile("x" if text.strip() else text), now=NOW)
     found = renderer.render(hostile(text), now=NOW)
@@ -446,8 +446,8 @@ def test_many_threads_may_render() -> None:
     assert all(f"{number} <think>" in text for number, text in enumerate(found))
 
 
-def test_a_great_prompt_costs_what_its_size_does() -> None:
-    """In tokens made and characters spent; a great text, with attacks all over it."""
+def test_the_cost_of_a_large_prompt_is_linear_in_its_size() -> None:
+    """Counts tokens and processed characters of a large text with many attacks."""
     renderer = Renderer(template("embedded"), TOKENIZERS["embedded"])
     unit = "The weather <|im_end|> in Oslo <think> is fine. "
     sizes = [len(renderer.render(of(say(Role.USER, unit * n)), now=NOW).ids) for n in (10, 1_000, 5_000)]
@@ -463,7 +463,7 @@ def test_many_messages_cost_what_their_number_does() -> None:
 
 
 def without_mark(name: str) -> ChatTemplate:
-    """The template as one whose generation prompt cannot be found in its source, so that it is rendered twice."""
+    """Return the template in a form whose generation prompt cannot be found in its source: it is rendered twice."""
     twice = template(name)
     assert twice.features.marks_generation
     twice.features = msgspec.structs.replace(twice.features, marks_generation=False)

@@ -1,4 +1,4 @@
-"""Templates of requests are rendered in processes that are killed when they take too much."""
+"""Templates in requests are rendered in processes that are killed at their limits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Templates compile once, render as transformers does, and cannot run away."""
+"""Templates are compiled once, render as in transformers, and have bounded cost."""
 
 from __future__ import annotations
 
@@ -200,7 +200,7 @@ def test_the_budget_grows_with_the_input() -> None:
 
 @pytest.mark.parametrize("name", SOURCES)
 def test_steps_grow_as_the_messages_do(name: str) -> None:
-    """Templates of real models need few steps a message, so that the limit is for others."""
+    """Templates of real models need few steps per message, far below the limit."""
     messages = [USER, {"role": "assistant", "content": "Hi"}] * 200 + [USER]
     template = ChatTemplate(SOURCES[name], {"bos_token": "<s>", "eos_token": "</s>"}, TemplateLimits(steps=5_000))
     assert template.render({"messages": messages, "tools": None}, now=NOW)

@@ -1,4 +1,4 @@
-"""Text to ids and back, for every kind of vocabulary that text is generated with."""
+"""Text to ids and back, for every kind of generative vocabulary."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ def test_a_piece_within_a_text_gets_no_blank_of_its_own() -> None:
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "unigram"])
 def test_token_bytes_agree_with_llguidance(kind: str) -> None:
-    """It reads BPE only."""
+    """llguidance supports only BPE."""
     tokenizer = KINDS[kind]
     data = tokenizer_json(kind)
     other = llguidance.LLTokenizer(data, n_vocab=tokenizer.vocab_size)
@@ -326,7 +326,7 @@ STRIPPING = {
 
 
 def counted(cache: EncodingCache, owner: str, text: str, *, is_first: bool = False) -> tuple[list[int], int]:
-    """What the cache answers, and how often it encoded."""
+    """Return the cache's results, and how often it encoded."""
     calls: list[str] = []
 
     def encode() -> list[int]:

@@ -1,4 +1,4 @@
-"""Small tokenizers of every kind that text is generated with."""
+"""Small tokenizers of every generative kind."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def added(id: int, content: str, **flags: bool) -> Data:
 
 
 def byte_level_data(controls: tuple[str, ...] = CONTROLS, **flags: bool) -> Data:
-    """Control tokens stand in the vocabulary too, and whole words are looked up before they are merged."""
+    """Build a byte-level BPE vocabulary that also contains control tokens and whole words."""
     merges = [("t", "h"), ("th", "e"), ("h", "e"), ("Ġ", "the"), ("<", "t"), ("l", "l"), ("Ġ", "Ġ")]
     words = [*(BYTES[n] for n in range(256)), *("".join(pair) for pair in merges), *controls]
     vocab = {word: id for id, word in enumerate(words)}
@@ -40,7 +40,7 @@ def byte_level_data(controls: tuple[str, ...] = CONTROLS, **flags: bool) -> Data
 
 
 def sentencepiece_data(controls: tuple[str, ...] = CONTROLS) -> Data:
-    """Llama 2's kind: a blank before every piece, bytes as tokens, a BOS from the post-processor."""
+    """Build Llama 2's kind: a space before every piece, bytes as tokens, a BOS from the post-processor."""
     merges = [("t", "h"), ("th", "e"), (BLANK, "the"), ("h", "i"), (BLANK, "hi")]
     letters = [BLANK, *"abcdefghijklmnopqrstuvwxyz<>|_/[]#:."]
     words = ["<unk>", "<s>", "</s>", *(f"<0x{n:02X}>" for n in range(256)), *letters]
@@ -77,14 +77,14 @@ def sentencepiece_data(controls: tuple[str, ...] = CONTROLS) -> Data:
 
 
 def metaspace_data(scheme: str = "first") -> Data:
-    """The same with a pre-tokenizer that puts a blank before the first piece only."""
+    """Build the same with a pre-tokenizer that prepends a space only to the first piece."""
     data = sentencepiece_data()
     metaspace = {"type": "Metaspace", "replacement": BLANK, "prepend_scheme": scheme, "split": False}
     return data | {"normalizer": None, "pre_tokenizer": metaspace}
 
 
 def unigram_data() -> Data:
-    """A vocabulary in which the names of control tokens are pieces like any others."""
+    """Build a vocabulary in which the names of control tokens are ordinary pieces."""
     data = sentencepiece_data()
     vocab = data["model"]["vocab"]
     pieces = [[word, -20.0 if len(word) == 1 else -1.0] for word in vocab]

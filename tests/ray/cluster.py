@@ -1,4 +1,4 @@
-"""A Ray cluster of this machine, started by `dragoman deploy`, and what tests do to it."""
+"""Run a Ray cluster on this machine with `dragoman deploy`, and control it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 
 def wait_until(condition: Callable[[], T]) -> T:
-    """Poll until the answer is true or not empty. Ray notifies other processes of no changes of its replicas."""
+    """Poll until the result is truthy. Ray does not notify other processes of changes of its replicas."""
     pause = threading.Event()
     for _ in range(1200):
         if answer := condition():
@@ -38,7 +38,10 @@ def wait_until(condition: Callable[[], T]) -> T:
 
 @dataclass
 class Cluster:
-    """A running cluster. log: what the command has printed so far."""
+    """A running cluster.
+
+    log: the command's output so far.
+    """
 
     url: str
     process: subprocess.Popen[str]
@@ -49,28 +52,28 @@ class Cluster:
         return Client(self.url.removeprefix("http://"))
 
     def list_processes(self, title: str) -> list[int]:
-        """The processes whose command line has this in it."""
+        """Return the processes whose command line contains this text."""
         return [id for id, command in list_descendants(self.process.pid) if title in f"{command}:"]
 
     def list_replicas(self) -> list[int]:
-        """The process ids of the replicas."""
+        """Return the process ids of the replicas."""
         return self.list_processes("ServeReplica:dragoman:Dragoman:")
 
     def list_ready(self, deployment: str = "Dragoman") -> list[int]:
-        """The process ids of the replicas behind HAProxy that have begun to serve."""
+        """Return the process ids of the replicas behind HAProxy that serve."""
         started = re.findall(
             rf"ServeReplica:dragoman:{deployment} pid=(\d+)\)\S* .* -- Started HTTP server", "".join(self.log)
         )
         return sorted({int(id) for id in started} & set(self.list_processes(f"ServeReplica:dragoman:{deployment}:")))
 
     def list_direct_urls(self) -> list[str]:
-        """The replicas' own addresses, behind HAProxy."""
+        """Return the replicas' own addresses, behind HAProxy."""
         found = re.findall(r"dragoman_Dragoman \S+ -- Started HTTP server on port (\d+)", "".join(self.log))
         return [f"http://127.0.0.1:{port}" for port in found]
 
 
 def list_descendants(root: int) -> list[tuple[int, str]]:
-    """Process ids and command lines of all processes that this one has started, directly or not."""
+    """Return process ids and command lines of all descendants of this process."""
     parents: dict[int, int] = {}
     commands: dict[int, str] = {}
     for folder in Path("/proc").glob("[0-9]*"):
@@ -160,7 +163,7 @@ def read_log(process: subprocess.Popen[str], log: list[str], is_up: threading.Ev
 
 
 def stop(process: subprocess.Popen[str]) -> None:
-    """End the cluster; whatever is left of it too."""
+    """Stop the cluster and all of its remaining processes."""
     started = list_descendants(process.pid)
     process.send_signal(signal.SIGTERM)
     try:

@@ -1,4 +1,4 @@
-"""Which replica a request goes to: keys of all dialects' bodies, and the ranking of replicas. No Ray is needed."""
+"""Routing of requests to replicas: keys of all dialects' bodies, and the ranking of replicas. Does not need Ray."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The Serve application that is built from settings, and the manifest for KubeRay. Ray is needed, and no cluster."""
+"""The Serve application that is built from settings, and the manifest for KubeRay. Needs Ray, but no cluster."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ def cluster() -> Generator[Cluster]:
 
 
 def stream_story(client: httpx2.Client, text: str, session: str = "") -> str:
-    """The id of a streamed answer that was checked to be whole."""
+    """Stream an answer, check that it is complete, and return its id."""
     body = {"model": "sim", "input": text, "stream": True}
     with client.stream("POST", "/v1/responses", json=body, headers={"x-session-id": session}) as answer:
         assert answer.status_code == 200, answer.read()

@@ -1,4 +1,4 @@
-"""`dragoman deploy` on a real cluster of this machine: two replicas behind HAProxy, which asks our router."""
+"""`dragoman deploy` on a real cluster of this machine: two replicas behind HAProxy, which uses our router."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def client(cluster: Cluster) -> Generator[httpx2.Client]:
 
 @pytest.fixture
 def direct_clients(cluster: Cluster) -> Generator[list[httpx2.Client]]:
-    """A client of each replica, past HAProxy."""
+    """Yield a client of each replica, without HAProxy."""
     clients = [httpx2.Client(base_url=url, timeout=60) for url in cluster.list_direct_urls()]
     yield clients
     for client in clients:
@@ -251,7 +251,7 @@ def test_nothing_stored_is_lost_when_a_replica_is_killed(cluster: Cluster) -> No
     has_begun = threading.Semaphore(0)
 
     def stream_story(number: int) -> tuple[str, list[str]]:
-        """The id of the response, and the types of the events until the connection ended."""
+        """Return the id of the response, and the types of the events until the connection ended."""
         id, types = "", list[str]()
         body = {"model": "script", "input": f"slowly {number}", "background": True, "stream": True}
         with (

@@ -1,4 +1,4 @@
-"""Replicas, routers and proxies that are killed under load: nothing that was acknowledged is lost, and no client hangs.
+"""Replicas, routers and proxies that are killed under load: no acknowledged response is lost, and no client hangs.
 
 TEST_KILLS=1000 make test-ray RAY_MARKS="ray and long" TEST_ARGS="-s tests/ray/test_kills.py"
 """
@@ -33,9 +33,9 @@ def is_refusal(status: int, answer: bytes) -> bool:
 
 
 def kill_processes(kills: int, count: int, *, others_every: int, store: str | None = None) -> None:
-    """Kill replicas one after another under load, and check what is stored behind it.
+    """Kill replicas one after another under load, and check what is stored.
 
-    others_every: of so many kills one is of another process of the cluster.
+    others_every: every so many kills, another process of the cluster is killed.
     """
     chance = random.Random(16)
     settings = SETTINGS + (f"store: {store}\n" if store else "")
@@ -70,7 +70,7 @@ def kill_processes(kills: int, count: int, *, others_every: int, store: str | No
 
 
 def replace_all(cluster: Cluster) -> None:
-    """Kill each replica, one after the other, so that what runs on it ends."""
+    """Kill each replica, one after the other, which ends its requests."""
     for id in cluster.list_ready():
         wait_until(lambda: len(cluster.list_ready()) > 1)
         os.kill(id, signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""Settings of `dragoman deploy`, and what they allow on one node and on several. No Ray is needed."""
+"""Settings of `dragoman deploy` for one node and for several. Does not need Ray."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ def test_haproxy_accepts_no_more_connections_than_it_may_open_files_for() -> Non
 def decide(
     replicas: int, requests: float = 0, waiting_tokens: float = 0, kv_usage: float = 0, streams: float = 0
 ) -> int:
-    """What the policy decides where every replica reports the same."""
+    """Return the policy's decision if every replica reports the same."""
     policy = LoadPolicy(**build_policy_arguments(RaySettings()))  # pyright: ignore[reportArgumentType]
     metrics = {
         name: dict.fromkeys(range(replicas), value)

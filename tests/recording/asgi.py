@@ -1,4 +1,4 @@
-"""An ASGI application called without a server, on a clock that jumps over whatever is waited for."""
+"""Call an ASGI application without a server, on a virtual clock that skips waiting."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Value = TypeVar("Value")
 
 
 class Jumping(asyncio.SelectorEventLoop):
-    """Its time stands while anything can be done, and then jumps to the next timer."""
+    """An event loop whose clock stands still while callbacks are ready, and then jumps to the next timer."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -41,7 +41,10 @@ def jumping(work: Coroutine[Any, Any, Value]) -> Value:
 
 @dataclass
 class Receiver:
-    """slow: seconds that the client takes for the piece of this number."""
+    """A client's `send`.
+
+    slow: seconds that the client takes for the piece of this number.
+    """
 
     messages: list[tuple[float, Message]] = field(default_factory=list[tuple[float, Message]])
     slow: dict[int, float] = field(default_factory=dict[int, float])
@@ -83,7 +86,11 @@ async def ask(
     leaves_after: float | None = None,
     receiver: Receiver | None = None,
 ) -> Receiver:
-    """body_after: seconds until the body is sent. leaves_after: seconds from then until the client is gone."""
+    """Send a request.
+
+    body_after: seconds until the body is sent.
+    leaves_after: seconds from then until the client disconnects.
+    """
     found = receiver or Receiver()
     parts: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
 

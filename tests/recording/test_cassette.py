@@ -1,4 +1,4 @@
-"""What is kept of an exchange, and what never is."""
+"""What a recording contains of an exchange, and what it must not contain."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What was recorded is played byte for byte and beat for beat."""
+"""Recordings are replayed with the same bytes and the same timing."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_at_once_is_possible() -> None:
 
 
 def test_a_slow_client_catches_up() -> None:
-    """Deadlines are absolute: sleeping between pieces would shift all that follows."""
+    """Deadlines are absolute: sleeping between pieces would delay all later ones."""
     received = jumping(ask(player(exchange("{}", "a", "b", "c", "d")), receiver=Receiver(slow={1: 1.7})))
     assert received.times == [0.25, 0.5, 2.2, 2.5, 3.5, 4.5]
 

@@ -1,4 +1,4 @@
-"""The pass-through changes nothing and keeps everything but secrets."""
+"""The recording proxy changes nothing, and records everything but secrets."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Sink:
 
 
 class Beats(httpx2.AsyncByteStream):
-    """Pieces that each take a quarter of a second of the clock; None is where the upstream breaks off."""
+    """Pieces at intervals of a quarter of a second; None means that the upstream breaks off."""
 
     def __init__(self, clock: Clock, *pieces: bytes | None) -> None:
         self._clock, self._pieces = clock, pieces
@@ -48,7 +48,7 @@ class Beats(httpx2.AsyncByteStream):
 
 @dataclass
 class Bench:
-    """A recorder in front of an upstream with given answers."""
+    """A recorder in front of a stub upstream."""
 
     clock: Clock
     sink: Sink

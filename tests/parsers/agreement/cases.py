@@ -1,8 +1,8 @@
-"""Texts of models, what vLLM's parsers read in them, and how the same texts are read here.
+"""Model outputs, vLLM's recorded parses of them, and Dragoman's own parses.
 
-The texts are those that the tests of vLLM 0.33.0 (Apache-2.0) hand to its parsers, up to 1,500 characters; each names
-the test file that it is from. What vLLM reads in them was recorded by `python -m tests.parsers.agreement.recorder`,
-once whole and once token by token. Where the two differ, either of them counts.
+The texts are inputs of the parser tests of vLLM 0.33.0 (Apache-2.0), up to 1,500 characters; each names its test file.
+vLLM's parses were recorded by `python -m tests.parsers.agreement.recorder`, once of the whole text and once token by
+token. If the two differ, either is accepted.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _MORE_MARKS = ("<|im_start|>", "<|im_end|>", "<|endoftext|>", "<tool_response>",
 
 
 class Reading(Struct, frozen=True, omit_defaults=True):
-    """What a text was read as. calls: names and arguments. error: the exception of a parser that failed."""
+    """The parse of a text. calls: names and arguments. error: the exception of a parser that failed."""
 
     text: str = ""
     calls: tuple[tuple[str, str], ...] = ()
@@ -46,7 +46,7 @@ class Reading(Struct, frozen=True, omit_defaults=True):
 
     @property
     def meaning(self) -> tuple[object, ...]:
-        """What two readings are compared by: white space around text means nothing, nor does the spelling of JSON."""
+        """The value to compare: without white space around text, and with canonical JSON."""
         calls = tuple((name, _canonical(arguments)) for name, arguments in self.calls)
         return self.reasoning.strip(), self.text.strip(), calls, self.error
 
@@ -59,11 +59,12 @@ class DeclaredTool(Struct, frozen=True):
 
 
 class Case(Struct, frozen=True, omit_defaults=True):
-    """A text and what vLLM reads in it.
+    """A text and vLLM's parse of it.
 
-    template: arguments of the chat template. opened: the template opened the reasoning.
-    lacks: marks that its vocabulary does not have.
-    streamed: what vLLM reads token by token, where it differs from the whole.
+    template: arguments of the chat template.
+    opened: the template opened the reasoning.
+    lacks: markers that its vocabulary does not have.
+    streamed: vLLM's parse token by token, if it differs from that of the whole text.
     """
 
     family: str
@@ -84,7 +85,7 @@ class Case(Struct, frozen=True, omit_defaults=True):
 
     @property
     def marks(self) -> tuple[str, ...]:
-        """The marks of its vocabulary."""
+        """The markers of its vocabulary."""
         return tuple(mark for mark in find_marks() if mark not in self.lacks)
 
     @property
@@ -99,7 +100,7 @@ def load_cases(kind: str) -> list[Case]:
 
 
 class Difference(Struct, frozen=True):
-    """Texts that are deliberately read differently, as docs/parsers.md lists: what vLLM reads, what Dragoman, and why.
+    """Texts that Dragoman deliberately parses differently from vLLM, as listed in docs/parsers.md.
 
     kind: tools or reasoning. text: what the cases have in common. cases: their ids.
     """
@@ -123,7 +124,7 @@ def save_cases(kind: str, cases: Sequence[Case]) -> None:
 
 @cache
 def find_marks() -> tuple[str, ...]:
-    """The marks that are one token in the vocabulary of the comparison: those that begin or end something."""
+    """Return the markers that are single tokens in the vocabulary of the comparison."""
     texts: list[str] = [*_MORE_MARKS]
     for family in CALL_FAMILIES:
         delimiters = family.delimiters
@@ -143,12 +144,12 @@ def _token_pattern() -> re.Pattern[str]:
 
 
 def split_tokens(text: str) -> list[str]:
-    """The tokens of a text: marks, control tokens, and else characters."""
+    """Split a text into markers, control tokens and single characters."""
     return [found.group() for found in _token_pattern().finditer(text)]
 
 
 def read_tools(case: Case) -> tuple[Reading, ...]:
-    """The readings of this package: whole, and token by token. All tools that vLLM found are declared."""
+    """Parse a case with this package, whole and token by token. All tools that vLLM found are declared."""
     found, tools = _find_tool_format(case)
 
     def build() -> Parser:
@@ -158,9 +159,9 @@ def read_tools(case: Case) -> tuple[Reading, ...]:
 
 
 def read_tools_behind_reasoning(case: Case) -> Iterator[Reading]:
-    """The readings, without their reasoning, where one parser of vLLM reads reasoning and calls and drops the former.
+    """Parse a case of a vLLM parser that reads both reasoning and calls, and drops the reasoning.
 
-    Its two parsers here are then compared together: where the template opened the reasoning, and where it did not.
+    Both of this package's parsers run, once with reasoning opened by the template and once without.
     """
     if case.family not in ONE_PARSER_FAMILIES:
         return
@@ -177,7 +178,7 @@ def read_tools_behind_reasoning(case: Case) -> Iterator[Reading]:
 
 
 def _find_tool_format(case: Case) -> tuple[ToolFormat, list[FunctionTool]]:
-    """The format of a case's family, and the tools that are declared."""
+    """Return the format of a case's family, and the declared tools."""
     declared = {tool.name: tool.parameters for tool in case.tools}
     called = (name for reading in case.readings for name, _ in reading.calls)
     names = dict.fromkeys([*declared, *called, "a_tool_that_is_not_called"])
@@ -226,7 +227,7 @@ def _as_reading(parts: Shape) -> Reading:
 
 
 def _canonical(arguments: str) -> str:
-    """JSON in one spelling: the order of keys means nothing, and 5.0 is 5."""
+    """Return JSON in a canonical form: keys are sorted, and 5.0 becomes 5."""
     try:
         return json.dumps(json.loads(arguments, parse_float=_read_number), sort_keys=True)
     except ValueError:

@@ -1,4 +1,4 @@
-"""Reads every case with vLLM's own parsers and records what they read.
+"""Parse every case with vLLM's own parsers and record the results.
 
     python -m tests.parsers.agreement.recorder
 
@@ -24,7 +24,7 @@ from .cases import Case, Reading, load_cases, save_cases, split_tokens
 
 @cache
 def build_tokenizer(marks: tuple[str, ...]) -> Any:
-    """A vocabulary of bytes and of these marks."""
+    """Build a vocabulary of bytes and these markers."""
     tokenizers, transformers = import_module("tokenizers"), import_module("transformers")
     alphabet = sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet())
     tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE({char: n for n, char in enumerate(alphabet)}, []))
@@ -102,7 +102,7 @@ def _find_reasoning_marks(family: str) -> tuple[str, str]:
 
 
 def _deltas(parser: Any, extract: Any, case: Case, *more: Any) -> Iterator[Any]:
-    """The messages of a parser that is fed token by token."""
+    """Yield the messages of a parser that is fed token by token."""
     before, ids, tokenizer = "", list[int](), build_tokenizer(case.marks)
     for piece in split_tokens(case.text):
         new = tokenizer.encode(piece, add_special_tokens=False)
@@ -117,7 +117,7 @@ def _deltas(parser: Any, extract: Any, case: Case, *more: Any) -> Iterator[Any]:
 
 @contextmanager
 def _as_error() -> Generator[list[str]]:
-    """Parsers may fail in any way; the name of the exception is their reading then."""
+    """Return the name of the exception as the result of a parser that failed."""
     error: list[str] = []
     try:
         yield error

@@ -1,4 +1,4 @@
-"""Texts are read as vLLM's parsers read them, but for the differences that docs/parsers.md lists with their reasons."""
+"""Texts are parsed as by vLLM's parsers, except for the differences that docs/parsers.md lists with reasons."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""vLLM's own parsers read what is recorded of them."""
+"""The recorded results are those of vLLM's own parsers."""
 
 from __future__ import annotations
 
