@@ -1,4 +1,4 @@
-"""An event loop whose clock jumps to the next timer: hours pass in no time, and every run is the same."""
+"""An event loop whose clock jumps to the next timer: tests do not wait, and every run is deterministic."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 
 class _JumpingSelector(selectors.DefaultSelector):
-    """Instead of waiting it moves its clock. Without a timer it waits: for a thread."""
+    """A selector that advances its clock instead of waiting. Without a timer it waits, for a thread."""
 
     now = 0.0
 

@@ -1,4 +1,4 @@
-"""A server with a memory that works while no client waits, in the test's own process."""
+"""A server with a store that also works without waiting clients, in the test's process."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ async def working(
     options: ServingOptions | None = None,
     engine: Mapping[str, Any] | None = None,
 ) -> AsyncGenerator[ServerHarness]:
-    """Without entries every request is answered."""
+    """Run the server. Without script entries every request is answered."""
     lent = tokenizer()
     actor = ScriptedEngine(
         Script(entries or (ScriptEntry((Say("Hello."),), repeat=True),)), tokenizer=lent, **(engine or {})

@@ -1,7 +1,7 @@
-"""The description of the API as a judge: whether a response matches the description.
+"""Check responses against the OpenAPI document.
 
-The schemas are closed here: a field that the description does not know is a difference too. The published ones are
-open, so that a newer server's fields break no client.
+The schemas are closed here: an undeclared field is a difference too. The published ones are open, so that a newer
+server's fields do not break clients.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def routes() -> tuple[Route, ...]:
 
 @cache
 def document() -> Json:
-    """The document with all routes."""
+    """Return the document with all routes."""
     return json.loads(describe_api(routes(), requires_key=False, is_admin=True))
 
 
@@ -63,7 +63,7 @@ def find_operation(method: str, path: str) -> Json | None:
 
 @cache
 def _closed_components() -> Json:
-    """The components; objects with named properties have no others, besides the warnings that a client may ask for."""
+    """Return the components, in which objects with declared properties allow no others except requested warnings."""
     closed: Json = json.loads(json.dumps(document()["components"]))
     for name, schema in closed["schemas"].items():
         if "additionalProperties" not in schema and name not in _requests():
@@ -74,7 +74,7 @@ def _closed_components() -> Json:
 
 @cache
 def _requests() -> frozenset[str]:
-    """The components that requests refer to."""
+    """Return the components that requests refer to."""
     bodies = [
         content["schema"]
         for item in document()["paths"].values()
@@ -96,7 +96,7 @@ _VALIDATORS: dict[str, jsonschema_rs.Draft202012Validator] = {}
 
 
 def find_errors(schema: Json, value: object) -> list[str]:
-    """How the value differs from the schema."""
+    """Yield the differences of the value from the schema."""
     key = json.dumps(schema)
     if key not in _VALIDATORS:
         _VALIDATORS[key] = jsonschema_rs.Draft202012Validator({**schema, "components": _closed_components()})
@@ -108,7 +108,10 @@ def find_errors(schema: Json, value: object) -> list[str]:
 
 
 def check_response(method: str, path: str, status: int, headers: dict[str, str], body: bytes) -> list[str]:
-    """How a response differs from the description of the route. path: as the application's table has it."""
+    """Yield the differences of a response from the description of its route.
+
+    path: the route's path, with parameters.
+    """
     operation = find_operation(method, path)
     if operation is None:
         return [f"{method} {path} is not described"]
@@ -129,13 +132,13 @@ def check_response(method: str, path: str, status: int, headers: dict[str, str],
 
 
 def find_value_schema(content: Json, media: str) -> Json:
-    """The schema of what `read_values` yields: of an event, its data."""
+    """Return the schema of the values that `read_values` yields; of an event, its data."""
     schema = content[media]["schema"]
     return schema["properties"]["data"]["contentSchema"] if media == "text/event-stream" else schema
 
 
 def read_values(media: str, body: bytes) -> Iterator[object]:
-    """The JSON values of a body: one, or those of the events or lines of a stream."""
+    """Yield the JSON values of a body: one, or those of the events or lines of a stream."""
     match media:
         case "application/json":
             yield json.loads(body)

@@ -1,4 +1,4 @@
-"""A whole server in the test's own process: the real app, the real SDK, a scripted engine."""
+"""A complete server in the test's process: the real app, the real SDK, and a scripted engine."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from dragoman.serving.service import ServingOptions
 
 
 class Counting:
-    """Ids that a test can foresee."""
+    """A source of predictable ids."""
 
     def __init__(self) -> None:
         self._count = 0

@@ -1,4 +1,4 @@
-"""Adapters that administrators load at run time: from where, on an engine that opens their files."""
+"""Adapters that admins load at run time: allowed directories, on an engine that opens their files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the official SDK gets from a whole server: streamed and whole, refusals, failures."""
+"""Responses of a complete server, read by the official SDK: streamed and not streamed, rejections, failures."""
 
 from __future__ import annotations
 

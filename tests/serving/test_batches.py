@@ -1,4 +1,4 @@
-"""OpenAI's batches, with the official SDK: what becomes of each line, and of the whole."""
+"""OpenAI's batches, with the official SDK: the result of each line, and of the batch."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ async def begin(client: openai.AsyncOpenAI, *lines: dict[str, Any], endpoint: An
 
 
 async def until(client: openai.AsyncOpenAI, id: str, *states: str) -> Batch:
-    """Polls, as there is no event for it; the test's own limit ends it."""
+    """Poll, as there is no event for it. The test's own timeout limits the wait."""
     async with asyncio.timeout(20):
         while (batch := await client.batches.retrieve(id)).status not in states:  # noqa: ASYNC110
             await asyncio.sleep(0.005)

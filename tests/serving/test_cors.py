@@ -1,4 +1,4 @@
-"""CORS headers: which pages' scripts may use this server."""
+"""CORS headers: origins whose scripts may use this server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Counting without an answer: the scripted engine counts as its usage does; nothing is ignored in silence."""
+"""Counting tokens without an answer: the count equals the usage, and no parameter is silently ignored."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is sealed and signed for one caller and purpose is worth nothing to any other."""
+"""Data that is encrypted or signed for one caller and purpose is invalid for all others."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Both drivers of a response's tokens: whatever an engine delivers and however a client reads, they send the same.
+"""Both delivery paths of a response's tokens send the same bytes, for any output of an engine and any client.
 
-The first resumes the response's task for every batch and calls ASGI's `send`; the second renders a batch in the
-iteration after the engine's step, and writes it to the connection where that is free.
+The first path resumes the response's task for every batch and calls ASGI's `send`; the second renders a batch in the
+loop iteration after the engine's step, and writes it to the connection if that is writable.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ RENDERER = Renderer(TEMPLATE, TOKENIZER)
 
 
 class Stepping:
-    """An engine whose steps are the test's."""
+    """An engine whose steps the test runs."""
 
     capabilities = Capabilities(frozenset(Feature), frozenset({"max_tokens", "stop", "temperature"}))
 
@@ -97,7 +97,11 @@ def build_app(engine: Stepping) -> ASGIApp:
 
 @dataclass
 class Client:
-    """A connection. direct: whether its server has the extension. can_write: whether the client keeps up, by turns."""
+    """A connection.
+
+    direct: whether its server has the extension.
+    can_write: whether the client keeps up, in turn.
+    """
 
     body: bytes
     direct: bool
@@ -148,7 +152,7 @@ PATHS: dict[str, dict[str, Any]] = {
 async def respond(
     path: str, steps: list[Step], *, stream: bool, direct: bool, turns: list[bool]
 ) -> tuple[Client, Stepping]:
-    """The answer to one request."""
+    """Send one request; return the connection and the engine."""
     engine = Stepping()
     client = Client(json.dumps({"model": "m", "stream": stream, **PATHS[path]}).encode(), direct, turns)
     request_scope = scope(path)
@@ -194,8 +198,8 @@ tokens = st.sampled_from(WORDS).map(sampled) | st.sampled_from(WORDS).map(scored
 outputs = st.one_of(tokens, tokens, tokens, st.sampled_from(MARKERS).map(sampled), st.sampled_from([ended, failed]))
 
 
-def until_failure(steps: list[Step]) -> list[Step]:
-    """Without what follows a failure: it races with the end of the response."""
+def drop_after_failure(steps: list[Step]) -> list[Step]:
+    """Drop outputs after a failure, which race with the end of the response."""
     passed: list[Step] = []
     for outputs, pause in steps:
         for position, (_, build) in enumerate(outputs):
@@ -210,7 +214,7 @@ def until_failure(steps: list[Step]) -> list[Step]:
 pauses = st.integers(0, 6).filter(lambda pause: pause != 1)
 step_lists = st.lists(
     st.tuples(st.lists(st.tuples(st.integers(0, 1), outputs), min_size=1, max_size=3), pauses), max_size=12
-).map(until_failure)
+).map(drop_after_failure)
 
 
 def scheduled(id: str) -> TokenOutput:
@@ -221,7 +225,7 @@ SCHEDULED: Step = ([(0, scheduled), (1, scheduled)], 6)
 
 
 def strip_signatures(body: bytes) -> bytes:
-    """Reasoning is encrypted with a nonce."""
+    """Replace the encrypted reasoning, whose nonce differs each time."""
     return re.sub(rb'("signature"|"encrypted_content"):"[^"]*"', rb"\1", body)
 
 
@@ -252,7 +256,7 @@ def test_both_drivers_send_the_same(
 
 
 async def test_tokens_of_a_client_that_keeps_up_are_written_directly() -> None:
-    """Otherwise the law above would compare one driver with itself."""
+    """Otherwise the test above would compare one path with itself."""
     steps: list[Step] = [SCHEDULED, *(([(0, sampled(word))], 6) for word in WORDS)]
     client, _ = await respond("/v1/messages", steps, stream=True, direct=True, turns=[])
     texts = [piece for piece in client.sent if b"text_delta" in piece]
@@ -260,7 +264,7 @@ async def test_tokens_of_a_client_that_keeps_up_are_written_directly() -> None:
 
 
 async def test_tokens_of_one_iteration_are_one_write() -> None:
-    """A server that is behind writes less often, not later."""
+    """A server that falls behind writes less often, not later."""
     steps: list[Step] = [
         SCHEDULED,
         ([(0, sampled(WORDS[0]))], 6),
@@ -309,7 +313,7 @@ async def test_a_token_that_the_pipeline_fails_on_fails_its_own_response(caplog:
 
 @dataclass
 class Stream:
-    """A client of a real connection that is being streamed to."""
+    """A client of a real connection that receives a stream."""
 
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
@@ -321,7 +325,7 @@ class Stream:
 
 @asynccontextmanager
 async def connections(wire: Wire, engine: Stepping, count: int) -> AsyncGenerator[list[Stream]]:
-    """Streams whose requests reach the engine in this order."""
+    """Open streams whose requests reach the engine in this order."""
     body = json.dumps({"model": "m", "stream": True, "messages": [{"role": "user", "content": "Hi"}]}).encode()
     head = b"POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
     streams: list[Stream] = []
@@ -337,7 +341,7 @@ async def connections(wire: Wire, engine: Stepping, count: int) -> AsyncGenerato
 
 
 async def test_a_slow_reader_among_256_costs_the_others_nothing() -> None:
-    """Each fast client has its token before the next step, while the slow one has stopped taking any."""
+    """Each fast client has its token before the next step, while the slow one has stopped reading."""
     engine = Stepping()
     async with serving(build_app(engine)) as wire, connections(wire, engine, 256) as streams:
         slow, *fast = streams

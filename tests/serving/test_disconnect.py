@@ -1,4 +1,4 @@
-"""A client that leaves, in whatever state, frees the engine; a silence is never silent; a deaf client is given up."""
+"""A client that disconnects at any time frees the engine; idle streams send keepalives; a stalled client is dropped."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def extended(request: pytest.FixtureRequest) -> bool:
 
 
 class Line:
-    """The two ends of one connection, as ASGI has them."""
+    """Both ends of one ASGI connection."""
 
     def __init__(self, ask: dict[str, Any], extended: bool = False) -> None:
         self.inbox: asyncio.Queue[Message] = asyncio.Queue()
@@ -60,7 +60,7 @@ class Line:
 
 
 class Asleep:
-    """A sleep that lasts until it is cancelled, with an event for its start."""
+    """A `sleep` function that never returns, with an event for its start."""
 
     def __init__(self) -> None:
         self.begun = asyncio.Event()

@@ -1,4 +1,4 @@
-"""The README's promises on the embedded model, through the official SDK: what is streamed is what is whole."""
+"""The README's claims about the embedded model, through the official SDK: streams equal full responses."""
 
 from __future__ import annotations
 
@@ -84,14 +84,14 @@ async def client() -> AsyncGenerator[httpx2.AsyncClient]:
     await models.stop()
 
 
-async def whole(client: httpx2.AsyncClient, **body: Any) -> dict[str, Any]:
+async def get_full(client: httpx2.AsyncClient, **body: Any) -> dict[str, Any]:
     answer = await client.post("/v1/chat/completions", json={"max_tokens": 120, "seed": 5, **body})
     assert answer.status_code == 200, answer.text
     return answer.json()
 
 
-async def folded(client: httpx2.AsyncClient, **body: Any) -> dict[str, Any]:
-    """What the official SDK's own accumulator makes of the stream."""
+async def accumulate_stream(client: httpx2.AsyncClient, **body: Any) -> dict[str, Any]:
+    """Return the object that the official SDK accumulates from the stream."""
     sdk = openai.AsyncOpenAI(api_key="none", base_url="http://localhost/v1", http_client=client, max_retries=0)
     state: ChatCompletionStreamState[None] = ChatCompletionStreamState()
     chunks = await sdk.chat.completions.create(
@@ -107,7 +107,7 @@ async def folded(client: httpx2.AsyncClient, **body: Any) -> dict[str, Any]:
 
 
 def comparable(answer: dict[str, Any]) -> Any:
-    """All but ids, nulls, what the format makes differ (an index, an empty content), and the warmer cache."""
+    """Drop ids, nulls, differences due to the format (an index, an empty content), and cached tokens."""
     plain = json.loads(json.dumps(answer), object_hook=_without)
     plain["usage"].pop("prompt_tokens_details", None)
     return plain["choices"], plain["usage"]
@@ -125,12 +125,12 @@ def _without(found: dict[str, Any]) -> dict[str, Any]:
 @pytest.mark.parametrize("name", CASES)
 async def test_the_stream_folds_to_the_whole_answer(client: httpx2.AsyncClient, name: str) -> None:
     body = CASES[name]
-    assert comparable(await folded(client, **body)) == comparable(await whole(client, **body))
+    assert comparable(await accumulate_stream(client, **body)) == comparable(await get_full(client, **body))
 
 
 @pytest.mark.asyncio(loop_scope="module")
 async def test_a_tool_call_validates_against_its_schema(client: httpx2.AsyncClient) -> None:
-    answer = await whole(client, **CASES["required call"])
+    answer = await get_full(client, **CASES["required call"])
     choice = answer["choices"][0]
     for call in choice["message"]["tool_calls"]:
         assert call["function"]["name"] == "get_weather"
@@ -143,7 +143,7 @@ async def test_a_tool_call_validates_against_its_schema(client: httpx2.AsyncClie
 async def test_a_custom_tool_gets_what_matches_its_regex(client: httpx2.AsyncClient, mode: str) -> None:
     tool = custom("regex", "ab[cd]{3}|x")
     body = {"messages": user("How is the weather in Rome?"), "tools": [tool], "tool_choice": mode, "temperature": 1.5}
-    answers = [await whole(client, **body, seed=seed) for seed in range(4)]
+    answers = [await get_full(client, **body, seed=seed) for seed in range(4)]
     calls = [call for answer in answers for call in answer["choices"][0]["message"].get("tool_calls", [])]
     assert calls or mode == "auto"
     assert all(re.fullmatch("ab[cd]{3}|x", call["custom"]["input"]) for call in calls), calls
@@ -160,25 +160,25 @@ async def test_an_unenforced_grammar_is_warned_of(client: httpx2.AsyncClient) ->
 async def test_without_parallel_calls_there_is_at_most_one(client: httpx2.AsyncClient) -> None:
     for seed in range(3):
         body = {**CASES["required call"], "parallel_tool_calls": False, "temperature": 1.5, "seed": seed}
-        assert len((await whole(client, **body))["choices"][0]["message"]["tool_calls"]) == 1
+        assert len((await get_full(client, **body))["choices"][0]["message"]["tool_calls"]) == 1
 
 
 @pytest.mark.asyncio(loop_scope="module")
 async def test_tool_choice_none_calls_nothing(client: httpx2.AsyncClient) -> None:
     body = {**CASES["free call"], "tool_choice": "none"}
-    assert "tool_calls" not in (await whole(client, **body))["choices"][0]["message"]
+    assert "tool_calls" not in (await get_full(client, **body))["choices"][0]["message"]
 
 
 @pytest.mark.asyncio(loop_scope="module")
 async def test_a_json_schema_answer_validates(client: httpx2.AsyncClient) -> None:
     for name in ("schema", "schema and reasoning"):
-        message = (await whole(client, **CASES[name]))["choices"][0]["message"]
+        message = (await get_full(client, **CASES[name]))["choices"][0]["message"]
         jsonschema_rs.validate(PERSON, json.loads(message["content"]))
 
 
 @pytest.mark.asyncio(loop_scope="module")
 async def test_reasoning_is_apart_from_content(client: httpx2.AsyncClient) -> None:
-    answer = await whole(client, **CASES["reasoning"])
+    answer = await get_full(client, **CASES["reasoning"])
     message = answer["choices"][0]["message"]
     assert message["reasoning_content"] == message["reasoning"] != ""
     assert "think>" not in message["content"] + message["reasoning"]
@@ -189,14 +189,14 @@ async def test_reasoning_is_apart_from_content(client: httpx2.AsyncClient) -> No
 async def test_logprobs_are_those_of_the_content(client: httpx2.AsyncClient) -> None:
     """As at OpenAI: neither reasoning, markers nor the end token have an entry."""
     for name in ("logprobs", "reasoning"):
-        choice = (await whole(client, **CASES[name]))["choices"][0]
+        choice = (await get_full(client, **CASES[name]))["choices"][0]
         assert "".join(entry["token"] for entry in choice["logprobs"]["content"]) == choice["message"]["content"]
 
 
 @pytest.mark.asyncio(loop_scope="module")
 async def test_logprobs_beside_token_ids_are_those_of_all_tokens(client: httpx2.AsyncClient) -> None:
     """As in vLLM: trainers read both and pair them."""
-    choice = (await whole(client, **CASES["ids"]))["choices"][0]
+    choice = (await get_full(client, **CASES["ids"]))["choices"][0]
     assert len(choice["logprobs"]["content"]) == len(choice["token_ids"])
     assert choice["logprobs"]["content"][-1]["token"] == "<|im_end|>"
 
@@ -205,7 +205,7 @@ async def test_logprobs_beside_token_ids_are_those_of_all_tokens(client: httpx2.
 @pytest.mark.parametrize("name", ["ids", "reasoning", "stop"])
 async def test_streamed_token_ids_are_the_whole_ones(client: httpx2.AsyncClient, name: str) -> None:
     body = {"max_tokens": 60, "seed": 5, **CASES[name], "return_token_ids": True}
-    answer = await whole(client, **body)
+    answer = await get_full(client, **body)
     stream = await client.post("/v1/chat/completions", json={**body, "stream": True})
     chunks = [json.loads(line[6:]) for line in stream.text.split("\n\n") if line.startswith("data: {")]
     choices: list[Any] = [choice for chunk in chunks for choice in chunk["choices"]]
@@ -219,14 +219,14 @@ async def test_streamed_token_ids_are_the_whole_ones(client: httpx2.AsyncClient,
 @pytest.mark.asyncio(loop_scope="module")
 async def test_a_thinking_budget_is_enforced(client: httpx2.AsyncClient) -> None:
     body = {**CASES["reasoning"], "thinking_token_budget": 3, "temperature": 0}
-    answer = await whole(client, **body)
+    answer = await get_full(client, **body)
     # Three tokens of thought and the forced mark that ends it.
     assert answer["usage"]["completion_tokens_details"]["reasoning_tokens"] <= 4
 
 
 @pytest.mark.asyncio(loop_scope="module")
 async def test_lm_eval_scores_a_prompt_by_its_ids(client: httpx2.AsyncClient) -> None:
-    """Batched ids, echo, logprobs 1, one token: what lm-eval sends and how it slices the answer."""
+    """Batched ids, echo, logprobs 1, one token: as lm-eval sends them and slices the response."""
     ids = [[5, 6, 7, 8], [9, 10, 11, 12, 13]]
     body = {"prompt": ids, "echo": True, "logprobs": 1, "max_tokens": 1, "temperature": 0}
     choices = (await client.post("/v1/completions", json=body)).json()["choices"]
@@ -257,5 +257,5 @@ async def test_tokenize_and_detokenize_are_each_others_inverse(client: httpx2.As
     tokens = (await client.post("/tokenize", json={"prompt": text})).json()["tokens"]
     assert (await client.post("/detokenize", json={"tokens": tokens})).json()["prompt"] == text
     rendered = (await client.post("/tokenize", json={"messages": user("Hello")})).json()
-    usage = (await whole(client, messages=user("Hello")))["usage"]
+    usage = (await get_full(client, messages=user("Hello")))["usage"]
     assert rendered["count"] == usage["prompt_tokens"]

@@ -1,4 +1,4 @@
-"""Every failure has the dialect's envelope and an honest status; the engine hears of none of them."""
+"""Every failure has the dialect's envelope and the right status; invalid requests do not reach the engine."""
 
 from __future__ import annotations
 

@@ -128,7 +128,7 @@ async def test_an_invalid_form_is_a_400(kind: str, body: bytes, status: int):
 
 
 async def test_a_form_without_its_end_is_refused_and_leaves_no_file_open():
-    """Found by the fuzzer: the file of the last part stayed open until it was collected, which is a ResourceWarning."""
+    """Found by the fuzzer: the file of the last part stayed open until garbage collection (a ResourceWarning)."""
     form = b'--b\r\nContent-Disposition: form-data; name="file"; filename="a"\r\n\r\nsome text\r\n-'
     async with working() as server, server.http() as client:
         kind = {"content-type": "multipart/form-data; boundary=b"}

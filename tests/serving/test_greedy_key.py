@@ -1,4 +1,4 @@
-"""One key of ten sends a hundred times what the others send: what it costs them, on the simulator in virtual time.
+"""One key of ten sends a hundred times as much as the others: the effect on them, on the simulator in virtual time.
 
 PYTHONPATH=src python -m tests.serving.test_greedy_key        prints the figures
 """
@@ -34,7 +34,11 @@ LIMITS: dict[str, dict[str, Any]] = {
 
 @dataclass
 class Outcome:
-    """ttfts: seconds to the first token, of the other keys. refused: requests of the greedy key."""
+    """The outcome of a run.
+
+    ttfts: seconds to the first token of the other keys.
+    refused: rejected requests of the greedy key.
+    """
 
     ttfts: list[float] = field(default_factory=list[float])
     failed: int = 0
@@ -105,7 +109,7 @@ def test_a_limited_greedy_key_costs_the_others_at_most_a_tenth_of_their_ttft(lim
 
 @pytest.mark.parametrize(("factor", "limit"), [(20, 0.2), (100, 0.6)])
 def test_the_others_are_served_without_limits_too(factor: int, limit: float) -> None:
-    """Weighted fair queueing alone: no request of theirs is refused or waits for the engine to be empty."""
+    """Only weighted fair queueing: none of their requests is rejected or waits for an empty engine."""
     greedy = run_in_virtual_time(serve_keys(factor * RATE, {}))
     assert (greedy.failed, greedy.refused) == (0, 0)
     assert mean(greedy.ttfts) < limit

@@ -1,7 +1,7 @@
-"""A trainer in a few lines: candidates over HTTP, a policy gradient in torch, the weights back to the server, again.
+"""A minimal trainer: candidates over HTTP, a policy gradient in torch, and new weights for the server, repeatedly.
 
-What it rests on is what every RL trainer does: ids are used as they were sampled and never made of text again, and the
-logprobs are those of the weights that the answer says it was sampled by.
+It relies on what every RL trainer needs: sampled ids are used without tokenizing text again, and the logprobs are those
+of the weights that the response names.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ STEPS, CANDIDATES, TOKENS = 6, 48, 12
 
 
 def reward(ids: list[int]) -> float:
-    """What is liked here: even numbers."""
+    """Return the reward: the share of even numbers."""
     return sum(id % 2 == 0 for id in ids) / len(ids)
 
 
@@ -41,13 +41,16 @@ class Trainer:
         self._optimizer = torch.optim.Adam(self.model.parameters(), lr=1.5e-3)
 
     def logprobs(self, prompt: list[int], answers: list[list[int]]) -> Any:
-        """[answers, tokens] of each answer's tokens; all have the same length."""
+        """Return the logprobs of each answer's tokens: [answers, tokens]. All answers have the same length."""
         ids = torch.tensor([prompt + answer for answer in answers])
         logits = self.model(ids).logits[:, len(prompt) - 1 : -1]
         return logits.log_softmax(-1).gather(-1, ids[:, len(prompt) :, None])[..., 0]
 
     def step(self, prompt: list[int], answers: list[list[int]], sampled: Any) -> None:
-        """GRPO: what an answer is better than its group counts; sampled: [answers, tokens] logprobs of the server."""
+        """Run a step of GRPO, whose advantage is relative to the group.
+
+        sampled: [answers, tokens] logprobs of the server.
+        """
         rewards = torch.tensor([reward(answer) for answer in answers])
         advantages = (rewards - rewards.mean()) / (rewards.std() + 1e-6)
         ratio = (self.logprobs(prompt, answers) - sampled).exp()
@@ -57,20 +60,20 @@ class Trainer:
         self._optimizer.step()
 
     def weights(self) -> bytes:
-        """As a file of safetensors. The head is the embedding."""
+        """Return the weights as a safetensors file. The head is tied to the embedding."""
         state = self.model.state_dict()
         return safetensors.save({name: tensor for name, tensor in state.items() if name != "lm_head.weight"})
 
 
 async def candidates(http: httpx2.AsyncClient, prompt: list[int], seed: int) -> tuple[Any, Any]:
-    """Choices, and the usage."""
+    """Return the choices and the usage."""
     params = {"n": CANDIDATES, "max_tokens": TOKENS, "temperature": 1.0, "seed": seed, "logprobs": 0}
     group = await post(http, "/inference/v1/generate", token_ids=prompt, sampling_params={**params, "ignore_eos": True})
     return group["choices"], group["usage"]
 
 
 async def push(http: httpx2.AsyncClient, weights: bytes, version: str) -> None:
-    """As trainers do it: hold what runs, replace, go on."""
+    """Update the weights as trainers do: pause, replace, resume."""
     await http.post("/pause?mode=keep")
     headers = {"content-type": "application/octet-stream"}
     answer = await http.post(f"/update_weights?weight_version={version}", content=weights, headers=headers)

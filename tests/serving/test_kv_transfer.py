@@ -1,4 +1,4 @@
-"""`kv_transfer_params` reach an engine that knows them, and what it answers comes back in every dialect."""
+"""`kv_transfer_params` reach an engine that supports them, and its own are returned in every dialect."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ TRANSFER = {"do_remote_decode": True}
 
 
 class Prefilling:
-    """The first half of a disaggregated pair: one token, and where the keys and values are."""
+    """The prefill engine of a disaggregated pair: one token, and the location of the KV cache."""
 
     def __init__(self, *parameters: str) -> None:
         features = frozenset({Feature.TOKEN_IDS})
@@ -105,7 +105,7 @@ CONVERSATIONS = [path for path in BODIES if path != "/v1/completions"]
 
 @pytest.mark.parametrize("path", CONVERSATIONS)
 async def test_the_ids_of_the_prefill_stage_are_the_prompt_and_no_parameter_of_the_engine(path: str):
-    """A router hands them to the decode stage, which does not encode the conversation again (vLLM 0.33)."""
+    """A router passes them to the decode stage, which does not tokenize the conversation again (vLLM 0.33)."""
     params = {**TRANSFER, "prompt_token_ids": [5, 6, 7]}
     answer = (await post(app("kv_transfer_params"), path, kv_transfer_params=params)).json()
     assert answer["kv_transfer_params"]["asked"] == TRANSFER

@@ -39,7 +39,7 @@ async def post(client: httpx2.AsyncClient, path: str, **fields: Any) -> httpx2.R
 
 
 def alternatives(logprobs: Any) -> list[dict[str, float]]:
-    """The alternatives of each token, by name."""
+    """Return the alternatives of each token by name."""
     if "content" in logprobs:
         return [{top["token"]: top["logprob"] for top in token["top_logprobs"]} for token in logprobs["content"]]
     return logprobs["top_logprobs"]
@@ -94,7 +94,7 @@ async def test_no_labels_change_nothing_and_an_engine_that_knows_none_refuses_th
 
 @pytest.mark.parametrize("path", BODIES)
 async def test_tokens_as_ids_are_all_of_them(path: str):
-    """Control tokens are not in the text, but AReaL trains on the ids that it reads from the logprobs."""
+    """Control tokens are not in the text, but AReaL trains on the ids from the logprobs."""
     fields = {"max_tokens": 12, "temperature": 1, "seed": 3, "ignore_eos": True, "logit_bias": {"0": 15, "2": 15}}
     async with serving() as client:
         answer = (await post(client, path, **fields)).json()

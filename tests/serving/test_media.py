@@ -1,4 +1,4 @@
-"""Images from a client to an engine that sees: the official SDKs, a server, and the server that is its engine."""
+"""Images from a client to a vision engine: the official SDKs, a server, and a server that is its upstream."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ URL = "https://pictures.example/a.png"
 
 
 class Sight:
-    """A server whose engine is a server whose engine keeps what it was shown."""
+    """A server whose upstream is a server whose engine records the images."""
 
     def __init__(self, app: ASGIApp, actor: ScriptedEngine) -> None:
         self._app, self._actor = app, actor
@@ -56,7 +56,7 @@ class Sight:
 
     @property
     def media_parts(self) -> list[Any]:
-        """The parts of the last request that reached the engine, without texts."""
+        """The parts, other than texts, of the last request that reached the engine."""
         prompt = self._actor.requests[-1].prompt
         assert isinstance(prompt, Conversation)
         return [part for message in prompt.messages for part in message.parts if not isinstance(part, Text)]
@@ -84,7 +84,7 @@ async def sight(
 
 
 def fetching() -> MediaResolver:
-    """The web is one picture."""
+    """Build a fetcher for which every URL returns one picture."""
 
     async def resolve(_host: str, _port: int) -> list[str]:
         return ["93.184.215.14"]
@@ -262,7 +262,7 @@ def reading(**source: Any) -> dict[str, Any]:
 
 @asynccontextmanager
 async def blind() -> AsyncGenerator[tuple[httpx2.AsyncClient, list[str]]]:
-    """A server whose engine reads no files, with two of them: a text and another."""
+    """Run a server whose engine does not accept files, with two files: a text and another one."""
     app = create_app(build_models(Settings(max_model_len=512), SystemClock()), store=MemoryStore(now=Still().now))
     upload, ids = {"purpose": "user_data"}, list[str]()
     transport = httpx2.ASGITransport(app)

@@ -1,4 +1,4 @@
-"""What a stream that waits for its next token takes above the ASGI server, by Python's own count: the same anywhere."""
+"""Memory of a stream that waits for its next token, above the ASGI server, as counted by Python on any machine."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ CHAT = {"messages": [{"role": "user", "content": "Hello"}], **ENDLESS}
 
 
 class Client:
-    """One connection of a server that reports disconnects. speaks: set when four events have come.
+    """One connection of a server that reports disconnects. speaks: set when four events have arrived.
 
-    direct: whether it takes pieces without a coroutine, as a server of our own does.
+    direct: whether it accepts pieces without a coroutine, as Dragoman's HTTP server does.
     """
 
     def __init__(self, body: bytes, direct: bool) -> None:
@@ -56,7 +56,7 @@ class Client:
 
 
 async def bare(scope: Scope, receive: Receive, send: Send) -> None:
-    """The least that a stream is: a task that waits."""
+    """Run a minimal stream: a task that waits."""
     del scope
     await receive()
     for _ in range(4):
@@ -67,7 +67,7 @@ async def bare(scope: Scope, receive: Receive, send: Send) -> None:
 async def measured(
     app: ASGIApp, path: str, ask: dict[str, Any], streams: int, it: Twin, *, direct: bool
 ) -> tuple[float, int]:
-    """Bytes a stream and tasks of all of them, while the engine stands still."""
+    """Return the bytes per stream and the total number of tasks, while the engine is idle."""
     clients = [Client(json.dumps(ask).encode(), direct) for _ in range(streams)]
     tasks = len(asyncio.all_tasks())
     gc.collect()

@@ -89,7 +89,7 @@ async def test_a_canceled_batch_tells_of_all_its_requests():
 
 
 class Meddling(MemoryStore):
-    """A client cancels in the very moment in which the batch ends."""
+    """A store in which a client cancels exactly when the batch ends."""
 
     cancelled = False
 

@@ -1,4 +1,4 @@
-"""Anthropic Messages over the whole server, with its official SDK."""
+"""Anthropic Messages on a complete server, with the official SDK."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`/metrics`: vLLM's names, for every engine as far as it can be known."""
+"""`/metrics`: vLLM's names, for every engine as far as the values are known."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .harness import ServerHarness, build_server
 
 
 def read(answer: httpx2.Response, name: str, **labels: str) -> float | None:
-    """The value of one sample."""
+    """Return the value of one sample."""
     for family in text_string_to_metric_families(answer.text):
         for sample in family.samples:
             if sample.name == name and labels.items() <= sample.labels.items():

@@ -1,4 +1,4 @@
-"""Ollama's routes on the embedded model, on a script, and on models that are loaded on demand."""
+"""Ollama's routes with the embedded model, a script, and models that are loaded on demand."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ async def small() -> AsyncGenerator[httpx2.AsyncClient]:
 
 
 async def answer(http: httpx2.AsyncClient, path: str, **fields: Any) -> dict[str, Any]:
-    """The full answer, after a stream of the same request has been found to say the same."""
+    """Return the full response, after checking that a stream of the same request equals it."""
     response = await http.post(path, json={"stream": False, **fields})
     assert response.status_code == 200, response.text
     assert response.headers["content-type"] == "application/json"
@@ -335,7 +335,7 @@ async def test_errors_have_ollamas_form_also_where_there_is_no_route(http: httpx
 
 
 async def test_a_body_of_curl_needs_no_header_but_one_of_a_page_does(http: httpx2.AsyncClient):
-    """As in Ollama's documentation: `curl URL -d '{...}'`, which declares a form."""
+    """Ollama's documentation has `curl URL -d '{...}'`, which sends a form's content type."""
     body = json.dumps({"model": "tiny", "messages": HELLO, "stream": False}).encode()
     form = {"content-type": "application/x-www-form-urlencoded"}
     assert (await http.post("/api/chat", content=body, headers=form)).status_code == 200
@@ -402,7 +402,7 @@ async def test_a_strict_server_rejects_what_others_warn_of():
 
 
 class OnDemand:
-    """A server of a model that is loaded on demand, kept for a minute."""
+    """A server of a model that is loaded on demand and unloaded after a minute."""
 
     def __init__(self, puller: ModelPuller | None = None, **options: Any) -> None:
         lent = tokenizer()

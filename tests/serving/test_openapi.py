@@ -1,4 +1,4 @@
-"""The description of the API matches the server: each route, parameter, response and event, and nothing else."""
+"""The OpenAPI document matches the server: exactly its routes, parameters, responses and events."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_every_route_is_described_and_nothing_else() -> None:
 
 
 def test_the_document_is_valid() -> None:
-    """Every reference leads somewhere, every schema is one, and every operation has a name of its own."""
+    """Every reference has a target, every schema is valid, and every operation id is unique."""
     text = json.dumps(document())
     for reference in set(re.findall(r'"\$ref": "([^"]+)"', text)):
         assert resolve({"$ref": reference}), reference
@@ -129,7 +129,7 @@ WRONG: tuple[Any, ...] = ("x", 1.5, -7, 10**12, True, [], {}, [1.5], [{"x": 1}],
 
 @pytest.mark.parametrize("name", sorted(examples.DIALECTS))
 def test_what_the_description_rejects_is_rejected(name: str) -> None:
-    """The description is no stricter than the reader: each value of each field that it forbids is an error."""
+    """The document is not stricter than the reader: each value that it forbids for a field is an error."""
     known, (body,) = examples.DIALECTS[name], bodies_of(name)
     rejected = 0
     for field in schema_of(body.name)["properties"]:
@@ -143,7 +143,7 @@ def test_what_the_description_rejects_is_rejected(name: str) -> None:
 
 
 def golden_values() -> Iterator[tuple[Golden, dict[str, Any], object]]:
-    """What the golden files have, with the schema of each value."""
+    """Yield the values in the golden files, each with its schema."""
     for golden in GOLDEN:
         # No request makes /api/chat return a context.
         if golden.writer == "ollama-chat" and golden.case == "echo":
@@ -184,7 +184,7 @@ NOT_IN_GOLDEN = {
 
 
 def test_no_described_property_is_a_relic() -> None:
-    """Each property of what the writers build by hand occurs in a golden file, or is known not to."""
+    """Each property of objects that writers build manually occurs in a golden file, or is listed as an exception."""
     counter = PropertyCounter()
     for _, schema, value in golden_values():
         counter.count(schema, value)

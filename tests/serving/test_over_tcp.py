@@ -1,4 +1,4 @@
-"""A real uvicorn on a real socket with the embedded model behind it: what only shows there."""
+"""A real uvicorn on a real socket with the embedded model: behavior that only appears there."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Served:
         return next(iter(self.models)).backend.engine.health()
 
     async def until(self, *, running: int, waiting: int = 0) -> None:
-        """The engine's thread has no event for it, so this polls; the test's own limit ends it."""
+        """Poll, since the engine's thread has no event for it. The test's own timeout limits the wait."""
         while (self.health.running, self.health.waiting) != (running, waiting):  # noqa: ASYNC110
             await asyncio.sleep(0)
 

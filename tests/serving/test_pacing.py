@@ -1,4 +1,4 @@
-"""Requests that come at once are begun a few at a time, in their order, and others get their turns between them."""
+"""Concurrent requests are started a few at a time, in order, and other callbacks run in between."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lists of all routes reject an order and a limit that are none, and name the parameter."""
+"""All list routes reject an invalid order and an invalid limit, and name the parameter."""
 
 from __future__ import annotations
 

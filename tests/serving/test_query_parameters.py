@@ -1,4 +1,4 @@
-"""A parameter of the query is honoured, refused, or named in a warning, as one of the body is."""
+"""A query parameter is applied, rejected, or named in a warning, like one of the body."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""How much Python one request runs: the calls of our own functions, which no machine's speed changes.
+"""The cost of one request, in calls of our own functions, which does not depend on the machine.
 
-The bounds are what CPython 3.11 counts, and a tenth more. Later versions count less, as they inline comprehensions. A
+The bounds are CPython 3.11's counts plus a tenth. Later versions count less, as they inline comprehensions. A
 change that exceeds a bound makes every request slower; one that goes far below it should lower it.
 """
 

@@ -1,4 +1,4 @@
-"""The request log: the fields of a line, a line for every kind of end, and writing without blocking."""
+"""The request log: the fields of a line, a line for every outcome, and writing without blocking."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ async def stream(*batches: Event | Exception) -> AsyncGenerator[list[Event]]:
 
 
 def watched(into: RequestLog, *batches: Event | Exception) -> AsyncGenerator[list[Event]]:
-    """On a clock that goes a second further each time it is read: not for a token after the first one."""
+    """Observe a stream on a clock that advances by a second at each read; it is not read for tokens after the first."""
     seconds = count(1)
     line = RequestLogLine(100.0, "r", "/v1/completions", "m")
     return CallObserver(line, None, into, lambda: float(next(seconds))).observe(stream(*batches))
@@ -128,7 +128,7 @@ async def test_a_refused_request_is_logged_with_its_status(into: RequestLog, fil
 
 
 async def test_lines_beyond_the_buffer_are_dropped_without_blocking(tmp_path: Path, caplog: pytest.LogCaptureFixture):
-    """The disk is a pipe without a reader yet."""
+    """The file is a pipe without a reader."""
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)

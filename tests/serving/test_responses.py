@@ -1,4 +1,4 @@
-"""The Responses API of a server that keeps nothing, through the official SDK."""
+"""The Responses API of a server without a store, through the official SDK."""
 
 from __future__ import annotations
 

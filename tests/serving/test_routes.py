@@ -52,7 +52,7 @@ def fill(path: str) -> str:
 
 
 def find_format(answer: httpx2.Response) -> str:
-    """The dialect whose SDK can parse the error."""
+    """Return the dialect whose SDK can parse the error."""
     body: Any = answer.json()
     match body:
         case {"type": "error", "error": {"type": str(), "message": str()}, "request_id": str()}:

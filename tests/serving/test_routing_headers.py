@@ -23,7 +23,7 @@ PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
 
 class Recorder(BaseTokenEngine):
-    """Notes what it hears of a request."""
+    """An engine that records its requests."""
 
     capabilities = msgspec.structs.replace(
         TOKEN_CAPABILITIES, parameters=TOKEN_CAPABILITIES.parameters | {"session_id", "data_parallel_rank"}
@@ -41,8 +41,8 @@ class Recorder(BaseTokenEngine):
         yield 300
 
 
-class Deaf(Recorder):
-    """Knows nothing of sessions."""
+class WithoutSessions(Recorder):
+    """An engine that does not support sessions."""
 
     capabilities = TOKEN_CAPABILITIES
 
@@ -79,7 +79,7 @@ async def test_a_session_and_a_rank_reach_the_engine(
 
 
 async def test_a_session_is_a_hint_and_no_reason_for_a_warning() -> None:
-    engine = Deaf()
+    engine = WithoutSessions()
     answer = await send(engine, {"x-session-id": "a"}, session_id="b")
     assert answer.status_code == 200
     assert "session_id" not in answer.headers.get("x-dragoman-warnings", "")

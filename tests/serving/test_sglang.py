@@ -1,4 +1,4 @@
-"""SGLang's routes on the embedded model: what an RL trainer written against it asks."""
+"""SGLang's routes with the embedded model: the requests of RL trainers for SGLang."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ async def test_other_routes_answer(http: httpx2.AsyncClient):
 
 
 async def test_loads_count_what_runs_and_what_waits(http: httpx2.AsyncClient):
-    """slime aborts until they are zero."""
+    """slime sends aborts until the loads are zero."""
     idle = (await http.get("/v1/loads?include=core,disagg,queues")).json()
     assert idle["loads"] == [{"num_running_reqs": 0, "num_waiting_reqs": 0, "num_total_reqs": 0, "dp_rank": 0}]
     assert (idle["dp_rank_count"], idle["aggregate"]["total_reqs"]) == (1, 0)

@@ -1,4 +1,4 @@
-"""Limits of two servers that share them, over HTTP. Time is moved."""
+"""Limits that two servers share, over HTTP. Tests advance the clock."""
 
 from __future__ import annotations
 
@@ -136,14 +136,14 @@ async def test_concurrent_requests_of_both_servers_count(tmp_path: Path) -> None
 
 
 async def wait_until_pending(engine: SteppedEvents, number: int) -> None:
-    """As `wait_for_requests`, where requests wait for a thread."""
+    """Wait as `wait_for_requests` does, for requests that wait for a thread."""
     loop = asyncio.get_running_loop()
     while len(engine.pending) < number:
         await loop.run_in_executor(None, lambda: None)
 
 
 async def first_answer(server: Server, engine: SteppedEvents) -> Any:
-    """The answer to a request that the engine ends at once, if it gets there."""
+    """Return the response to a request that the engine ends at once if it gets it."""
     number = len(engine.pending)
     task = asyncio.create_task(server.post("a"))
     loop = asyncio.get_running_loop()

@@ -1,4 +1,4 @@
-"""A stream that fails before its headers: the error is a whole response, and no keepalive is part of it."""
+"""A stream that fails before its headers: the error is a complete response without keepalives."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def render_error(_: DragomanError) -> tuple[int, RawHeaders, bytes]:
 
 @pytest.mark.parametrize("steps", range(6))
 async def test_no_keepalive_precedes_an_error(steps: int):
-    """The keepalive is due while the error is on its way, at whichever step of the loop."""
+    """The keepalive is due while the error is being sent, at any iteration of the loop."""
 
     async def fail() -> AsyncGenerator[bytes]:
         for _ in range(steps):

@@ -1,4 +1,4 @@
-"""Named keys: roles, models, limits, budgets and usage, over HTTP and in every dialect's own words. Time is moved."""
+"""Named keys: roles, models, limits, budgets and usage, over HTTP in every dialect. Tests advance the clock."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ ROUTES: dict[str, dict[str, Any]] = {
 
 
 class Moved:
-    """A clock that a test moves."""
+    """A clock that tests advance."""
 
     def __init__(self, now: float = NOW) -> None:
         self.elapsed, self.start = 0.0, now

@@ -1,4 +1,4 @@
-"""TGI's and LightLLM's routes on the embedded model: Hugging Face's own client over a socket, and LightLLM's bodies."""
+"""TGI's and LightLLM's routes with the embedded model: Hugging Face's client over a socket, and LightLLM's bodies."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ PARAMETERS: dict[str, Any] = {"max_new_tokens": 6, "details": True}
 
 
 def hugging_face(url: str) -> Any:
-    """Its client, which has hardly any types."""
+    """Return Hugging Face's client, as Any because it has hardly any types."""
     return AsyncInferenceClient(url, provider="hf-inference")
 
 

@@ -1,4 +1,4 @@
-"""Message threads: what the official SDK's tool runner uses by default, and how they are the same as without."""
+"""Message threads, which the official SDK's tool runner uses by default; results are the same as without them."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ async def test_the_tool_runners_turns_are_the_whole_conversation_each_time():
 
 
 def shape(conversation: Conversation) -> list[Any]:
-    """Roles and parts, without the ids that each server makes of its own."""
+    """Return roles and parts, without the ids that each server generates."""
     return [(message.role, [type(part) for part in message.parts]) for message in conversation.messages]
 
 

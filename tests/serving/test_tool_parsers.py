@@ -1,4 +1,4 @@
-"""Calls in the form of other families than the embedded model's own: enforced, read back, or refused."""
+"""Calls in the syntax of other families than the embedded model's: enforced and parsed, or rejected."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ ANY_OF: dict[str, Any] = {"type": "object", "anyOf": [{"required": ["a"]}, {"req
 
 
 async def test_constraints_that_the_syntax_cannot_enforce_are_refused_or_warned_of() -> None:
-    """Arguments that are written by name cannot follow rules of a schema about all of them together."""
+    """Syntaxes with separate arguments cannot enforce a schema's rules about all arguments together."""
     strict = {"type": "function", "function": {"name": "f", "parameters": ANY_OF, "strict": True}}
     loose = {"type": "function", "function": {"name": "f", "parameters": ANY_OF}}
     async with served("qwen3_coder") as client:
@@ -108,7 +108,7 @@ FORCED = [
 
 
 def find_arguments(answer: dict[str, Any]) -> Any:
-    """Of the first call of an answer in any of the three dialects."""
+    """Return the arguments of the first call of a response in any of the three dialects."""
     if "choices" in answer:
         return json.loads(answer["choices"][0]["message"]["tool_calls"][0]["function"]["arguments"])
     if "content" in answer:
@@ -145,7 +145,7 @@ async def test_models_list_tools_only_where_calls_can_be_recognised() -> None:
 @pytest.mark.parametrize("parser", ["hermes", "qwen3_coder", "pythonic", "mistral"])
 @pytest.mark.parametrize("parameters", [None, {"type": "object", "properties": {}}])
 async def test_a_tool_without_parameters_is_called_without_arguments(parser: str, parameters: Any) -> None:
-    """`f(**arguments)` fails in the client where the grammar lets the model invent members."""
+    """`f(**arguments)` fails in the client if the grammar allows undeclared members."""
     tool = {"type": "function", "function": {"name": "get_time", "parameters": parameters}}
     async with served(parser) as client:
         for seed in range(3):

@@ -1,4 +1,4 @@
-"""A tool's output that answers no call of the conversation is rejected; vLLM's profile accepts it with a warning."""
+"""A tool result without a matching call in the conversation is rejected; vLLM's profile accepts it with a warning."""
 
 from __future__ import annotations
 

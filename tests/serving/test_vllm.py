@@ -1,4 +1,4 @@
-"""vLLM's utility routes on the embedded model, and what became of a prompt."""
+"""vLLM's utility routes with the embedded model, and details of prompts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Server flags of vLLM: what they add to answers."""
+"""vLLM's server flags: their additions to responses."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PATHS: list[tuple[str, dict[str, Any]]] = [("chat/completions", CHAT), ("complet
 
 
 class Ticking(SystemClock):
-    """A clock that goes on by a second whenever it is read."""
+    """A clock that advances by a second at each read."""
 
     def __init__(self) -> None:
         self.seconds = 0.0

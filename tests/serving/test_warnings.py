@@ -1,4 +1,4 @@
-"""Warnings reach a client that sees no headers: in the body, on request or in vLLM's profile, and in batches."""
+"""Warnings reach clients that do not read headers: in the body, on request or in vLLM's profile, and in batches."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ async def test_a_result_of_a_message_batch_has_its_warnings() -> None:
 
 
 async def test_alternatives_that_an_engine_does_not_know_are_not_left_out_in_silence() -> None:
-    """A script is certain of each token."""
+    """A scripted engine has no alternatives: each token has probability 1."""
     it = build_server(HELLO)
     body = {"model": "m", "messages": [{"role": "user", "content": "hi"}], "logprobs": True}
     answer = await it.post("/v1/chat/completions", {**body, "top_logprobs": 5})

@@ -1,4 +1,4 @@
-"""A trainer's control requests over HTTP: pause, new weights, resume; and the weight versions of answers."""
+"""A trainer's control requests over HTTP: pause, new weights, resume; and the weight versions in responses."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ ASK: dict[str, Any] = {"token_ids": [5, 6, 7], "sampling_params": {"temperature"
 
 @pytest.fixture(scope="session")
 def other(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The embedded model's tensors, all different; in two files."""
+    """Write the embedded model's tensors, all changed, in two files."""
     folder = tmp_path_factory.mktemp("weights") / "step-1"
     folder.mkdir()
     config = json.loads((tiny.find_bundled_model() / "config.json").read_text())
@@ -74,7 +74,7 @@ async def http(other: Path) -> AsyncGenerator[httpx2.AsyncClient]:
 
 
 async def generate(http: httpx2.AsyncClient) -> tuple[list[int], list[str]]:
-    """Tokens, and the versions of the weights that sampled them."""
+    """Return the tokens, and the versions of the weights that sampled them."""
     (choice,) = (await post(http, "/inference/v1/generate", **ASK))["choices"]
     spans = choice["weight_versions"]
     assert [spans[0]["start"], spans[-1]["end"]] == [0, len(choice["token_ids"])]
@@ -92,7 +92,7 @@ async def test_every_answer_has_the_version_of_weights_from_disk(http: httpx2.As
 
 
 async def test_pieces_are_used_when_all_are_there(http: httpx2.AsyncClient, other: Path):
-    """As vLLM's own client does it: start, some updates, finish."""
+    """As vLLM's own client: start, several updates, finish."""
     before, _ = await generate(http)
     await post(http, "/init_weight_transfer_engine", init_info={})
     assert (await http.post("/start_weight_update")).status_code == 200
@@ -168,7 +168,7 @@ async def test_a_body_that_is_too_large_is_refused(other: Path):
 async def test_an_answer_that_weights_change_under_says_which_sampled_what(
     http: httpx2.AsyncClient, path: str, stream: bool
 ):
-    """Paused in mid-answer, given other weights, and resumed."""
+    """The answer is paused, gets other weights, and is resumed."""
     body: dict[str, Any] = {"stream": stream, "return_token_ids": True, "return_weight_versions": True}
     limits = {"max_tokens": 400, "ignore_eos": True, "temperature": 0}
     match path:
@@ -192,7 +192,7 @@ async def test_an_answer_that_weights_change_under_says_which_sampled_what(
 
 
 def ended(text: str, *, stream: bool) -> dict[str, Any]:
-    """The choice as reported at its end."""
+    """Return the choice as reported at its end."""
     if not stream:
         return json.loads(text)["choices"][0]
     chunks = [json.loads(line[6:]) for line in text.splitlines() if line.startswith("data: {")]

@@ -1,4 +1,4 @@
-"""The settings as they are defined: what holds for each of them, also for those to come."""
+"""Definitions of the settings: invariants of every setting."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Several models in one file of settings, and several instances."""
+"""Several models and several instances in one settings file."""
 
 from __future__ import annotations
 

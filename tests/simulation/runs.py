@@ -1,4 +1,4 @@
-"""The measured runs, and what their servers were: the settings of the runs' own README, one method for all."""
+"""The measured runs and the settings of their servers, from the runs' README; all are fitted with the same method."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Fitted on the first 100 requests of a measured run, the simulator foretells the other 200."""
+"""Fitted to the first 100 requests of a measured run, the simulator predicts the other 200."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def held_out(run: Run, profile: SimulatorProfile) -> HeldOutError:
 
 
 def worst(error: HeldOutError) -> tuple[float, float]:
-    """Of the means, and of the percentiles."""
+    """Return the largest errors of the means and of the percentiles."""
     metrics = (error.ttft, error.latency, error.tpot)
     percentiles = [abs(value) for metric in metrics for value in (metric.p50, metric.p90, metric.p99)]
     return max(abs(metric.mean) for metric in metrics), max(percentiles)
@@ -39,7 +39,7 @@ def test_means_are_within_two_per_cent_and_percentiles_within_five(run: Run) -> 
 
 @runs
 def test_nothing_but_the_log_is_needed(run: Run) -> None:
-    """Without a word on hardware and model, and without scheduled_s."""
+    """The fit works without information about hardware and model, and without scheduled_s."""
     workload, measured = log(run.name)
     observed = [msgspec.structs.replace(timing, scheduled_s=None) for timing in measured[:FITTED]]
     found = fit(workload, observed, run.engine, Prior())
@@ -51,7 +51,7 @@ def test_nothing_but_the_log_is_needed(run: Run) -> None:
 
 @runs
 def test_a_hundred_from_the_middle_foretell_the_others_as_well(run: Run) -> None:
-    """Guards against settings of the method that suit the beginnings of these runs only."""
+    """Guards against settings of the method that fit only the beginnings of these runs."""
     workload, measured = log(run.name)
     others = [*measured[:FITTED], *measured[2 * FITTED :]]
     found = fit(workload, measured[FITTED : 2 * FITTED], run.engine, calibrated(run).prior)
@@ -93,7 +93,7 @@ def test_the_fit_does_not_see_how_the_others_fared() -> None:
 
 @runs
 def test_the_shipped_profile_is_what_the_fit_gives(run: Run) -> None:
-    """Write it anew with `python -m benchmarks.simulator --write-profiles`."""
+    """Update it with `python -m benchmarks.simulator --write-profiles`."""
     shipped, found = load(run.name), calibrated(run)
     assert msgspec.structs.replace(shipped, latency=found.latency, calibration=None, frontend_seconds=0) == (
         msgspec.structs.replace(found, calibration=None, frontend_seconds=0)
@@ -120,7 +120,7 @@ def test_the_spread_is_over_other_clocks_and_other_requests_to_fit(run: Run) -> 
 
 
 def test_the_spread_is_at_least_as_wide_as_the_error() -> None:
-    """Of a simulated log: what is fitted is exact, so that the clocks' millisecond is all that moves the error."""
+    """With a simulated log the fit is exact, so that only the clocks' resolution of a millisecond causes the error."""
     profile = load(RUNS[1].name)
     workload = [WorkloadRequest(f"{number}", number / 5, 200, 20) for number in range(60)]
     measured = simulate(workload, profile.engine, profile.latency, profile.frontend_seconds).timings

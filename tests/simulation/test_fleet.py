@@ -1,4 +1,4 @@
-"""Routing policies, routers that know old loads, fleets of several profiles, and autoscaling in virtual time."""
+"""Routing policies, routers with stale loads, fleets with several profiles, and autoscaling in virtual time."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_a_conversation_stays_with_its_replica() -> None:
 
 
 def test_a_router_that_knows_old_loads_sends_herds() -> None:
-    """All requests between two looks go to the replica that was idle; two random choices are less wrong."""
+    """All requests between two polls go to the replica that was idle; power-of-two is less affected."""
     workload = requests(200, 0.01)
     fresh, old = (
         max(np.bincount(routed(workload[:50], ReplicaRouter("least-requests", state_delay=delay))))
@@ -140,7 +140,7 @@ SCALER = AutoscalerConfig(
 
 
 def wave() -> list[WorkloadRequest]:
-    """A minute of little, two minutes of much, and four minutes of little."""
+    """Return a low load for a minute, a high load for two minutes, and a low load for four minutes."""
     gaps = [2.0] * 30 + [0.06] * 2000 + [2.0] * 120
     return [WorkloadRequest(f"r{index}", float(at), 64, 40) for index, at in enumerate(np.cumsum(gaps))]
 

@@ -75,7 +75,7 @@ def test_experts_work_for_the_tokens_of_all_ranks() -> None:
 
 
 def test_a_fit_finds_the_latencies_of_ranks_in_lock_step() -> None:
-    """Also where they share experts, whose curve is expected to be a fifth cheaper than it is."""
+    """Also for ranks that share experts, whose initial estimate is a fifth too low."""
     experts = (TokenCost(0, 4e-4), TokenCost(16, 5e-5))
     actual = LatencyModel(0.012, (TokenCost(0, 2e-5),), per_context_token=2e-8, per_expert_token=experts)
     config, ranks = SimulatedSchedulerConfig(num_gpu_blocks=20_000, max_num_seqs=64), RankLayout(2, lock_step=True)

@@ -1,4 +1,4 @@
-"""The replay of a million requests gives the figures of the one that follows every token."""
+"""The fast replay for millions of requests gives the same figures as the replay of every token."""
 
 from __future__ import annotations
 

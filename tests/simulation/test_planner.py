@@ -1,4 +1,4 @@
-"""The planner: what it finds is what trying everything finds."""
+"""The planner finds the same plan as an exhaustive search."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def candidates() -> list[FleetOption]:
 
 
 def brute_force(candidates: list[FleetOption], workload: Sequence[WorkloadRequest], most: int) -> float:
-    """The least cost per hour over every configuration and number of replicas."""
+    """Return the minimum cost per hour over all configurations and numbers of replicas."""
     costs: list[float] = []
     for candidate in candidates:
         for units in range(1, most // candidate.devices_per_unit + 1):

@@ -1,4 +1,4 @@
-"""Predictions from datasheets: the sizes that a config describes, what fits, and the errors on measured runs."""
+"""Predictions from datasheets: sizes from a config, memory limits, and the errors on measured runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The same storage, opened as often as a test wants: what each backend needs to run the kit."""
+"""Backends of the store's test kit: each can open the same storage several times."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Make = Callable[[Bounds, Callable[[], float]], Store]
 
 
 class Clock:
-    """Time that is advanced by hand."""
+    """A clock that tests advance."""
 
     def __init__(self) -> None:
         self.time = 1_700_000_000.0
@@ -23,7 +23,11 @@ class Clock:
 
 @dataclass
 class Storage:
-    """make: another opening. durable: what one has committed the other sees, and a later one too."""
+    """Storage of one backend.
+
+    make: opens it again.
+    durable: commits are visible to other and later stores of the same storage.
+    """
 
     make: Make
     durable: bool
@@ -44,7 +48,7 @@ def key(id: str, kind: str = "response", owner: str = "me") -> Key:
 
 
 async def put(store: Store, id: str, body: bytes = b"{}", **more: object) -> Record:
-    """A record, as it is then."""
+    """Put a record, and return it as stored."""
     await store.commit(Put(key(id), 1_700_000_000, body, **more))  # pyright: ignore[reportArgumentType]
     record = await store.get(key(id))
     assert record is not None

@@ -1,4 +1,4 @@
-"""A PostgreSQL server of the test's own: a fresh cluster in a temporary folder, reached by a Unix socket only."""
+"""Run a PostgreSQL server: a new cluster in a temporary folder, reachable only by a Unix socket."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MISSING = "no PostgreSQL server is installed (Debian: apt-get install postgresql
 
 
 def programs() -> Path | None:
-    """Where initdb and pg_ctl are: on the PATH, or where Debian keeps them; the newest."""
+    """Return the folder of initdb and pg_ctl: on the PATH, or the newest in Debian's location."""
     found = shutil.which("pg_ctl")
     if found is not None:
         return Path(found).parent
@@ -24,7 +24,7 @@ def programs() -> Path | None:
 
 @contextmanager
 def cluster(bin: Path) -> Generator[str]:
-    """Yields a DSN without a query. It does not wait for the disk: no test cuts the power."""
+    """Run a server and yield a DSN without a query. It does not fsync: no test simulates a power failure."""
     home = Path(tempfile.mkdtemp(prefix="dragoman-pg-"))
     user = None
     if os.geteuid() == 0:

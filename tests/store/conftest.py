@@ -1,4 +1,4 @@
-"""Every available backend; a missing PostgreSQL is reported, and is an error where it is required."""
+"""Every available backend; a missing PostgreSQL is reported, and is an error if it is required."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def postgres_server() -> Iterator[str]:
 
 @pytest.fixture
 def postgres(postgres_server: str) -> str:
-    """A DSN with a schema of this test's own."""
+    """Yield a DSN with a separate schema for this test."""
     import asyncio
 
     import asyncpg  # pyright: ignore[reportMissingTypeStubs]

@@ -1,4 +1,4 @@
-"""A process that is killed while it writes: everything that was acknowledged is there, and the file is whole."""
+"""A process that is killed while it writes: every acknowledged write is stored, and the file is intact."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ asyncio.run(main())
 
 
 async def killed_while_writing(path: Path, turn: int, seconds: float) -> list[str]:
-    """What it acknowledged before it died."""
+    """Kill a process while it writes, and return the writes that it acknowledged."""
     command = [sys.executable, "-c", WRITER, path, str(turn)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:  # noqa: ASYNC220 - as below
         assert process.stdout is not None

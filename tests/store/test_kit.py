@@ -1,4 +1,4 @@
-"""What every store must hold to, whatever keeps it."""
+"""The contract of every store, with any backend."""
 
 from __future__ import annotations
 

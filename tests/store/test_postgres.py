@@ -1,4 +1,4 @@
-"""What only a database server has: that it is away, and comes back."""
+"""Failures of a database server: it is unavailable, and returns."""
 
 from __future__ import annotations
 

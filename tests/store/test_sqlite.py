@@ -1,4 +1,4 @@
-"""What only a file has: its mode, its schema, other processes, a disk that is full."""
+"""SQLite's file: its mode, its schema, other processes, and a full disk."""
 
 from __future__ import annotations
 
@@ -185,7 +185,7 @@ def test_the_lock_of_a_run_tells_the_living_from_the_dead(tmp_path: Path):
 
 
 async def test_entries_of_many_commits_share_few_writes(tmp_path: Path):
-    """Group commit: what came while the writer was at the disk goes there together."""
+    """Group commit: jobs that arrive during a write are committed together."""
     store = await opened(tmp_path / "x.db", synchronous="NORMAL")
     await put(store, "a")
     await asyncio.gather(*(store.commit(Append(key("a"), "e", (Item(b"x"),))) for _ in range(500)))

@@ -1,4 +1,4 @@
-"""Whatever is done in whatever order, a durable store answers as the one in memory does."""
+"""For any sequence of operations, a durable store returns the same results as the one in memory."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ CURSORS = st.none() | st.integers(-1, 8)
 
 
 class Twins(RuleBasedStateMachine):
-    """Asks both the same. The clock goes on with every step, for the least recently used must be one."""
+    """Runs each operation on both stores. The clock advances at every step, so that LRU order is unique."""
 
     durable: Any
     numbers = itertools.count()
@@ -83,7 +83,7 @@ class Twins(RuleBasedStateMachine):
     def both(self, name: str, *args: Any, **more: Any) -> None:
         self.clock.time += 0.25
         expected, found = (self.run(getattr(store, name)(*args, **more)) for store in (self.model, self.store))
-        assert renumbered(found) == renumbered(expected)
+        assert renumber(found) == renumber(expected)
 
     @rule(changes=st.lists(CHANGES, min_size=1, max_size=4))
     def commit(self, changes: list[Change]) -> None:
@@ -126,7 +126,7 @@ class Twins(RuleBasedStateMachine):
 
 
 async def outcome(store: Store, changes: list[Change]) -> object:
-    """What became of a commit; `own` in a change stands for the store's own run."""
+    """Return the outcome of a commit; `own` in a change is replaced by the store's own run."""
     own = [
         replace(change, run=store.run) if isinstance(change, Put | Replace) and change.run else change
         for change in changes
@@ -140,12 +140,12 @@ async def outcome(store: Store, changes: list[Change]) -> object:
     return "done"
 
 
-def renumbered(found: object) -> object:
-    """As it is, but for what each store names in its own way: positions of records, and its run."""
+def renumber(found: object) -> object:
+    """Replace values that differ between stores: positions of records, and the run."""
     if isinstance(found, tuple):
-        return [renumbered(each) for each in cast("tuple[object, ...]", found)]
+        return [renumber(each) for each in cast("tuple[object, ...]", found)]
     if isinstance(found, RecordChain):
-        return renumbered(found.records), found.is_complete
+        return renumber(found.records), found.is_complete
     if isinstance(found, Record):
         return replace(found, position=0, run=found.run and "own")
     return found

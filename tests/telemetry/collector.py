@@ -1,4 +1,4 @@
-"""A collector that speaks OTLP/HTTP on loopback, with its own reader of protobuf's wire format."""
+"""An OTLP/HTTP collector on loopback, with its own parser of protobuf's wire format."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Message = dict[int, list[Any]]
 
 
 def read_message(data: bytes) -> Message:
-    """The values of each field: numbers, or bytes, which may be messages themselves."""
+    """Parse the values of each field: numbers, or bytes, which may be messages themselves."""
     fields: Message = defaultdict(list)
     position = 0
 
@@ -52,7 +52,7 @@ def read_message(data: bytes) -> Message:
 
 
 def read_value(data: bytes) -> Any:
-    """An AnyValue."""
+    """Parse an AnyValue."""
     ((number, (value,)),) = read_message(data).items()
     match number:
         case 1:
@@ -101,7 +101,10 @@ class PointSeen:
 
 @dataclass
 class Collector:
-    """statuses: answers to give before any other, to each request in turn."""
+    """Records what it receives.
+
+    statuses: the statuses of the first responses, in order.
+    """
 
     url: str = ""
     spans: list[SpanSeen] = field(default_factory=list[SpanSeen])

@@ -136,7 +136,7 @@ def test_a_responses_call_with_a_tool_loop_is_one_trace_through_two_servers(tmp_
 
 
 def describe(span: SpanSeen, by_id: dict[str, SpanSeen]) -> list[str]:
-    """The names from the outermost span to this one."""
+    """Return the names from the outermost span to this one."""
     names: list[str] = []
     current: SpanSeen | None = span
     while current is not None:
@@ -282,7 +282,7 @@ def test_opentelemetrys_own_variables_are_read() -> None:
 
 
 def test_the_messages_are_those_of_opentelemetrys_definitions() -> None:
-    """The official definitions read what is sent. Needs the package opentelemetry-proto."""
+    """The official definitions parse the messages. Needs the package opentelemetry-proto."""
     trace = pytest.importorskip("opentelemetry.proto.collector.trace.v1.trace_service_pb2")
     metric = pytest.importorskip("opentelemetry.proto.collector.metrics.v1.metrics_service_pb2")
     ended: list[Span] = []

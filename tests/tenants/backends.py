@@ -1,4 +1,4 @@
-"""Stores of limits that several processes share, opened as often as a test wants, on a clock that the test moves."""
+"""Backends of shared limits, which can be opened several times, on a clock that tests advance."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NO_REDIS_CLIENT = "the Python client of Redis is not installed (the extra `redis
 
 
 class MovedClock:
-    """Seconds, as a test moves them; kept in microseconds, so that sums are exact."""
+    """A clock in seconds that tests advance. It counts microseconds, so that sums are exact."""
 
     def __init__(self, microseconds: int = 0) -> None:
         self.microseconds = microseconds
@@ -26,12 +26,12 @@ class MovedClock:
         return self.microseconds / 1_000_000
 
     def unix(self) -> int:
-        """What the stores read: microseconds."""
+        """Return the time in microseconds, as the stores need it."""
         return 1_800_000_000_000_000 + self.microseconds
 
 
 class MemoryLimits:
-    """A store in the memory of one process: `apply_batch`, and nothing else."""
+    """A store in memory that only calls `apply_batch`."""
 
     def __init__(self, clock: MovedClock, states: dict[str, KeyState], holders: dict[str, Holder]) -> None:
         self._clock, self._states, self._holders = clock, states, holders
@@ -51,7 +51,10 @@ class MemoryLimits:
 
 @dataclass
 class SharedStorage:
-    """make: another process' store, of the same counters until `reset` was called."""
+    """Storage of one backend.
+
+    make: opens another process's store; it shares the counters until `reset` is called.
+    """
 
     make: Callable[[MovedClock], LimitsStore]
     reset: Callable[[], None]
@@ -60,7 +63,7 @@ class SharedStorage:
 
 @contextmanager
 def redis_server(program: str) -> Generator[str]:
-    """A server of the tests' own, without a file and without a port; yields its URL."""
+    """Run a Redis server without a file and without a port, and yield its URL."""
     home = Path(tempfile.mkdtemp(prefix="dragoman-redis-"))
     socket = home / "redis.sock"
     command = [program, "--port", "0", "--unixsocket", str(socket), "--save", "", "--appendonly", "no"]

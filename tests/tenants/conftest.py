@@ -1,4 +1,4 @@
-"""Every store of limits, where it can be had; what is missing is named."""
+"""Every available store of limits; missing ones are reported."""
 
 from __future__ import annotations
 

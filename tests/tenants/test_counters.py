@@ -1,4 +1,4 @@
-"""Limits are exact: against a model in fractions, on a clock that the tests move."""
+"""Limits are exact: they are compared with a model in fractions, on a clock that tests advance."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dragoman.tenants.counters import MINUTE, Demand, LocalCounters, UnmetDemand
 
 
 class MovedClock:
-    """Seconds, as a test moves them; kept in microseconds, so that sums are exact."""
+    """A clock in seconds that tests advance. It counts microseconds, so that sums are exact."""
 
     def __init__(self) -> None:
         self.microseconds = 0
@@ -23,7 +23,7 @@ class MovedClock:
 
 
 class Limits(RuleBasedStateMachine):
-    """Two buckets and a concurrency limit of one key, beside the same in fractions without any shortcut."""
+    """Two buckets and a concurrency limit of one key, beside a straightforward model in fractions."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -73,7 +73,7 @@ class Limits(RuleBasedStateMachine):
 
     @rule(amount=st.integers(1, 3000))
     def charge(self, amount: int) -> None:
-        """Generated tokens: taken whatever is there."""
+        """Charge generated tokens, even beyond the limit."""
         self.counters.add("key", Demand("tokens", self.tokens, amount=amount))
         self.level["tokens"] -= amount
         self.taken.append((self.clock.microseconds, 0, amount))
@@ -95,7 +95,7 @@ class Limits(RuleBasedStateMachine):
             assert state.reset_after - 1 < (state.limit - level) * Fraction(MINUTE, state.limit) <= state.reset_after
 
     def teardown(self) -> None:
-        """In no time is more admitted than the bucket and what it was refilled with."""
+        """Never more is admitted than the bucket's capacity and its refill."""
         for start, (first, _, _) in enumerate(self.taken):
             admitted = 0
             for time, requests, _ in self.taken[start:]:
@@ -108,7 +108,7 @@ TestLimits = Limits.TestCase
 
 @given(limits=st.lists(st.integers(1, 100), min_size=2, max_size=2), seconds=st.integers(0, 60_000_000))
 def test_what_was_used_stays_used_when_a_limit_is_changed(limits: list[int], seconds: int) -> None:
-    """A reload of the file of keys resets no minute limit."""
+    """A reload of the key file does not reset limits per minute."""
     clock = MovedClock()
     counters = LocalCounters(clock)
     before, after = (Demand("requests", limit) for limit in limits)
@@ -136,7 +136,7 @@ def test_keys_do_not_share_counters() -> None:
 
 
 def run_now(work: Coroutine[None, None, UnmetDemand | None]) -> UnmetDemand | None:
-    """The result of a coroutine that waits for nothing: the rules of a state machine cannot be coroutines."""
+    """Return the result of a coroutine that never waits: the rules of a state machine cannot be coroutines."""
     try:
         work.send(None)
     except StopIteration as end:

@@ -1,4 +1,4 @@
-"""The file of keys: what it accepts, what its errors show, and that it never contains a key."""
+"""The key file: accepted contents and error messages; it never contains a key."""
 
 from __future__ import annotations
 

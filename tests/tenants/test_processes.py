@@ -1,4 +1,4 @@
-"""Processes that share a real store: limits hold on the real clock, and a killed process loses no place for ever."""
+"""Processes that share a real store: limits hold in real time, and the slots of a killed process are freed."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Limits that several processes share are exact in every store: against a model in fractions, on a clock that the tests
-move.
+"""Limits that several processes share are exact in every store: they are compared with a model in fractions, on a clock
+that tests advance.
 """
 
 from __future__ import annotations
@@ -26,7 +26,10 @@ DAY = 86_400 * 1_000_000
 
 @dataclass
 class Connection:
-    """A process' connection. broken: `sent` loses the response of the next batch, `lost` the batch itself."""
+    """A process's connection.
+
+    broken: `sent` loses the response of the next batch, `lost` the batch itself.
+    """
 
     store: LimitsStore
     broken: str = ""
@@ -51,7 +54,11 @@ class Connection:
 
 @dataclass
 class Process:
-    """A process. places: that it holds. expires: when its places are free, unless it renews its lease."""
+    """A process.
+
+    places: the slots that it holds.
+    expires: when its slots are freed, unless it renews its lease.
+    """
 
     connection: Connection
     counters: SharedCounters
@@ -60,7 +67,7 @@ class Process:
     suspended: bool = False
 
     async def kill(self) -> None:
-        """As a process that is killed: its store learns nothing."""
+        """Kill the process: its store is not notified."""
         task: Any = self.counters._task  # pyright: ignore[reportPrivateUsage]
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
@@ -78,7 +85,7 @@ class Limits:
 
 
 class SharedLimits(RuleBasedStateMachine):
-    """Processes that take from one key, beside the same in fractions without any store."""
+    """Processes that share the limits of one key, beside a model in fractions without a store."""
 
     def __init__(self, storage: SharedStorage) -> None:
         super().__init__()
@@ -156,13 +163,13 @@ class SharedLimits(RuleBasedStateMachine):
         self.check_state(process)
 
     def check_wait(self, unmet: UnmetDemand) -> None:
-        """Not a microsecond earlier, and not later."""
+        """Check that the request is admitted after exactly this wait, to the microsecond."""
         demand = unmet.demand
         missing = min(demand.needed, demand.limit) - self.limits.level[demand.counter]
         assert unmet.retry_after - 1 < missing * Fraction(MINUTE, demand.limit) <= unmet.retry_after
 
     def check_state(self, process: Process) -> None:
-        """What the headers of this process' response show is the state of the store."""
+        """Check that this process's response headers show the state of the store."""
         for state in process.counters.peek("key", self.build_demands(0)[:2]):
             level = self.limits.level[state.counter]
             assert state.remaining == max(0, level // 1)
@@ -170,7 +177,7 @@ class SharedLimits(RuleBasedStateMachine):
 
     @rule(number=st.integers(0, 2), amount=st.integers(-3000, 3000), broken=st.sampled_from(["", "", "sent", "lost"]))
     def settle_tokens(self, number: int, amount: int, broken: str) -> None:
-        """Generated tokens, or tokens given back; each is applied once, whatever happens to the connection."""
+        """Charge or refund tokens; each change is applied once, whatever happens to the connection."""
         process, limits = self.pick(number), self.limits
         process.connection.broken = broken
         process.counters.add("key", Demand("tokens", limits.tokens, amount=amount))
@@ -195,7 +202,7 @@ class SharedLimits(RuleBasedStateMachine):
 
     @rule(number=st.integers(0, 2), amount=st.integers(0, 100))
     def cancel(self, number: int, amount: int) -> None:
-        """The request of a client that disconnects while it waits for the store takes nothing in the end."""
+        """A request whose client disconnects while it waits for the store is not charged."""
         process = self.pick(number)
 
         async def ask_and_leave() -> None:
@@ -218,12 +225,12 @@ class SharedLimits(RuleBasedStateMachine):
 
     @rule(number=st.integers(0, 2))
     def suspend(self, number: int) -> None:
-        """It does not renew its lease, until it is used again."""
+        """Suspend a process: it does not renew its lease until it is used again."""
         self.processes[number].suspended = True
 
     @rule(number=st.integers(0, 2))
     def restart(self, number: int) -> None:
-        """It ends as it should: its places are free at once."""
+        """Restart a process gracefully: its slots are free at once."""
         self.run(self.processes[number].counters.close())
         self.processes[number] = self.start_process()
 

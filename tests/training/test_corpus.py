@@ -1,4 +1,4 @@
-"""The synthetic chat that the embedded model learns from."""
+"""The synthetic conversations that train the embedded model."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TEMPLATE = Path(__file__).parents[2] / "src/dragoman/engines/tiny/data/chat_temp
 
 
 def build_conversations(seed: int, count: int = 400, progress: float = 0.5) -> list[Conversation]:
-    """Some conversations of the corpus."""
+    """Build some conversations of the corpus."""
     return list(itertools.islice(conversations(source(seed), lambda: progress), count))
 
 

@@ -1,4 +1,4 @@
-"""The chat template of the embedded model: what it renders, and that it only ever appends."""
+"""The chat template of the embedded model: its output; later turns only append to earlier prompts."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ TOOL_CHAT: list[dict[str, Any]] = [
 
 
 def render(messages: list[dict[str, Any]], **variables: Any) -> str:
-    """The template as transformers would render it."""
+    """Render the template as transformers does."""
     environment = ImmutableSandboxedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
     )

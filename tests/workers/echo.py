@@ -1,4 +1,4 @@
-"""What the tests of the pool run in a worker process: an order, and what it is about."""
+"""The function that the pool's tests run in a worker process: a command and its argument."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Worker processes: their limits, and what remains of them. What is run in them is tested beside it."""
+"""Worker processes: their limits, and cleanup. The functions that run in them are tested elsewhere."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the store's tests have: a PostgreSQL of their own, where one is installed."""
+"""The fixtures of the store's tests: a separate PostgreSQL, if it is installed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A server with a memory in the test's own process."""
+"""A server with a store in the test's process."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.serving.harness import ServerHarness, Still, tokenizer
 def remembering(
     *entries: ScriptEntry, store: Store | None = None, options: ServingOptions | None = None, **engine: Any
 ) -> ServerHarness:
-    """Its ids are random, as those of what is stored have to be."""
+    """Build a server with a store. Its ids are random, as required for stored objects."""
     lent = tokenizer()
     actor = ScriptedEngine(Script(tuple(entries)), tokenizer=lent, **engine)
     model = ServedModel("m", EventBackend(actor, lent), 4096, 1_700_000_000)
@@ -33,7 +33,7 @@ def remembering(
 
 @asynccontextmanager
 async def lifespan(app: ASGIApp) -> AsyncGenerator[None]:
-    """Start the app, and stop it behind the block."""
+    """Start the app, and stop it after the block."""
     to_app: asyncio.Queue[Message] = asyncio.Queue()
     from_app: asyncio.Queue[Message] = asyncio.Queue()
     running = asyncio.ensure_future(app({"type": "lifespan", "asgi": {"version": "3.0"}}, to_app.get, from_app.put))

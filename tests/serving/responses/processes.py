@@ -1,4 +1,4 @@
-"""Servers as their users run them: processes on a store that they share, and that can be killed."""
+"""Run servers in separate processes that share a store and can be killed."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Process:
 
 @asynccontextmanager
 async def serving(store: str, folder: Path) -> AsyncGenerator[Process]:
-    """A running server. It is stopped at the end, unless it was killed before."""
+    """Run a server. It is stopped at the end, unless it was killed before."""
     script = folder / "script.yaml"
     script.write_text(SCRIPT)
     command = [sys.executable, "-m", "dragoman", "serve", f"scripted:{script}", "--port", "0", "--store", store]

@@ -1,4 +1,4 @@
-"""Ten turns of the OpenAI Agents SDK with the embedded model, its calls constrained: chained and replayed alike."""
+"""Ten turns of the OpenAI Agents SDK with the embedded model and constrained calls, chained and replayed."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def agent(http: httpx2.AsyncClient, temperature: float) -> Agent[None]:
     )
 
 
-async def chained(who: Agent[None]) -> list[RunResult]:
+async def run_chained(who: Agent[None]) -> list[RunResult]:
     results: list[RunResult] = []
     for city in CITIES:
         previous = results[-1].last_response_id if results else None
@@ -60,7 +60,7 @@ async def chained(who: Agent[None]) -> list[RunResult]:
     return results
 
 
-async def replayed(who: Agent[None]) -> list[RunResult]:
+async def run_replayed(who: Agent[None]) -> list[RunResult]:
     results: list[RunResult] = []
     for city in CITIES:
         past: list[Any] = results[-1].to_input_list() if results else []
@@ -70,7 +70,7 @@ async def replayed(who: Agent[None]) -> list[RunResult]:
 
 
 def usages(results: list[RunResult]) -> list[tuple[int, int]]:
-    """(input tokens, of which were cached) of every response."""
+    """Return (input tokens, cached tokens) of every response."""
     usage_list = [response.usage for result in results for response in result.raw_responses]
     return [(usage.input_tokens, usage.input_tokens_details.cached_tokens) for usage in usage_list]
 
@@ -78,10 +78,10 @@ def usages(results: list[RunResult]) -> list[tuple[int, int]]:
 @pytest.mark.asyncio(loop_scope="module")
 async def test_ten_turns_chained_are_those_replayed_and_those_of_the_other_dialects(http: httpx2.AsyncClient):
     who = agent(http, temperature=0)
-    chain = await chained(who)
+    chain = await run_chained(who)
     calls = [item for result in chain for item in result.new_items if item.type == "tool_call_item"]
     assert len(calls) >= len(CITIES)
-    replay = await replayed(who)
+    replay = await run_replayed(who)
     assert [tokens for tokens, _ in usages(chain)] == [tokens for tokens, _ in usages(replay)]
     for usage_list in (usages(chain), usages(replay)):
         # All but the first prompt begin with the one before.
@@ -92,7 +92,7 @@ async def test_ten_turns_chained_are_those_replayed_and_those_of_the_other_diale
 
 
 async def counted(http: httpx2.AsyncClient, items: list[dict[str, Any]]) -> tuple[int, int, int]:
-    """The prompt tokens of a conversation in each dialect."""
+    """Return the number of prompt tokens of a conversation in each dialect."""
     schema = get_weather.params_json_schema
     named = {"name": "get_weather", "description": get_weather.description}
     function = {**named, "parameters": schema, "strict": True}
@@ -115,7 +115,7 @@ async def counted(http: httpx2.AsyncClient, items: list[dict[str, Any]]) -> tupl
 
 
 def as_chat(items: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Calls belong to the assistant's message before them, as they do in Responses."""
+    """Convert to chat messages. Calls belong to the assistant's message before them, as in Responses."""
     messages: list[dict[str, Any]] = []
     for item in items:
         match item.get("type", "message"):
@@ -151,7 +151,7 @@ def text_of(item: dict[str, Any]) -> str:
 
 @pytest.mark.asyncio(loop_scope="module")
 async def test_a_chain_finds_its_prefix_again_however_it_was_spelled(http: httpx2.AsyncClient):
-    """Hot sampling chooses tokens that no tokenizer would, and the prefix cache knows those that were chosen."""
+    """At a high temperature the model samples tokens that no tokenizer would choose. The prefix cache has those."""
     hot = {"model": "tiny", "temperature": 1.9}
     letters = {"seed": 1, "structured_outputs": {"regex": "[a-z ]{100,150}"}}
     first = (await http.post("/v1/responses", json={**hot, **letters, "input": "Tell me a story."})).json()

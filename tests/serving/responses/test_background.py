@@ -1,4 +1,4 @@
-"""Responses that are made without their clients."""
+"""Background responses."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ASK: dict[str, Any] = {"model": "m", "input": "hi", "background": True}
 
 
 class Gate:
-    """A clock's sleep that ends on demand."""
+    """A `sleep` function that returns on demand."""
 
     def __init__(self) -> None:
         self._opened = asyncio.Event()
@@ -47,7 +47,7 @@ async def start(it: ServerHarness, **more: Any) -> str:
 
 
 async def ended(it: ServerHarness, id: str) -> dict[str, Any]:
-    """The object once the response has ended, as its events show."""
+    """Return the object after the response has ended, as its events show."""
     await it.get(f"/v1/responses/{id}?stream=true")
     return (await it.get(f"/v1/responses/{id}")).json()
 

@@ -1,4 +1,4 @@
-"""The OpenAI Agents SDK runs what the embedded model asks of its shell and its patches, streamed and whole."""
+"""The OpenAI Agents SDK runs the shell and patch calls of the embedded model, streamed and not streamed."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ QUIET = RunConfig(tracing_disabled=True)
 
 
 class Machine:
-    """The calls that the SDK receives. None is run."""
+    """Records the calls that the SDK receives. None is run."""
 
     def __init__(self) -> None:
         self.commands: list[str] = []

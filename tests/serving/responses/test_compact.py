@@ -1,4 +1,4 @@
-"""A conversation is compacted by the model itself, and goes on from there, through the official SDK."""
+"""The model compacts a conversation, which then continues, through the official SDK."""
 
 from __future__ import annotations
 

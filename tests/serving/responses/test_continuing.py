@@ -1,4 +1,4 @@
-"""What comes before a response: earlier ones, conversations, references."""
+"""The history of a response: earlier responses, conversations, and references."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ADD: Any = {"type": "function", "name": "add", "parameters": {"type": "object"},
 
 
 def messages(it: ServerHarness) -> tuple[Message, ...]:
-    """Those of the last prompt."""
+    """Return the messages of the last prompt."""
     prompt = it.engine.requests[-1].prompt
     assert isinstance(prompt, Conversation)
     return prompt.messages

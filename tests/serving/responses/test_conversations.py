@@ -148,7 +148,7 @@ async def test_without_a_store_there_are_none() -> None:
 
 
 class Gate:
-    """A clock's sleep that ends on demand."""
+    """A `sleep` function that returns on demand."""
 
     def __init__(self) -> None:
         self.begun, self.opened = asyncio.Event(), asyncio.Event()

@@ -55,7 +55,7 @@ async def test_what_a_killed_process_was_making_another_ends(store: str, tmp_pat
 
 
 async def begun(client: httpx2.AsyncClient, id: str) -> bytes:
-    """The first events, up to the first text."""
+    """Return the first events, up to the first text."""
     received = b""
     async with client.stream("GET", f"/v1/responses/{id}?stream=true") as answer:
         async for piece in answer.aiter_bytes():
@@ -66,14 +66,14 @@ async def begun(client: httpx2.AsyncClient, id: str) -> bytes:
 
 
 class Memory:
-    """What was acknowledged: whole objects, and runs in the background."""
+    """Records acknowledged responses: complete objects, and background runs."""
 
     def __init__(self) -> None:
         self.whole: dict[str, bytes] = {}
         self.runs: set[str] = set()
 
     async def load(self, client: httpx2.AsyncClient, worker: int) -> None:
-        """Ask until the server is gone."""
+        """Send requests until the server has died."""
         previous: str | None = None
         for turn in range(10_000):
             body = {**ASK, "previous_response_id": previous if turn % 5 else None}
@@ -95,7 +95,10 @@ class Memory:
             self.whole[stored["id"]] = answer
 
     async def check(self, client: httpx2.AsyncClient, most: int) -> None:
-        """Nothing is lost, nothing is damaged, nothing is made for ever. most: how many of each to look at."""
+        """Check that nothing is lost or damaged, and that every run has ended.
+
+        most: how many of each to check.
+        """
         for id, whole in list(self.whole.items())[-most:]:
             assert (await client.get(f"/v1/responses/{id}")).content == whole
         for id in list(self.runs)[-most:]:
@@ -106,7 +109,7 @@ class Memory:
 
 
 def last_object(stream: bytes) -> bytes:
-    """Raises ValueError where the stream was cut off before its end."""
+    """Return the last event's object. Raises ValueError if the stream was truncated."""
     if not stream.endswith(b"data: [DONE]\n\n"):
         raise ValueError
     last = stream.split(b"\n\n")[-3]

@@ -1,4 +1,4 @@
-"""What is stored of a response, and what can be done with it, through the official SDK."""
+"""Stored responses and the operations on them, through the official SDK."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ ASK: dict[str, Any] = {"model": "m", "input": "hi", "tools": [ADD]}
 
 
 class Broken(MemoryStore):
-    """Its disk is full."""
+    """A store whose disk is full."""
 
     async def commit(self, *changes: Change) -> None:
         raise StoreUnavailable("The disk is full.")
 
 
 def last_object(stream: bytes) -> bytes:
-    """The object of the last event, byte for byte."""
+    """Return the bytes of the last event's object."""
     last = stream.split(b"\n\n")[-3]
     return last[last.index(b'"response":') + len(b'"response":') : -1]
 

@@ -1,4 +1,4 @@
-"""Walks through the operations: every prompt equals that of a plain model of the memory."""
+"""Random sequences of operations: every prompt equals that of a simple model of the store."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Turn:
     stored: bool = True
 
     def history(self) -> list[str] | None:
-        """None where something of it is gone."""
+        """Return the history; None if a part of it was deleted."""
         if not self.stored:
             return None
         before = [] if self.parent is None else self.parent.history()

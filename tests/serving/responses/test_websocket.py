@@ -34,7 +34,7 @@ HI: Any = [{"role": "user", "content": "hi"}]
 async def served(
     *entries: ScriptEntry, store: Store | None = None, options: ServingOptions | None = None
 ) -> AsyncGenerator[str]:
-    """host:port of a server."""
+    """Run a server and yield its host:port."""
     lent = tokenizer()
     models = Models([ServedModel("m", EventBackend(ScriptedEngine(Script(entries), tokenizer=lent), lent), 4096, 1)])
     async with serving(create_app(models, options=options, store=store), models) as where:
@@ -69,12 +69,12 @@ def client(where: str, key: str = "none") -> openai.AsyncOpenAI:
 
 
 def raw_connection(where: str) -> connect:
-    """It reads everything, even unrequested frames: otherwise its own close would wait for them."""
+    """Open a connection that reads all frames, even unrequested ones: otherwise its close would wait for them."""
     return connect(f"ws://{where}/v1/responses", max_queue=None)
 
 
 async def respond(connection: AsyncResponsesConnection, **fields: Any) -> list[Any]:
-    """The events of one response."""
+    """Return the events of one response."""
     event: Any = {"type": "response.create", "model": "m", "input": HI, **fields}
     await connection.send(event)
     events: list[Any] = []
@@ -230,8 +230,8 @@ async def test_frames_of_all_connections_together_are_bounded():
         assert second.close_code == 1013
 
 
-async def saying(raw: ClientConnection) -> AsyncGenerator[str | bytes]:
-    """Until it is closed, however that is."""
+async def receive_frames(raw: ClientConnection) -> AsyncGenerator[str | bytes]:
+    """Yield the received frames until the connection is closed in any way."""
     with suppress(ConnectionClosed):
         while True:
             yield await raw.recv()
@@ -269,7 +269,7 @@ async def test_shutdown_finishes_running_responses_and_closes_idle_connections(g
             server.should_exit = True
             with pytest.raises(ConnectionClosed):
                 await idle.recv()
-            types = [json.loads(event)["type"] async for event in saying(busy)]
+            types = [json.loads(event)["type"] async for event in receive_frames(busy)]
         assert (idle.close_code, busy.close_code) == (1012, 1012)
         assert types[-1] == f"response.{last}"
         assert "response.created" not in types
@@ -310,7 +310,7 @@ async def test_a_client_without_http_access_cannot_connect(headers: dict[str, st
 
 
 async def handshake(where: str, headers: dict[str, str]) -> int:
-    """The status of the answer."""
+    """Send a handshake and return the status of the response."""
     given = {"host": where, "upgrade": "websocket", "connection": "upgrade", "sec-websocket-version": "13"} | headers
     lines = [f"{name}: {value}" for name, value in given.items()]
     key = "sec-websocket-key: AAAAAAAAAAAAAAAAAAAAAA=="

@@ -1,4 +1,4 @@
-"""The same four requests as each tool writes them down: made by hand after the tools' own sources, not measured."""
+"""The same four requests in the log format of each tool: written from the tools' sources, not measured."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def last(index: int) -> float:
 
 
 def vllm_bench(**changes: Any) -> bytes:
-    """vLLM 0.11's `vllm bench serve --save-result --save-detailed`."""
+    """Return a result of vLLM 0.11's `vllm bench serve --save-result --save-detailed`."""
     result: dict[str, Any] = {
         "date": "20251009-120000",
         "endpoint_type": "openai",
@@ -50,7 +50,7 @@ def vllm_bench(**changes: Any) -> bytes:
 
 
 def guidellm(version: str = "0.5") -> bytes:
-    """`guidellm benchmark --output-path benchmarks.json`."""
+    """Return a result of `guidellm benchmark --output-path benchmarks.json`."""
     items = [_guidellm_item(index, version) for index in range(4)]
     requests = {"successful": items, "incomplete": [{"request_id": "cut"}], "errored": [], "total": None}
     return json.dumps({"metadata": {"version": 1}, "benchmarks": [{"type_": "x", "requests": requests}]}).encode()
@@ -71,7 +71,7 @@ def _guidellm_item(index: int, version: str) -> dict[str, Any]:
 
 
 def aiperf(phase: str = "benchmark_phase") -> bytes:
-    """AIPerf's profile_export.jsonl."""
+    """Return AIPerf's profile_export.jsonl."""
     records = [_aiperf_record(index, {phase: "profiling"}) for index in range(4)]
     warmup = _aiperf_record(0, {phase: "warmup"})
     failed = {"metadata": {"request_start_ns": 5}, "metrics": {}, "error": {"code": 500, "message": "no"}}
@@ -102,7 +102,7 @@ def _aiperf_record(index: int, metadata: dict[str, Any]) -> dict[str, Any]:
 
 
 def genai_perf(*, usage: bool = True) -> bytes:
-    """GenAI-Perf's profile export of a streamed chat."""
+    """Return GenAI-Perf's profile export of a streamed chat."""
     requests = [_genai_perf_request(index, usage=usage) for index in range(4)]
     experiment = {"experiment": {"mode": "request_rate", "value": 2.0}, "requests": requests, "window_boundaries": []}
     return json.dumps({"service_kind": "openai", "endpoint": "v1/chat", "experiments": [experiment]}).encode()
@@ -128,7 +128,7 @@ def _genai_perf_request(index: int, *, usage: bool) -> dict[str, Any]:
 
 
 def recording(*, usage: bool = True) -> bytes:
-    """What `dragoman record` writes; pieces are cut where the network cut them."""
+    """Return a recording of `dragoman record`, with pieces as they arrived from the network."""
     lines: list[dict[str, Any]] = [{"dragoman_recording": 1, "upstream": "http://gpu-box"}]
     lines.append({**_exchange(0, usage=usage), "path": "/v1/models"})
     lines += [_exchange(index, usage=usage) for index in range(4)]

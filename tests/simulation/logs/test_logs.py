@@ -1,4 +1,4 @@
-"""Every tool's log of the same requests is the same log; missing columns are reported with a remedy."""
+"""The logs of all tools for the same requests are parsed to the same log; missing columns are errors with a remedy."""
 
 from __future__ import annotations
 
