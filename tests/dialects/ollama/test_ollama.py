@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import math
+import time
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -38,6 +39,7 @@ from dragoman.dialects.ollama import (
     render_show,
     render_tags,
 )
+from dragoman.dialects.ollama.reader import read_messages
 from dragoman.dialects.ollama.wire import (
     OLLAMA_CHAT,
     OLLAMA_EMBED,
@@ -51,6 +53,7 @@ from dragoman.dialects.ollama.wire import (
     OllamaGenerateBody,
     OllamaModelBody,
     OllamaOptions,
+    OllamaWireMessage,
     read_keep_alive,
 )
 from dragoman.dialects.parameter_table import ParameterSupport, ParameterTable, SupportStatus
@@ -197,6 +200,17 @@ def test_results_find_their_calls_by_id_by_name_and_in_order():
     assert [message.name for message in answered] == ["h", "g", "f", "f", "stranger", "stranger"]
     # Only a result with an id claims to answer a call.
     assert [result.answers_call for result in tool_results] == [True, False, False, False, False, False]
+
+
+def test_results_of_another_tool_are_matched_in_linear_time():
+    messages = msgspec.convert(
+        [{"role": "assistant", "tool_calls": [{"function": {"name": "a"}}] * 20_000}]
+        + [{"role": "tool", "tool_name": "b", "content": ""}] * 20_000,
+        list[OllamaWireMessage],
+    )
+    started = time.process_time()
+    read_messages(messages)
+    assert time.process_time() - started < 5
 
 
 def test_images_come_before_the_text():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 
 from msgspec import Raw, Struct
@@ -71,7 +72,9 @@ class _MessageReader:
 
     def __init__(self) -> None:
         self._names: dict[str, str] = {}
-        self._open_ids: list[str] = []
+        # Ordered dictionaries find the first open call, and remove any, without a search: a client sends many calls.
+        self._open_ids: OrderedDict[str, None] = OrderedDict()
+        self._open_ids_by_name: dict[str, OrderedDict[str, None]] = {}
 
     def read(self, message: OllamaWireMessage, path: str) -> Message:
         # Ollama converts roles to lower case when it decodes a message.
@@ -81,10 +84,9 @@ class _MessageReader:
         if role is Role.TOOL:
             id, name = message.tool_call_id, message.tool_name
             if not id:
-                open_ids = (id for id in self._open_ids if not name or self._names[id] == name)
-                id = next(open_ids, f"call_{name or 'unknown'}")
-            if id in self._open_ids:
-                self._open_ids.remove(id)
+                open_ids = self._open_ids_by_name.get(name, ()) if name else self._open_ids
+                id = next(iter(open_ids), f"call_{name or 'unknown'}")
+            self._close(id)
             # Ollama's clients need not send ids, so a result without one may have no call.
             result = ToolResult(id, (*images, Text(message.content or "")), answers_call=bool(message.tool_call_id))
             return Message(Role.TOOL, (result,), name or self._names.get(id))
@@ -95,11 +97,19 @@ class _MessageReader:
             parts.append(Text(message.content))
         for i, call in enumerate(message.tool_calls or () if role is Role.ASSISTANT else ()):
             id, function = call.id or f"call_{len(self._names)}", call.function
+            # An id that a client uses again means the later call.
+            self._close(id)
             self._names[id] = function.name
-            self._open_ids.append(id)
+            self._open_ids[id] = None
+            self._open_ids_by_name.setdefault(function.name, OrderedDict())[id] = None
             arguments = read_json_object(function.arguments, f"{path}.tool_calls[{i}].function.arguments")
             parts.append(ToolCall(id, function.name, arguments or "{}"))
         return Message(role, tuple(parts))
+
+    def _close(self, id: str) -> None:
+        """Remove a call from the open ones, if it is one of them."""
+        if id in self._open_ids:
+            del self._open_ids[id], self._open_ids_by_name[self._names[id]][id]
 
 
 def read_images(images: Sequence[str] | None, param: str) -> Iterator[Image]:
