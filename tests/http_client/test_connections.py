@@ -12,6 +12,7 @@ from dragoman.http_client import (
     ClientClosed,
     ConnectFailed,
     ConnectionLost,
+    HttpClient,
     HttpClientError,
     InvalidResponse,
     ResponseTimeout,
@@ -318,6 +319,11 @@ async def test_a_unix_socket_is_reached(tmp_path: Path) -> None:
     async with await asyncio.start_unix_server(handle, path), client(uds=path) as http:
         assert await get(http, "http://engine/x") == b"ok"
     assert far.requests[0].startswith(b"GET /x HTTP/1.1\r\nhost: engine\r\n")
+
+
+def test_a_unix_socket_needs_no_proxy_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ALL_PROXY", "socks5://127.0.0.1:1080")
+    HttpClient(uds="s")
 
 
 def build_contexts(folder: Path) -> tuple[ssl.SSLContext, ssl.SSLContext]:

@@ -34,7 +34,7 @@ class ClientTimeouts(Struct, frozen=True):
 class HttpClient:
     """Sends requests on pooled connections. It belongs to one event loop, and must be closed.
 
-    proxies: None means those of the environment.
+    proxies: None means those of the environment, or no proxy with `uds`.
     tls_context: None verifies servers against the system's certificates, or those of SSL_CERT_FILE or SSL_CERT_DIR.
     uds: path of a Unix socket, to which all requests are sent.
     max_idle: unused connections that are kept for each origin. Connections in use are not limited.
@@ -50,7 +50,8 @@ class HttpClient:
         max_idle: int = 64,
     ) -> None:
         self._timeouts, self._uds, self._max_idle = timeouts or ClientTimeouts(), uds, max_idle
-        self._proxies = ProxyRules() if proxies is None else proxies
+        # With a socket a proxy of the environment that is not supported, such as one of socks5, does not matter.
+        self._proxies = proxies or ProxyRules(None if uds is None else {})
         self._tls_context = tls_context
         self._idle: dict[OriginRoute, list[ClientConnection]] = {}
         self._routes: dict[ClientConnection, OriginRoute] = {}
