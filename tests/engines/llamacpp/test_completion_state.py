@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
+from pathlib import Path
+
 import pytest
 
 from dragoman.core.engine import Ended, PromptLogprobs, ReasoningBudget, Sampled, Scheduled, TokenOutput, TokenRequest
 from dragoman.core.errors import EngineError
 from dragoman.core.events import FinishReason
 from dragoman.core.request import Sampling
-from dragoman.engines.llamacpp.client import CompletionChunk, LlamaCppErrorBody, PromptProgress, ScoredToken, TopLogprob
+from dragoman.engines.llamacpp.client import (
+    CompletionChunk,
+    LlamaCppClient,
+    LlamaCppErrorBody,
+    PromptProgress,
+    ScoredToken,
+    TopLogprob,
+)
 from dragoman.engines.llamacpp.completion_state import CompletionState, build_native_grammar, find_impossible_end
 from dragoman.engines.llamacpp.tokens import TokenText
 from tests.engines.harness import Only
@@ -218,3 +228,19 @@ def test_the_end_tokens_are_tried_at_the_end_of_a_grammar() -> None:
     assert find_impossible_end(ends, lambda body: (body.logit_bias[0][0],)) is None
     assert find_impossible_end(ends, lambda body: (3,)) == "<end>"
     assert find_impossible_end(ends, lambda _: ()) == "<stop>"
+
+
+@pytest.mark.parametrize("status", ["200 OK", "500 Internal Server Error"])
+async def test_a_message_that_is_not_json_is_an_error_of_the_engine(tmp_path: Path, status: str) -> None:
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(f"HTTP/1.1 {status}\r\ncontent-length: 3\r\nconnection: close\r\n\r\n<p>".encode())
+        writer.close()
+
+    path = str(tmp_path / "s")
+    client = LlamaCppClient(path, "key")
+    async with await asyncio.start_unix_server(handle, path):
+        for call in (client.embed([(1,)]), client.tokenize("a")):
+            with pytest.raises(EngineError, match="unexpected message"):
+                await call
+    await client.close()

@@ -114,6 +114,10 @@ def test_a_model_in_parts_is_read_by_its_first(tmp_path: Path) -> None:
         read_metadata(second)
 
 
+def test_a_name_with_zero_parts_is_one_file(tmp_path: Path) -> None:
+    assert read_metadata(written(tmp_path / "m-00001-of-00000.gguf", gguf(ENTRIES))).architecture == "llama"
+
+
 def metadata(**values: int | tuple[str, ...]) -> GgufMetadata:
     return GgufMetadata(Path("m.gguf"), {f"tokenizer.ggml.{name}": value for name, value in values.items()})
 

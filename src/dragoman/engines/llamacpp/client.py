@@ -13,7 +13,7 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from ...core.errors import EngineError, RequestError
-from ...http_client import ClientTimeouts, HttpClient, HttpClientError, HttpResponse, ProxyRules
+from ...http_client import ClientTimeouts, HttpClient, HttpClientError, HttpResponse
 from .process import LlamaCppProcess
 
 # Wire types of llama.cpp's API (tools/server/README.md, `POST /completion`), as far as used.
@@ -144,7 +144,7 @@ class LlamaCppClient:
     """An HTTP client in which every request has its own connection: closing it cancels the request."""
 
     def __init__(self, socket: str, key: str) -> None:
-        self._client = HttpClient(ClientTimeouts(read=_NO_TIMEOUT), proxies=ProxyRules(), uds=socket)
+        self._client = HttpClient(ClientTimeouts(read=_NO_TIMEOUT), uds=socket)
         # Not kept alive: each idle connection occupies a thread of llama.cpp.
         self._headers = {"authorization": f"Bearer {key}", "connection": "close", "content-type": "application/json"}
 
@@ -184,10 +184,14 @@ class LlamaCppClient:
         """
         # -1: as pooled, not normalized.
         status, content = await self._post("/embeddings", _encode({"input": inputs, "embd_normalize": -1}))
-        if status != 200:
-            failure = decode_chunk(content).error
-            raise EngineError("llama.cpp rejected the request." if failure is None else f"llama.cpp: {failure.message}")
-        embedded = sorted(msgspec.json.decode(content, type=list[EmbeddingItem]), key=lambda item: item.index)
+        try:
+            if status != 200:
+                failure = decode_chunk(content).error
+                message = "llama.cpp rejected the request." if failure is None else f"llama.cpp: {failure.message}"
+                raise EngineError(message)
+            embedded = sorted(msgspec.json.decode(content, type=list[EmbeddingItem]), key=lambda item: item.index)
+        except msgspec.DecodeError as error:
+            raise EngineError(f"llama.cpp sent an unexpected message: {error}") from error
         # Pooling yields one vector per input, in a list.
         return [
             np.array([nan if value is None else value for value in item.embedding[0]], np.float32) for item in embedded
@@ -200,7 +204,7 @@ class LlamaCppClient:
         try:
             return msgspec.json.decode(content, type=ServerTokens).tokens
         except msgspec.DecodeError as error:
-            raise EngineError(_CONNECTION_LOST) from error
+            raise EngineError(f"llama.cpp sent an unexpected message: {error}") from error
 
     async def _post(self, path: str, body: bytes) -> tuple[int, bytes]:
         try:

@@ -26,7 +26,7 @@ _SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: 
 _STRING, _ARRAY = 8, 9
 _VERSIONS = (2, 3)
 # A file of a split model, such as `name-00001-of-00003.gguf`.
-_PART = re.compile(r"(.*)-(\d{5})-of-(\d{5})\.gguf")
+_PART = re.compile(r"(.*)-(\d{5})-of-(?!0{5})(\d{5})\.gguf")
 
 
 class GgufMetadata(Struct, frozen=True):
