@@ -8,7 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dragoman.parsers.json_text import ObjectReader, ReadStatus, StringDecoder, ValueReader
+from dragoman.parsers.json_text import (
+    Json,
+    ObjectReader,
+    ReadStatus,
+    StringDecoder,
+    ValueReader,
+    coerce,
+    find_schema_types,
+)
 
 from .parsing import cut
 
@@ -107,3 +115,24 @@ def test_what_is_decided_is_not_held():
     reader, text = StringDecoder(), r'"a\u00e9\ud83d\ude00b"'
     lengths = [len(reader.decode(char)) for char in text]
     assert lengths == [0, 1, *[0] * 5, 1, *[0] * 11, 1, 1, 0]
+
+
+@pytest.mark.parametrize(
+    ("schema", "types"),
+    [
+        ({"type": ["INTEGER", "Null"]}, ("integer", "null")),
+        ({"type": "VarChar"}, ("string",)),
+        ({"$ref": "#/$defs/n"}, ("number",)),
+        ({"$ref": "#"}, ("object",)),
+        ({"$ref": "#anchor"}, ()),
+        ({"$ref": "https://example.org/#/$defs/n"}, ()),
+    ],
+)
+def test_the_types_of_a_schema(schema: Json, types: tuple[str, ...]):
+    root: Json = {"type": "object", "$defs": {"n": {"type": "number"}}}
+    assert find_schema_types(schema, root) == types
+
+
+@pytest.mark.parametrize("type_name", ["integer", "number"])
+def test_a_long_integer_keeps_its_digits(type_name: str):
+    assert coerce("12345678901234567890", (type_name,)) == 12345678901234567890

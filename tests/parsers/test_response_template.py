@@ -222,6 +222,14 @@ def test_malformed_arguments_of_a_call_that_streams_survive():
     assert answer(parser(QWEN3), text) == [("call", "f", '{"n": [1}}'), ("text", "Yes")]
 
 
+def test_arguments_are_cast_to_types_that_the_schema_refers_to():
+    schema = {"properties": {"n": {"$ref": "#/$defs/count"}}, "$defs": {"count": {"type": "integer"}}}
+    _, tools = load(source(COHERE))
+    reader = tools.create_parser(context(FunctionTool("f", parameters=json.dumps(schema))))
+    text = '<|START_ACTION|>[{"tool_name": "f", "parameters": {"n": "1"}}]<|END_ACTION|>'
+    assert answer(reader, text) == [("call", "f", '{"n": 1}')]
+
+
 def test_a_truncated_call_is_not_completed():
     streamed = '<tool_call>{"name": "f", "arguments": {"n": 1'
     assert answer(parser(QWEN3), streamed, FinishReason.LENGTH) == [("call", "f", '{"n": 1')]

@@ -366,7 +366,8 @@ def _find_types(schema: Json, root: Json, visited: set[str]) -> list[str]:
         return []
     declared = schema.get("type")
     names = declared if isinstance(declared, list) else [declared]
-    types = [_ALIASES.get(name.lower(), name) for name in names if isinstance(name, str)]
+    # As in vLLM, the case of a type name does not matter.
+    types = [_ALIASES.get(name, name) for name in [name.lower() for name in names if isinstance(name, str)]]
     for union in ("anyOf", "oneOf"):
         for option in _as_list(schema.get(union)):
             types.extend(_find_types(option, root, visited))
@@ -398,7 +399,8 @@ def _infer_types(schema: dict[str, Json], root: Json, visited: set[str]) -> list
 def resolve(reference: str, root: Json) -> Json:
     """Resolve a local reference (`#/$defs/Name`); return None if its target does not exist or is not local."""
     target = root
-    if not reference.startswith("#"):
+    # Other fragments than `#` and a JSON pointer are names of anchors.
+    if reference != "#" and not reference.startswith("#/"):
         return None
     for step in reference[1:].split("/")[1:]:
         name = step.replace("~1", "/").replace("~0", "~")
@@ -449,14 +451,17 @@ def guess(raw: str) -> Json:
 def _convert(raw: str, type_name: str) -> Json:
     stripped = raw.strip()
     match type_name:
-        case "integer":
+        case "integer" | "number":
             number = float(stripped)
-            if number.is_integer():
-                return int(stripped) if stripped.lstrip("+-").isdecimal() else int(number)
-        case "number":
-            number = float(stripped)
-            if number - number == 0:  # Neither infinite nor NaN.
+            if number - number != 0:
+                raise ValueError("an infinite number, or NaN")
+            # A float would change the digits of a large integer.
+            if stripped.lstrip("+-").isdecimal():
+                return int(stripped)
+            if type_name == "number":
                 return int(number) if number.is_integer() and "." not in stripped else number
+            if number.is_integer():
+                return int(number)
         case "boolean" if stripped.lower() in ("true", "1", "false", "0"):
             return stripped.lower() in ("true", "1")
         case "null" if stripped in ("null", "None"):

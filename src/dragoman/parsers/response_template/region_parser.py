@@ -28,8 +28,8 @@ from ...core.syntax import (
     ToolFormat,
 )
 from ..call_parser import ArgumentsReader, CallParser, JsonCallReader
-from ..json_text import Json, ReadStatus, coerce, decode, encode, find_schema_types
-from ..tool_parameters import build_arguments_schema
+from ..json_text import Json, ReadStatus, coerce, encode
+from ..tool_parameters import build_arguments_schema, read_parameters
 from .pattern import find_literals, render_pattern
 from .pike_vm import PatternMatch, PatternSearch, Program
 from .template import (
@@ -110,13 +110,10 @@ def _parse_call(value: Json, tools: Mapping[str, Tool]) -> ParsedCall | None:
         if isinstance(arguments, dict) and isinstance(arguments.get("input"), str):
             arguments = arguments["input"]
         return ParsedCall(name, _encode_arguments(arguments), is_custom=True)
-    if isinstance(arguments, dict) and tool.parameters is not None:
-        declared = decode(tool.parameters)
-        properties = declared.get("properties") if isinstance(declared, dict) else None
+    if isinstance(arguments, dict):
+        parameters = read_parameters(tool)
         # Strings are cast to the schema's types, since in XML every value is a string.
-        if isinstance(properties, dict):
-            types = {key: find_schema_types(properties.get(key)) for key in arguments}
-            arguments = {key: _cast_value(value, types[key]) for key, value in arguments.items()}
+        arguments = {key: _cast_value(value, parameters.find_types(key)) for key, value in arguments.items()}
     return ParsedCall(name, _encode_arguments({} if arguments is None else arguments), is_custom=False)
 
 
