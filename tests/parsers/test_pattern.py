@@ -18,7 +18,7 @@ from dragoman.parsers.response_template.pattern import (
 from dragoman.parsers.response_template.pike_vm import PatternMatch, PatternSearch, Program, find_matches
 
 atoms = st.sampled_from(["a", "b", "<", r"\<", r"\w", r"\s", "[^<]", "[ab]", "[]a]", ".", r"\x61", "\n", "^", "$"])
-counts = st.sampled_from(["*", "+", "?", "*?", "+?", "??", "{2}", "{1,2}", "{,2}?", "{1,}"])
+counts = st.sampled_from(["*", "+", "?", "*?", "+?", "??", "{2}", "{1,2}", "{,2}?", "{1,}", "{,}", "{}"])
 patterns = st.recursive(
     atoms,
     lambda inner: (
@@ -60,6 +60,7 @@ def by_re(found: re.Match[str]) -> tuple[int, int, tuple[tuple[str, int, int], .
 @given(patterns, st.text("ab< \n", max_size=12))
 @example(".b", "xb xxbaa")
 @example("(?P<g>.)*?<", "aab <")
+@example("a{,}b", "aab")
 def test_it_finds_what_re_finds(source: str, text: str):
     assume("$" not in source or not ("^" in source or text.endswith("\n")))  # there re's $ means more
     compiled = program(source)
@@ -91,6 +92,10 @@ def test_cutting_does_not_matter(source: str, pieces: list[str]):
         "(?i)a",
         "(a*)*",
         "a{999}",
+        "a{99999999999}",
+        r"\012",
+        "(" * 300 + ")" * 300,
+        "(" * 3000 + ")" * 3000,
         "(",
     ],
 )

@@ -73,14 +73,16 @@ Node = CharClass | StartAnchor | EndAnchor | ConcatenationNode | AlternationNode
 
 MAX_COPIES = 500
 """Maximum count of a repetition, as the program contains one copy of the repeated pattern per count."""
+MAX_DEPTH = 50
+"""Maximum nesting of groups: the functions that read the tree are recursive."""
 
 _ESCAPED_CLASSES = frozenset("dDsSwW")
 _ESCAPED_CHARS = MappingProxyType(
     {"n": "\n", "t": "\t", "r": "\r", "f": "\f", "v": "\v", "a": "\a", "0": "\0"},
 )
 _HEX = MappingProxyType({"x": 2, "u": 4, "U": 8})
-# A counted quantifier, `{2}`, `{2,}`, `{,3}` or `{2,3}`, and the start of a named group.
-_COUNT = re.compile(r"\{(\d*)(,?)(\d*)\}")
+# A counted quantifier, `{2}`, `{2,}`, `{,3}`, `{2,3}` or `{,}`, and the start of a named group.
+_COUNT = re.compile(r"\{([0-9]*)(,?)([0-9]*)\}")
 _NAME = re.compile(r"\(\?P<([A-Za-z_]\w*)>")
 
 
@@ -101,7 +103,8 @@ def parse_pattern(source: str) -> Node:
     """Parse a regular expression. Raises UnsupportedPattern, which names the construct and its position."""
     try:
         re.compile(source, re.DOTALL)
-    except re.error as error:
+    # OverflowError: a count is too large. RecursionError: the groups are nested too deeply.
+    except (re.error, OverflowError, RecursionError) as error:
         raise UnsupportedPattern(f"invalid regular expression {source!r}: {error}") from error
     parser = _PatternParser(source)
     node = parser.parse_alternatives()
@@ -120,6 +123,7 @@ class _PatternParser:
     def __init__(self, source: str) -> None:
         self.source = source
         self.pos = 0
+        self._depth = 0
 
     def build_error(self, construct: str) -> UnsupportedPattern:
         return UnsupportedPattern(f"{construct} at position {self.pos} of {self.source!r} is not supported")
@@ -165,7 +169,8 @@ class _PatternParser:
             self.pos += 1
             return simple
         count = _COUNT.match(self.source, self.pos)
-        if count is None or count.group() in ("{}", "{,}"):
+        # Without a number or a comma, the braces are characters.
+        if count is None or count.group() == "{}":
             return None
         self.pos = count.end()
         min_count = int(count[1] or 0)
@@ -213,7 +218,11 @@ class _PatternParser:
             raise self.build_error(f"{self.source[self.pos : self.pos + 4]!r}")
         else:
             self.pos += 1
+        self._depth += 1
+        if self._depth > MAX_DEPTH:
+            raise self.build_error(f"a nesting of more than {MAX_DEPTH} groups")
         item = self.parse_alternatives()
+        self._depth -= 1
         self.pos += 1
         return CaptureGroupNode(name, item)
 
@@ -231,6 +240,8 @@ class _PatternParser:
             return _build_char(chr(int(digits, 16)))
         if kind.isalnum() and kind not in _ESCAPED_CHARS:
             raise self.build_error(f"'\\{kind}'")
+        if kind == "0" and self.source[self.pos + 2 : self.pos + 3] in tuple("01234567"):
+            raise self.build_error("an octal escape")
         self.pos += 2
         return _build_char(_ESCAPED_CHARS.get(kind, kind))
 
@@ -274,7 +285,7 @@ def uses_start_anchor(node: Node) -> bool:
 
 
 def render_pattern(node: Node, captures: Mapping[str, str]) -> str | None:
-    """Return the shortest matching text, with the named groups filled in; None if it is ambiguous."""
+    """Return a matching text with the fewest repetitions and the named groups filled in; None if it is ambiguous."""
     match node:
         case CharClass(_, text):
             return text
