@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Generator
 from typing import Any
 
@@ -46,6 +47,10 @@ async def misread(_: Session) -> None:
     require({}["choices"], "")  # pyright: ignore
 
 
+async def parse_deeply(_: Session) -> None:
+    json.loads("[" * 9999)
+
+
 async def generate(s: Session) -> None:
     body = {"model": s.model, "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 50}
     await s.ask("/v1/chat/completions", body)
@@ -63,6 +68,7 @@ def run(url: str, *checks: Check, destructive: bool = False, **options: Any) -> 
         (fail, CheckOutcome.FAILED, 1),
         (skip, CheckOutcome.SKIPPED, 0),
         (misread, CheckOutcome.FAILED, 1),
+        (parse_deeply, CheckOutcome.FAILED, 1),
         (generate, CheckOutcome.PASSED, 0),
     ],
 )

@@ -104,6 +104,8 @@ def test_a_good_stream_passes(events: list[Json]):
         ([START, begin(CALLED)], "begins with"),
         ([START, begin({**CALL, "id": ""})], "without id or name"),
         ([START, begin({"type": "video"})], "a block of type 'video'"),
+        ([START, begin({"type": {}})], "a block of type {}"),
+        ([START, begin({"type": "redacted_thinking"})], "data is None"),
         ([START, begin(TEXT), delta("text_delta", text="")], "an empty delta"),
         ([START, begin(TEXT), delta("text_delta", text=None)], "expected a string"),
         ([START, begin(TEXT), delta("input_json_delta", partial_json="x")], "in a text block"),
@@ -113,6 +115,14 @@ def test_a_good_stream_passes(events: list[Json]):
         ([START, *CUT, finish("tool_use"), STOP], "not JSON"),
         ([START, *CUT, begin(CALL, 1), end(1), finish("max_tokens"), STOP], "not JSON"),
         ([START, begin(CALL), delta("input_json_delta", partial_json="[]"), end(), finish("tool_use")], "an object"),
+        (
+            [START, begin(CALL), delta("input_json_delta", partial_json='{"a":NaN}'), end(), finish("tool_use")],
+            "not JSON",
+        ),
+        (
+            [START, begin(CALL), delta("input_json_delta", partial_json="[" * 9999), end(), finish("tool_use")],
+            "not JSON",
+        ),
         ([START, finish("tool_use")], "without a call"),
         ([START, finish("stop")], "stop_reason is 'stop'"),
         ([START, finish(None)], "stop_reason is None"),

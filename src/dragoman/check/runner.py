@@ -268,8 +268,8 @@ async def _run_check(check: Check, client: Client, claims: frozenset[str], allow
         outcome, reason = CheckOutcome.SKIPPED, str(skipped)
     except AssertionError as violation:
         outcome, reason = CheckOutcome.FAILED, str(violation) or "the rule does not hold"
-    except (LookupError, TypeError, AttributeError, ValueError) as error:
-        # The response lacks a field that the check reads, or the field has another type.
+    except (LookupError, TypeError, AttributeError, ValueError, RecursionError) as error:
+        # The response lacks a field that the check reads, or the field has another type; or its JSON nests too deeply.
         outcome, reason = CheckOutcome.FAILED, f"unexpected shape: {type(error).__name__}: {error}"
     return Verdict(check, outcome, reason, tuple(session.exchanges), time.perf_counter() - start)
 

@@ -7,12 +7,11 @@ deltas:  text_delta* | thinking_delta* signature_delta | input_json_delta*
 
 from __future__ import annotations
 
-import json
-
 from .checks import (
     Json,
     Violation,
     parse_named_events,
+    parse_object,
     require,
     require_count,
     require_key,
@@ -140,7 +139,7 @@ class _MessagesStreamState:
         # Indices count the blocks without gaps: SDKs append the block to a list and then address it by its index.
         require(index == len(self._closed_blocks), f"block {index} begins, expected {len(self._closed_blocks)}")
         kind = block.get("type")
-        require(kind in EMPTY_BLOCKS, f"a block of type {kind!r}")
+        require(isinstance(kind, str) and kind in EMPTY_BLOCKS, f"a block of type {kind!r}")
         # The text comes in deltas only. The SDKs begin with this block and append the deltas to it, so text here would
         # be read twice or be lost.
         begins_empty = all(block.get(key) == value for key, value in EMPTY_BLOCKS[str(kind)].items())
@@ -150,6 +149,8 @@ class _MessagesStreamState:
                 require_string(block.get("id"), "id") and require_string(block.get("name"), "name"),
                 "a call without id or name",
             )
+        if kind == "redacted_thinking":
+            require_string(block.get("data"), "data")
         self._block = _OpenBlock(index, str(kind))
 
     def _check_delta(self, event: Json) -> None:
@@ -182,13 +183,8 @@ class _MessagesStreamState:
         require(reason != "tool_use" or calls, "stop_reason is tool_use without a call")
         # Blocks are generated one after another, so only the last can be cut off, for example by max_tokens.
         for block in calls if reason in COMPLETE_REASONS else calls[:-1]:
-            text = "".join(block.input_pieces)
-            location = f"block {block.index}"
-            try:
-                # A call without arguments may have no deltas: clients read that as {}.
-                require_object(json.loads(text or "{}"), f"{location}: the input")
-            except ValueError:
-                raise Violation(f"{location}: the input is not JSON: {text[:40]!r}") from None
+            # A call without arguments may have no deltas: clients read that as {}.
+            parse_object("".join(block.input_pieces) or "{}", f"block {block.index}: the input")
 
     def _require_open_block(self, event: Json) -> _OpenBlock:
         index = require_count(event.get("index"), "index")

@@ -158,8 +158,9 @@ def parse_object(text: str, location: str) -> Json:
     """Parse a JSON object. Raises Violation."""
     try:
         return require_object(json.loads(text, parse_constant=_reject_constant), location)
-    except ValueError as error:
-        raise Violation(f"not JSON: {error}: {text[:40]!r}") from None
+    # RecursionError: the JSON nests too deeply.
+    except (ValueError, RecursionError) as error:
+        raise Violation(f"{location} is not JSON: {error}: {text[:40]!r}") from None
 
 
 def _reject_constant(name: str) -> float:
