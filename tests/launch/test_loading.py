@@ -120,7 +120,7 @@ def _remove(name: str) -> Callable[[Path], None]:
 
 def _write(name: str, text: str) -> Callable[[Path], None]:
     def write(directory: Path) -> None:
-        (directory / name).write_text(text)
+        (directory / name).write_text(text, errors="surrogateescape")
 
     return write
 
@@ -132,6 +132,7 @@ def _write(name: str, text: str) -> Callable[[Path], None]:
         (_remove("tokenizer.json"), "contains no tokenizer.json"),
         (_remove("model.safetensors"), "contains no safetensors file; other formats are not supported"),
         (_write("config.json", "{"), "config.json is not a valid Llama configuration"),
+        (_write("config.json", '{"a\udcff": 1}'), "config.json is not a valid Llama configuration"),
         (_write("config.json", '{"architectures": ["FancyModel"]}'), "config.json"),
     ],
 )

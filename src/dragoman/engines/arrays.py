@@ -143,7 +143,7 @@ def _read_header(file: _File) -> tuple[int, dict[str, _Entry]]:
         parts = msgspec.json.decode(raw, type=dict[str, msgspec.Raw])
         parts.pop("__metadata__", None)
         entries = {name: msgspec.json.decode(part, type=_Entry) for name, part in parts.items()}
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise EngineError(f"{file.name} is not a safetensors file: {error}") from error
     for name, entry in entries.items():
         size = file.size - 8 - length

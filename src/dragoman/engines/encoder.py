@@ -139,7 +139,7 @@ def read_config(directory: Path) -> tuple[EncoderConfig, PoolingConfig | Scoring
         ),
         (file.is_decoder, "a decoder"),
         (
-            file.hidden_size % file.num_attention_heads != 0,
+            file.num_attention_heads < 1 or file.hidden_size % file.num_attention_heads != 0,
             "a hidden_size that is not a multiple of the number of heads",
         ),
         (architecture.endswith(_CLASSIFIER_SUFFIX) and labels != 1, f"a classification into {labels} labels"),
@@ -191,7 +191,7 @@ def _read_pooling(directory: Path, file: _File) -> PoolingConfig:
         # Its maximum length may be less than the model's.
         limits = _decode(limits_path, _Transformer)
     if limits.do_lower_case:
-        raise EngineError(f"{limits_path}: do_lower_case is not supported; the tokenizer's own normaliser is")
+        raise EngineError(f"{limits_path}: do_lower_case is not supported; use a normalizer in tokenizer.json")
     # A plain BERT: sentence-transformers loads it with mean pooling, which is PoolingConfig's default.
     if not (directory / "modules.json").exists():
         return msgspec.structs.replace(defaults, max_tokens=limits.max_seq_length)
@@ -222,7 +222,7 @@ def _read_pooling(directory: Path, file: _File) -> PoolingConfig:
 def _decode(path: Path, type: type[T]) -> T:
     try:
         return msgspec.json.decode(path.read_bytes(), type=type)
-    except (OSError, msgspec.DecodeError) as error:
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise EngineError(f"{path} cannot be read: {error}") from error
 
 
@@ -238,7 +238,7 @@ class EncoderInput(Struct, frozen=True):
 
 
 class LayerNorm:
-    """Layer normalisation. np.vecdot sums each row alone."""
+    """Layer normalization. np.vecdot sums each row alone."""
 
     def __init__(self, config: EncoderConfig, tensors: Tensors, name: str) -> None:
         self._weight = tensors.take(f"{name}.weight", config.hidden)

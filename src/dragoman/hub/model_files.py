@@ -281,7 +281,7 @@ def select_weight_files(
     if index is not None:
         try:
             paths = sorted(set(msgspec.json.decode(index, type=_Index).weight_map.values()))
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise HubError(f"{name}: {INDEX} is invalid ({error}); choose another revision") from error
         # A path that leaves the directory is not in the list of files either.
         if missing := [path for path in paths if path not in by_path]:

@@ -249,7 +249,7 @@ def _has_indexed_files(directory: Path) -> bool:
         weight_map = msgspec.json.decode((directory / INDEX).read_bytes(), type=_Index).weight_map
     except FileNotFoundError:
         return True
-    except (OSError, msgspec.DecodeError):
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return False
     return all((directory / path).is_file() for path in weight_map.values())
 
@@ -300,7 +300,7 @@ def record_use(state: Path, name: str, use: LastUse) -> None:
 def _read_records(state: Path) -> dict[str, LastUse]:
     try:
         return msgspec.json.decode((state / "models.json").read_bytes(), type=dict[str, LastUse])
-    except (OSError, msgspec.DecodeError):
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         # The file is missing, or was written by another version. The dates are only informative.
         return {}
 

@@ -49,7 +49,7 @@ def check_library_support(engine: str, config: bytes, source: str, *, trust_remo
     """
     try:
         decoded = msgspec.json.decode(config, type=_ArchitectureConfig)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise EngineError(f"{source}: {error}") from error
     has_code = bool(decoded.model_file if engine == "mlx" else decoded.auto_map)
     if (has_code and trust_remote_code) or _is_supported(engine, decoded):
@@ -178,7 +178,7 @@ def choose_engine(config: bytes, source: str, weights: int) -> EngineChoice:
     """
     try:
         decoded = msgspec.json.decode(config, type=_DetectedConfig)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ValueError(f"{source}: {error}") from error
     architecture = decoded.architectures[0] if decoded.architectures else "a model without an architecture"
     # In transformers, the name of a model's class says what its head is for.

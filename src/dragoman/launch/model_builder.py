@@ -318,14 +318,14 @@ def read_details(path: Path) -> ModelDetails:
                 header_bytes = stream.read(length) if length <= MAX_HEADER_BYTES else b"{}"
             header = msgspec.json.decode(header_bytes, type=dict[str, msgspec.Raw])
             tensors = [msgspec.json.decode(raw, type=_Tensor) for name, raw in header.items() if name != "__metadata__"]
-        except (OSError, msgspec.DecodeError):
+        except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             continue
         for tensor in tensors:
             parameters += prod(tensor.shape)
             dtypes[tensor.dtype] += prod(tensor.shape)
     try:
         config = msgspec.json.decode((path / "config.json").read_bytes(), type=_Config)
-    except (OSError, msgspec.DecodeError):
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         config = _Config()
     # Multimodal models describe their language model in a separate object.
     text = config.text_config or config

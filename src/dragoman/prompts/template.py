@@ -390,7 +390,7 @@ class _Config(Struct):
 def _decode_config(raw: bytes) -> _Config:
     try:
         return msgspec.json.decode(raw, type=_Config)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise ValueError(f"tokenizer_config.json: {error}") from error
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import struct
 from collections.abc import AsyncGenerator, Callable
 from pathlib import Path
 
@@ -182,6 +183,7 @@ async def test_weights_that_do_not_fit_are_refused_by_name_and_change_nothing(
         "model.embed_tokens.weight has shape": WeightsOnDisk(str(tmp_path)),
         "contains no safetensors": WeightsInMemory(()),
         "not a safetensors file": WeightsInMemory((b"\x80\x04.",)),
+        "not a safetensors file: 'utf-8'": WeightsInMemory((struct.pack("<Q", 7) + b'{"\xff":1}',)),
         "is not at the offset": WeightsInMemory((good[:-1],)),
         "what was sent contains model.* twice": WeightsInMemory((good, good)),
         "contains no": WeightsOnDisk(str(tmp_path / "nowhere")),

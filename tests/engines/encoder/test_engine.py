@@ -128,6 +128,7 @@ def test_a_bare_directory_is_mean_pooled_normalised_and_as_long_as_its_positions
         ({"position_embedding_type": "relative_key"}, "relative_key"),
         ({"is_decoder": True}, "decoder"),
         ({"num_attention_heads": 5}, "heads"),
+        ({"num_attention_heads": 0}, "heads"),
         ({"num_hidden_layers": 1}, r"encoder\.layer\.1"),
         ({"num_hidden_layers": 3}, r"encoder\.layer\.2"),
     ],

@@ -106,7 +106,7 @@ def read_config(path: Path) -> LlamaConfig:
     """Read a config.json. Raises EngineError, which names the missing or unsupported field."""
     try:
         file = msgspec.json.decode(path.read_bytes(), type=_File)
-    except (OSError, msgspec.DecodeError) as error:
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise EngineError(f"{path} is not a valid Llama configuration: {error}") from error
     kv_heads = file.num_key_value_heads or file.num_attention_heads
     unsupported = None

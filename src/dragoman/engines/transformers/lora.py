@@ -153,7 +153,7 @@ def _read_config(directory: Path) -> _Config:
         config = msgspec.json.decode(path.read_bytes(), type=_Config)
     except OSError as error:
         raise _build_error(directory, f"{path.name} cannot be read: {error.strerror}") from None
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise _build_error(directory, f"{path.name}: {error}") from None
     if config.peft_type != "LORA" or config.use_dora:
         kind = "DoRA" if config.use_dora else config.peft_type
