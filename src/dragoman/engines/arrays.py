@@ -13,7 +13,7 @@ import struct
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from math import prod
+from math import exp, prod
 from pathlib import Path
 from typing import Generic, TypeAlias, TypeVar
 
@@ -406,3 +406,8 @@ def build_embeddings(vectors: Sequence[NDArray[np.float32]], request: EmbedReque
             values = (doubles / length).astype(np.float32) if length > 0 else values
         packed.append(values.astype("<f4", copy=False).tobytes())
     return Embeddings(tuple(packed), dimensions, sum(map(len, request.inputs)))
+
+
+def compute_sigmoid(number: float) -> float:
+    # Neither form overflows. The second keeps the digits of small results, which rank irrelevant documents.
+    return 1 / (1 + exp(-number)) if number >= 0 else exp(number) / (1 + exp(number))

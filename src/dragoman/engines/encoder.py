@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from ..core.embeddings import EmbeddingInfo, Embeddings, EmbedRequest, Pooling, RelevanceScores, ScoreRequest
 from ..core.engine import Health, check_ids
 from ..core.errors import EngineError
-from .arrays import ROWS, Batcher, BlockSizes, Linear, Tensors, build_embeddings, round_up
+from .arrays import ROWS, Batcher, BlockSizes, Linear, Tensors, build_embeddings, compute_sigmoid, round_up
 
 # The configuration files of an encoder.
 
@@ -247,9 +247,9 @@ class LayerNorm:
         self._size, self._eps = np.float32(config.hidden), np.float32(config.eps)
 
     def __call__(self, rows: Floats) -> Floats:
-        centred = rows - (np.vecdot(rows, self._ones) / self._size)[:, None]
-        scale = np.sqrt(np.vecdot(centred, centred) / self._size + self._eps)
-        return centred / scale[:, None] * self._weight + self._bias
+        centered = rows - (np.vecdot(rows, self._ones) / self._size)[:, None]
+        scale = np.sqrt(np.vecdot(centered, centered) / self._size + self._eps)
+        return centered / scale[:, None] * self._weight + self._bias
 
 
 class _Layer(Struct, frozen=True):
@@ -435,7 +435,7 @@ class BertScorer(_BatchedEngine):
         logits = await self._run(EncoderInput(pair.ids, pair.second_start) for pair in request.pairs)
         use_sigmoid = self._sigmoid if request.activation is None else request.activation
         numbers = [float(logit[0]) for logit in logits]
-        scores = tuple(_sigmoid(number) for number in numbers) if use_sigmoid else tuple(numbers)
+        scores = tuple(map(compute_sigmoid, numbers)) if use_sigmoid else tuple(numbers)
         return RelevanceScores(scores, sum(len(pair.ids) for pair in request.pairs))
 
 
@@ -507,7 +507,3 @@ def _build_head(config: EncoderConfig, tensors: Tensors, block_sizes: BlockSizes
         return last(np.tanh(dense(rows)))[0]
 
     return compute_score
-
-
-def _sigmoid(number: float) -> float:
-    return float(1 / (1 + np.exp(-number))) if number >= 0 else float(1 - 1 / (1 + np.exp(number)))

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from dragoman.engines.arrays import CANDIDATES, BlockSizes, find_largest_block, multiply
+from dragoman.engines.arrays import CANDIDATES, BlockSizes, compute_sigmoid, find_largest_block, multiply
 
 Floats = NDArray[np.float32]
 
@@ -69,3 +69,8 @@ def test_a_trial_that_would_take_too_long_is_skipped() -> None:
     assert find_largest_block(product, 16, 1 << 22, 8) == 32
     assert find_largest_block(product, 16, 1 << 40, 8) == 8
     assert max(counts) == 32
+
+
+def test_a_sigmoid_neither_overflows_nor_rounds_small_results_to_zero():
+    assert [compute_sigmoid(number) for number in (-800.0, 0.0, 800.0)] == [0, 0.5, 1]
+    assert 0 < compute_sigmoid(-41.0) < compute_sigmoid(-40.0) < 1e-17

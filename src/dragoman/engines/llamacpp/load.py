@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
 import os
 import secrets
 import time
@@ -22,7 +21,7 @@ from numpy.typing import NDArray
 from ...core.embeddings import EmbeddingInfo, Embeddings, EmbedRequest, Pooling, RelevanceScores, ScoreRequest
 from ...core.engine import Health, Tokenizer, check_ids
 from ...core.errors import EngineError, Overloaded
-from ..arrays import build_embeddings
+from ..arrays import build_embeddings, compute_sigmoid
 from ..batching import EngineConfig, EngineLimits
 from ..hardware import compute_kv_budget, count_usable_cores
 from .client import LlamaCppConnection, complete, tokenize
@@ -313,7 +312,7 @@ class LlamaCppScorer(_PoolingEngine):
         check_numbers([numbers[:1] for numbers in vectors])
         numbers = [float(numbers[0]) for numbers in vectors]
         use_sigmoid = request.activation is None or request.activation
-        scores = tuple(map(_sigmoid, numbers)) if use_sigmoid else tuple(numbers)
+        scores = tuple(map(compute_sigmoid, numbers)) if use_sigmoid else tuple(numbers)
         return RelevanceScores(scores, sum(len(pair.ids) for pair in request.pairs))
 
 
@@ -321,10 +320,6 @@ def check_numbers(vectors: Sequence[NDArray[np.float32]]) -> None:
     """Raise EngineError for a vector with non-finite numbers."""
     if not all(np.isfinite(vector).all() for vector in vectors):
         raise EngineError("llama.cpp returned invalid numbers.")
-
-
-def _sigmoid(number: float) -> float:
-    return 1 / (1 + math.exp(-number)) if number >= 0 else 1 - 1 / (1 + math.exp(number))
 
 
 def load_pooling_engine(
