@@ -149,10 +149,12 @@ def test_inline_media_is_decoded():
         "data:x;base64,",
     ],
 )
-def test_other_urls_are_refused(url: str):
-    part = {"type": "image_url", "image_url": {"url": url}}
-    error = chat_refusal(messages=[{"role": "user", "content": [part]}])
-    assert error.param == "messages[0].content[0].image_url.url"
+@pytest.mark.parametrize("kind", ["image_url", "audio_url"])
+def test_other_urls_are_refused(url: str, kind: str):
+    for value, param in (({"url": url}, f"{kind}.url"), (url, kind)):
+        part = {"type": kind, kind: value}
+        error = chat_refusal(messages=[{"role": "user", "content": [part]}])
+        assert error.param == f"messages[0].content[0].{param}"
 
 
 @pytest.mark.parametrize(

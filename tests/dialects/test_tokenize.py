@@ -47,10 +47,16 @@ def test_unknown_fields_are_named():
     assert read_detokenize(b'{"tokens":[1],"y":1}', OPTIONS).unknown == ("y",)
 
 
+def test_null_is_as_good_as_absent():
+    assert tokenize(prompt="x", messages=None) == tokenize(prompt="x")
+    assert tokenize(prompt=None, messages=HELLO) == tokenize(messages=HELLO)
+
+
 @pytest.mark.parametrize(
     ("body", "param"),
     [
         ({}, "prompt"),
+        ({"prompt": None, "messages": None}, "prompt"),
         ({"prompt": "x", "messages": HELLO}, "prompt"),
         ({"prompt": 3}, "prompt"),
         ({"messages": []}, "messages"),

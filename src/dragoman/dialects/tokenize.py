@@ -86,14 +86,16 @@ _DETOKENIZE = BodySchema(DetokenizeBody)
 
 def read_tokenize(data: bytes, options: ReaderOptions) -> TokenizeCall:
     parsed = ParsedBody(data)
-    if "messages" in parsed.fields and "prompt" in parsed.fields:
+    # Typed clients send null for the one of the two that they do not use.
+    has_prompt, has_messages = (bytes(parsed.fields.get(name, b"null")) != b"null" for name in ("prompt", "messages"))
+    if has_prompt and has_messages:
         raise RequestError("Send either 'prompt' or 'messages', not both.", param="prompt", code="invalid_value")
-    if "messages" in parsed.fields:
+    if has_messages:
         body, prompting = parsed.decode(_COMMON), parsed.decode(_PROMPT_FIELDS)
         warnings, unknown = TOKENIZE.classify_body(parsed, _COMMON, _PROMPT_FIELDS)
         prompt = read_prompt_fields(prompting, read_tools(prompting.tools or (), warnings), warnings)
         add_special_tokens = bool(body.add_special_tokens)
-    elif "prompt" in parsed.fields:
+    elif has_prompt:
         body = parsed.decode(_TEXT)
         warnings, unknown = TOKENIZE.classify_body(parsed, _TEXT)
         prompt, add_special_tokens = body.prompt, body.add_special_tokens is not False

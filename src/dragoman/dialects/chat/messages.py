@@ -201,7 +201,9 @@ def _read_part(part: ChatContentPart, part_path: str) -> Part:  # noqa: PLR0911 
             return Image(read_image_url(image.url, f"{path}.url"), image.detail)
         case "audio_url":
             audio = _require(part.audio_url, path)
-            return Audio(read_url(audio if isinstance(audio, str) else audio.url, path))
+            if isinstance(audio, str):
+                return Audio(read_url(audio, path))
+            return Audio(read_url(audio.url, f"{path}.url"))
         case "input_audio":
             input_audio = _require(part.input_audio, path)
             format = check_one_of(input_audio.format, AUDIO_FORMATS, f"{path}.format")
