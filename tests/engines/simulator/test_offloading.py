@@ -179,6 +179,25 @@ def test_blocks_and_chunks_are_conserved(
     assert world.scheduler.offloading.cache.usage == 0
 
 
+def test_a_loaded_sequence_that_is_aborted_before_it_has_room_frees_its_blocks() -> None:
+    config = SimulatedSchedulerConfig(block_size=BLOCK_SIZE, num_gpu_blocks=8, async_scheduling=False)
+    world = World(SimulatedScheduler(config, offloading=OffloadingConfig(100)))
+    for number, length in ((0, 20), (1, 24)):  # The second takes blocks of the first, which are in host memory then.
+        world.add(number, number, length, answer=1)
+        while world.active or world.transfers:
+            world.step(keeps=-1)
+    world.add(2, 0, 24, answer=1)
+    loaded = world.sequences[-1]
+    world.add(3, 3, 5, answer=3)  # It takes the last free blocks.
+    for _ in range(2):
+        world.step(keeps=-1)
+    assert (loaded.status, loaded.is_loaded, world.scheduler.pool.num_free) == (SequenceStatus.LOADING, True, 0)
+    world.scheduler.finish(loaded, aborted=True)
+    while world.active or world.transfers:
+        world.step(keeps=-1)
+    assert world.scheduler.pool.num_used == 0
+
+
 def build_turns(conversations: int, turns: int) -> list[WorkloadRequest]:
     """Build interleaved conversations, so that each continues after the others have used the cache."""
     return [

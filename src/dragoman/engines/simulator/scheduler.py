@@ -298,8 +298,9 @@ class SimulatedScheduler:
                 self._free(sequence)
             case SequenceStatus.LOADING:
                 self._loading.remove(sequence)
-                if sequence in self._loaded:
-                    self._loaded.remove(sequence)
+                # While the load writes the blocks, they are held; `complete_transfers` frees them.
+                if sequence in self._loaded or sequence.is_loaded:
+                    self._loaded.discard(sequence)
                     self._free(sequence)
             case SequenceStatus.FINISHED:
                 return
