@@ -65,6 +65,23 @@ def test_blocks_of_a_prefilled_prompt_are_held_until_released() -> None:
     assert scheduler.pool.num_used == 0
 
 
+def test_a_sequence_that_waited_for_its_adapter_and_then_fetches_is_deferred_once() -> None:
+    scheduler = SimulatedScheduler(CONFIG)
+    running, waiting = sequence("a", [1] * 8, 1), remote("b")
+    running.lora, waiting.lora = "x", "y"
+    scheduler.add(running)
+    scheduler.add(waiting)
+    step = scheduler.schedule()
+    assert (scheduler.num_waiting, scheduler.num_deferred) == (1, 1)
+    scheduler.update(step)
+    scheduler.finish(running)
+    assert [fetch.sequence for fetch in scheduler.schedule().fetching] == [waiting]
+    assert (scheduler.num_waiting, scheduler.num_deferred) == (1, 1)
+    scheduler.complete_fetch(waiting)
+    scheduler.schedule()
+    assert (scheduler.num_waiting, scheduler.num_deferred) == (0, 0)
+
+
 def test_an_abort_keeps_nothing() -> None:
     scheduler = SimulatedScheduler(CONFIG)
     aborted = sequence("a", [1] * 8, 1)

@@ -827,6 +827,7 @@ class SimulatedScheduler:
         self._acquire_prefix(sequence, hits)
         self._allocate(sequence, sequence.num_tokens, step)
         sequence.status = SequenceStatus.FETCHING
+        self._skipped.discard(sequence)
         self._fetching.append(sequence)
         step.fetching.append(RemoteFetch(sequence, missing))
         return True
