@@ -6,6 +6,7 @@ in the token ids of a prompt.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -32,13 +33,17 @@ _FRAME_MARKERS = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 """JPEG's start-of-frame markers, whose segments contain the size (SOF0 to SOF15 without DHT, JPG and DAC)."""
 _STANDALONE_MARKERS = frozenset({0x01, *range(0xD0, 0xD9)})
 """JPEG markers without a length field."""
+_FILL_BYTES = re.compile(rb"\xff+")
+"""JPEG's fill bytes, any number of which may precede a marker (ITU-T T.81, B.1.1.2), with the marker's own 0xFF."""
+_MAX_SEGMENTS = 4096
+"""Maximum segments before JPEG's frame header: 20 MB of the longest segments are 320."""
 
 
 class ImageInfo(Struct, frozen=True):
     """The header of an image.
 
     media_type: MIME type.
-    width, height: pixels of the first frame.
+    width, height: pixels of the canvas.
     """
 
     media_type: str
@@ -115,19 +120,19 @@ def _read_little_endian(data: bytes, offset: int, size: int) -> int:
 def _read_jpeg(data: bytes) -> ImageInfo | None:
     """Find the first frame's header, skipping the segments before it."""
     offset = 2
-    while offset + 4 <= len(data):
-        if data[offset] != 0xFF:
+    # Bounded, since megabytes of empty segments would occupy a CPU core for seconds.
+    for _ in range(_MAX_SEGMENTS):
+        fill = _FILL_BYTES.match(data, offset)
+        if fill is None or fill.end() + 3 > len(data):
             return None
+        offset = fill.end() - 1
         marker = data[offset + 1]
-        # Any number of fill bytes may precede a marker (ITU-T T.81, B.1.1.2).
-        if marker == 0xFF:
-            offset += 1
-        elif marker in _STANDALONE_MARKERS:
+        if marker in _STANDALONE_MARKERS:
             offset += 2
         elif marker in _FRAME_MARKERS:
             return ImageInfo("image/jpeg", _read_big_endian(data, offset + 7, 2), _read_big_endian(data, offset + 5, 2))
         else:
-            # A length includes its own two bytes; a smaller one is invalid and must not stall the loop.
+            # A length includes its own two bytes, so a smaller one is invalid; it is read as 2.
             offset += 2 + max(_read_big_endian(data, offset + 2, 2), 2)
     return None
 
