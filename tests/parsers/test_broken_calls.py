@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from dragoman.core.errors import Unsupported
 from dragoman.core.events import FinishReason, TextDelta, Token
 from dragoman.core.message import FunctionTool
 from dragoman.core.syntax import Parser
@@ -357,3 +358,33 @@ def test_gemmas_thought_needs_no_name():
     known = registry.find_reasoning_format("gemma4", ("<|channel>", "<channel|>"))
     assert known is not None
     assert shape(fold(parse(known.create_parser(context()), spelled))) == [("text", "<|channel>A")]
+
+
+MIMO_CALL = "<tool_call><function=good><parameter=a>5</parameter></function></tool_call>"
+CHAIN: dict[str, object] = {
+    **{f"d{index}": {"$ref": f"#/$defs/d{index + 1}"} for index in range(1000)},
+    "d1000": {"type": "integer"},
+}
+HALF: list[object] = [{}] * 1000
+HOSTILE_SCHEMAS: dict[str, dict[str, object]] = {
+    "a chain of references": {"properties": {"a": {"$ref": "#/$defs/d0"}}, "$defs": CHAIN},
+    "unions that multiply": {"properties": {"a": {"anyOf": HALF, "oneOf": HALF}}},
+    "values that multiply": {"properties": {"a": {"anyOf": HALF, "enum": list(range(1000))}}},
+    "many required names": {
+        "properties": {"a": {"type": "string"}, **{f"p{index}": {} for index in range(50_000)}},
+        "required": [f"p{index}" for index in range(50_000)],
+    },
+}
+
+
+@pytest.mark.parametrize("schema", HOSTILE_SCHEMAS.values(), ids=HOSTILE_SCHEMAS.keys())
+def test_a_hostile_schema_is_neither_enforced_nor_expensive(schema: dict[str, object]):
+    hostile = FunctionTool("good", None, json.dumps({"type": "object", **schema}))
+    assert [part[:2] for part in read_as("mimo", MIMO_CALL, hostile)] == [("call", "good")]
+    with pytest.raises(Unsupported):
+        tool_format("mimo").build_call_syntax(hostile)
+
+
+def test_an_optional_value_of_a_long_list_is_enforced():
+    values: dict[str, object] = {"anyOf": [{"enum": list(range(10_000))}, {"type": "null"}]}
+    assert tool_format("mimo").build_call_syntax(tool(a=values))

@@ -358,7 +358,11 @@ def find_schema_types(schema: Json, root: Json = None) -> tuple[str, ...]:
 
     root: the schema in which references are resolved. Each is followed once, as a schema may refer to itself.
     """
-    return tuple(dict.fromkeys(_find_types(schema, root, set())))
+    try:
+        return tuple(dict.fromkeys(_find_types(schema, root, set())))
+    except RecursionError:
+        # A chain of hundreds of references.
+        return ()
 
 
 def _find_types(schema: Json, root: Json, visited: set[str]) -> list[str]:

@@ -28,6 +28,10 @@ _MAX_ITEMS = 16
 """Maximum items of a list that is enforced in a family's own syntax."""
 MAX_COPIED_CHARS = 512 * 1024
 """Maximum total characters of copied definitions (`$defs`), of which each alternative of an argument needs a copy."""
+_MAX_OPTIONS = 1024
+"""Maximum options of all unions in one argument. Unions side by side multiply, so a few kilobytes can have millions."""
+_MAX_VALUES = 32 * 1024
+"""Maximum values of `enum` in all alternatives of one argument."""
 _LOWER_BOUNDS = frozenset(("minimum", "exclusiveMinimum", "minLength", "minItems", "minProperties"))
 _UPPER_BOUNDS = frozenset(("maximum", "exclusiveMaximum", "maxLength", "maxItems", "maxProperties"))
 _ANNOTATIONS = frozenset(
@@ -70,9 +74,12 @@ class Alternatives(NamedTuple):
 
 
 def expand_alternatives(schema: Schema) -> Alternatives:
-    """Expand a schema into alternatives. Raises Unsupported if no value of it can be written."""
+    """Expand a schema into alternatives. Raises Unsupported if no value of it can be written, or it is too large."""
     expansion = _Expansion()
-    schemas = expansion.expand(schema, set())
+    try:
+        schemas = expansion.expand(schema, set())
+    except RecursionError as error:
+        raise Unsupported("The references of an argument's schema are nested too deeply.") from error
     if not schemas:
         raise Unsupported("No value of an argument's schema can be written in this model's tool call format.")
     return Alternatives(schemas, tuple(expansion.unenforced))
@@ -86,6 +93,7 @@ class _Expansion:
 
     def __init__(self) -> None:
         self.unenforced: dict[str, None] = {}
+        self._num_options = self._num_values = 0
 
     def expand(self, schema: Schema, visited: set[str]) -> list[Schema]:
         """Expand a schema into alternatives.
@@ -99,6 +107,9 @@ class _Expansion:
             visited.add(reference)
         keyword, options = _find_options(schema)
         if options:
+            self._num_options += len(options)
+            if self._num_options > _MAX_OPTIONS:
+                raise Unsupported(f"More than {_MAX_OPTIONS} alternatives of an argument cannot be enforced.")
             if keyword == "oneOf" and not _are_disjoint(options):
                 self.unenforced[keyword] = None
             siblings = {key: value for key, value in schema.items() if key != keyword}
@@ -149,6 +160,9 @@ class _Expansion:
 
     def _filter_values(self, values: list[Json], schema: Schema) -> list[Schema]:
         """Return the listed values that the schema's other keywords allow, as far as those can be checked here."""
+        self._num_values += len(values)
+        if self._num_values > _MAX_VALUES:
+            raise Unsupported(f"More than {_MAX_VALUES} values of an argument cannot be enforced.")
         for key in schema.keys() & _ASSERTIONS - {"enum", "const", *_VALUE_CHECKS}:
             # A keyword that applies to none of the listed values restricts nothing, so it is not reported.
             if any(_applies(key, value) for value in values):
@@ -419,23 +433,12 @@ _NO_ARGUMENTS = '{"type":"object","properties":{},"additionalProperties":false}'
 class Parameter(Struct, frozen=True):
     """One parameter of a tool.
 
-    types: allowed JSON types; () means any.
     schema: the parameter's schema, self-contained, with its definitions.
     """
 
     name: str
-    types: tuple[str, ...]
-    schema: dict[str, Json]
+    schema: Schema
     required: bool
-
-    @property
-    def schema_json(self) -> str:
-        return encode(self.schema)
-
-    @property
-    def is_string(self) -> bool:
-        """Whether only a string is allowed, so that the model's text needs no conversion."""
-        return self.types == ("string",)
 
 
 class ToolParameters(Struct, frozen=True):
@@ -444,18 +447,23 @@ class ToolParameters(Struct, frozen=True):
     properties: the declared parameters, in the schema's order.
     allows_additional: undeclared parameters are allowed.
     unenforced: keywords about undeclared parameters that are not enforced.
+    root: the tool's whole schema, to which references are relative.
     """
 
     properties: tuple[Parameter, ...]
     allows_additional: bool
     unenforced: tuple[str, ...] = ()
+    root: Schema = {}
 
     @property
     def names(self) -> frozenset[str]:
         return frozenset(parameter.name for parameter in self.properties)
 
     def find_types(self, name: str) -> tuple[str, ...]:
-        return next((parameter.types for parameter in self.properties if parameter.name == name), ())
+        """Return the JSON types that a parameter allows; () means any."""
+        # Only on demand: following the references of all parameters would take seconds for a hostile schema.
+        schema = next((parameter.schema for parameter in self.properties if parameter.name == name), None)
+        return () if schema is None else find_schema_types(schema, self.root)
 
 
 def build_arguments_schema(tool: Tool) -> str:
@@ -483,7 +491,8 @@ def read_parameters(tool: Tool) -> ToolParameters:
     properties = root.get("properties")
     required = root.get("required")
     declared = properties if isinstance(properties, dict) else {}
-    required_names = required if isinstance(required, list) else []
+    # A set, since a schema of a megabyte has tens of thousands of names.
+    required_names = {name for name in required if isinstance(name, str)} if isinstance(required, list) else set[str]()
     defs = {key: root[key] for key in _DEFINITIONS if key in root}
     parameters: list[Parameter] = []
     for name, schema in declared.items():
@@ -491,8 +500,7 @@ def read_parameters(tool: Tool) -> ToolParameters:
         property_schema: Schema = {"not": {}} if schema is False else {}
         if isinstance(schema, dict):
             property_schema = schema
-        types = find_schema_types(property_schema, root)
-        parameters.append(Parameter(name, types, {**defs, **property_schema}, name in required_names))
+        parameters.append(Parameter(name, {**defs, **property_schema}, name in required_names))
     # JSON Schema allows other properties by default, but models treat a list of parameters as complete, as this does.
     additional = root.get("additionalProperties", "properties" not in root)
     allows_additional = additional is not False and not declared
@@ -500,6 +508,7 @@ def read_parameters(tool: Tool) -> ToolParameters:
         tuple(parameters),
         allows_additional,
         ("additionalProperties",) if allows_additional and isinstance(additional, dict) and additional else (),
+        root,
     )
 
 
@@ -517,14 +526,10 @@ def read_enforceable_parameters(tool: Tool) -> ToolParameters:
         [parameter.schema for parameter in tool_parameters.properties],
         {key: root[key] for key in _DEFINITIONS if key in root},
     )
-    required = root.get("required")
-    missing = (
-        [name for name in required if name not in {parameter.name for parameter in tool_parameters.properties}]
-        if isinstance(required, list)
-        else []
-    )
-    if missing:
-        raise Unsupported(f"{missing[0]!r} is required, and not among the properties.")
+    declared, required = tool_parameters.names, root.get("required")
+    missing = next((name for name in required if name not in declared), None) if isinstance(required, list) else None
+    if missing is not None:
+        raise Unsupported(f"{missing!r} is required, and not among the properties.")
     return tool_parameters
 
 
