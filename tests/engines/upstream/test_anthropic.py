@@ -104,7 +104,7 @@ def test_the_instructions_come_first_and_later_ones_stay_where_they_are() -> Non
             Message(Role.SYSTEM, (Text("Be kind."),)),
             Message(Role.DEVELOPER, (Text("Be brief."),)),
             Message(Role.USER, (Text("a"),)),
-            Message(Role.USER, (Text("b"), Text(""))),
+            Message(Role.USER, (Text("b"), Text(""), Text(" \n"))),
             Message(Role.SYSTEM, (Text("Be loud."),)),
             Message(Role.USER, (Text("c"),), "ann"),
         )

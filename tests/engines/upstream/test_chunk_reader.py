@@ -62,6 +62,14 @@ def test_unknown_usage_is_not_invented() -> None:
     assert (usage.cached, usage.reasoning) == (None, None)
 
 
+def test_an_empty_finish_reason_is_none() -> None:
+    """SGLang 0.4 and former versions of Ollama send it in all chunks but the last."""
+    chunk = {"choices": [{"index": 0, "delta": {"content": "a"}, "finish_reason": ""}]}
+    assert reply(chunk, chunk, end()).choices[0].parts == (Text("aa"),)
+    with pytest.raises(EngineError, match="cut off"):
+        reply(chunk)
+
+
 @pytest.mark.parametrize(
     ("word", "reason"),
     [
@@ -142,9 +150,25 @@ def test_calls_with_the_same_index_are_distinguished_by_their_ids() -> None:
     assert [each.id for each in reply(*chunks, end()).choices[0].list_calls()] == ["one", "two"]
 
 
+@pytest.mark.parametrize("index", [0, None])
+@pytest.mark.parametrize("id", ["", None])
+def test_calls_without_ids_are_distinguished_by_their_names(index: int | None, id: str | None) -> None:
+    calls = [call(index, '{"a": 1}', id, "f"), call(index, '{"a": 2}', id, "f")]
+    for chunks in ([delta(tool_calls=calls)], [delta(tool_calls=[one]) for one in calls]):
+        found = reply(*chunks, end()).choices[0].list_calls()
+        assert [(one.id, one.arguments) for one in found] == [("made_0", '{"a": 1}'), ("made_1", '{"a": 2}')]
+
+
+def test_a_name_that_is_repeated_is_no_further_call() -> None:
+    chunks = [delta(tool_calls=[call(0, text, "c", "f")]) for text in ('{"a":', "1}", "", "\n")]
+    (found,) = reply(*chunks, end()).choices[0].list_calls()
+    assert found.arguments.strip() == '{"a":1}'
+
+
 def test_a_call_of_nothing_is_a_failure() -> None:
-    with pytest.raises(EngineError, match="without a name"):
-        reply(delta(tool_calls=[call(0, "{}", "c")]), end())
+    for others in ([], [call(1, "{}", "d", "f")]):
+        with pytest.raises(EngineError, match="without a name"):
+            reply(delta(tool_calls=[call(0, "{}", "c"), *others]), end())
 
 
 def test_tokens_come_with_ids_bytes_and_alternatives() -> None:
@@ -195,6 +219,12 @@ def test_a_token_of_a_prompt_is_no_alternative_to_itself_unless_it_ranks_as_one(
     assert (second.logprob, second.rank, second.top) == (-3.0, 9, (Alternative(3, "c", -0.5),))
     assert third.top == (Alternative(9, "c", -0.5),)
     assert read_prompt([9, 9], [None, {"9": best}], top=0)[1].top == ()
+
+
+def test_what_is_no_token_id_among_the_scores_is_left_out() -> None:
+    entry = {"logprob": -0.5, "rank": 1}
+    for key in ("9" * 5000, "x", "-1"):
+        assert [one.id for one in read_prompt([7, 8], [None, {"8": entry, key: entry}])[1].top] == [8]
 
 
 @pytest.mark.parametrize("rows", [None, [], [None], [None, {"5": {"logprob": -1.0}}]])

@@ -210,10 +210,11 @@ def _mark_for_cache(blocks: list[dict[str, Any]]) -> None:
 
 
 def _encode_part(part: Part, role: Role) -> dict[str, Any] | None:
-    """Encode a part as a block; None for one that Messages cannot contain, such as an empty text."""
+    """Encode a part as a block; None for one that Messages cannot contain, such as a text of only white space."""
     match part:
         case Text(text) | Refusal(text):
-            return {"type": "text", "text": text} if text else None
+            # Anthropic: "text content blocks must contain non-whitespace text". Other models begin calls with "\n\n".
+            return {"type": "text", "text": text} if text and not text.isspace() else None
         case Reasoning():
             return _encode_reasoning(part)
         case Image(source):

@@ -116,7 +116,7 @@ class ChunkReader:
         for choice in chunk.choices or ():
             if not 0 <= choice.index < len(self._choices):
                 raise EngineError(f"The upstream returned choice {choice.index}, which was not requested.")
-            kv_transfer_params = None if choice.finish_reason is None else chunk.kv_transfer_text
+            kv_transfer_params = chunk.kv_transfer_text if choice.finish_reason else None
             events += self._choices[choice.index].feed(choice, kv_transfer_params)
         return events
 
@@ -171,10 +171,11 @@ class _ChoiceReader:
         tokens = () if chunk.logprobs is None and chunk.token_ids is None else read_tokens(chunk)
         self.num_tokens += len(tokens)
         delta = chunk.delta
+        # SGLang 0.4 and former versions of Ollama send an empty `finish_reason` until the last chunk.
         if (
             delta is not None
             and delta.content
-            and chunk.finish_reason is None
+            and not chunk.finish_reason
             and delta.reasoning is None
             and delta.reasoning_content is None
             and delta.refusal is None
@@ -188,7 +189,7 @@ class _ChoiceReader:
         events = self._read_delta(
             chunk.delta or chunk.message or Delta(content=chunk.text), self.pending_tokens + tokens
         )
-        if chunk.finish_reason is not None:
+        if chunk.finish_reason:
             events += self.calls.close()
             self.is_finished = True
             reason = _REASON_BY_WORD.get(chunk.finish_reason)
@@ -273,11 +274,11 @@ def read_prompt_tokens(ids: Sequence[int], rows: PromptLogprobRows, top: int) ->
         if token_entry is None:
             raise EngineError("The upstream did not return the logprobs of the prompt.")
         ranked = sorted(
-            (entry.rank, int(key), entry) for key, entry in row.items() if entry.rank is not None and key.isdecimal()
+            (entry.rank, other, entry.decoded_token or "", entry.logprob)
+            for key, entry in row.items()
+            if entry.rank is not None and (other := _parse_id(key)) is not None
         )
-        alternatives = tuple(
-            Alternative(key, entry.decoded_token or "", entry.logprob) for rank, key, entry in ranked if rank <= top
-        )
+        alternatives = tuple(Alternative(other, text, logprob) for rank, other, text, logprob in ranked if rank <= top)
         tokens.append(
             Token(id, token_entry.decoded_token or "", token_entry.logprob, alternatives, rank=token_entry.rank)
         )
@@ -286,8 +287,12 @@ def read_prompt_tokens(ids: Sequence[int], rows: PromptLogprobRows, top: int) ->
 
 def _find_id(entry: TokenLogprobEntry, fallback: int) -> int:
     number = entry.token.removeprefix(_TOKEN_ID_PREFIX)
-    is_number = number != entry.token and number.isascii() and number.isdigit()
-    return int(number) if is_number and len(number) < 12 else fallback
+    id = None if number == entry.token else _parse_id(number)
+    return fallback if id is None else id
+
+
+def _parse_id(text: str) -> int | None:
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 12 else None
 
 
 def _read_text(entry: TokenLogprobEntry) -> tuple[str, bytes | None]:
@@ -326,13 +331,15 @@ class ToolCallSequencer:
             is_new = delta.id is not None or not self._by_index
             index = len(self._by_index) if is_new else max(self._by_index)
         call = self._by_index.get(index)
-        # Other servers use index 0 for all calls.
-        is_another = call is not None and delta.id and call.id and delta.id != call.id and call.is_complete
+        name, text = _read_delta(delta)
+        is_another = False
+        if call is not None and call.is_complete:
+            # Other servers use index 0 for all calls, some of them without ids.
+            is_another = delta.id != call.id if delta.id and call.id else bool(name and text.strip())
         if call is None or is_another:
             call = _Call(delta.id or None, delta.custom is not None)
             self._by_index[index] = call
             self._queue.append(call)
-        name, text = _read_delta(delta)
         if name and not call.name:
             call.name = name
         if call.is_finished:
@@ -349,7 +356,8 @@ class ToolCallSequencer:
             head = self._queue[0]
             self._pending_characters -= sum(len(text) for text, _ in head.pending) if head.name else 0
             events += head.drain(self._choice, self._new_id)
-            if len(self._queue) == 1 or not head.is_complete:
+            # Without a name, the call waits for one; `close` reports that there was none.
+            if len(self._queue) == 1 or not head.name or not head.is_complete:
                 break
             head.is_finished = True
             self._queue.pop(0)
