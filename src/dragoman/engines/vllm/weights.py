@@ -143,16 +143,19 @@ class VllmTrainable:
 
     async def _replace(self, directory: Path, version: str) -> None:
         llm, was_paused = self._process.get_engine(), self._control.is_paused
-        if not was_paused:
-            await llm.pause_generation(mode="keep", clear_cache=False)
         try:
+            if not was_paused:
+                await llm.pause_generation(mode="keep", clear_cache=False)
             await llm.collective_rpc("reload_weights", kwargs={"weights_path": str(directory)})
             # Running sequences are prefilled again, with the new weights.
             await llm.reset_prefix_cache(reset_running_requests=True, reset_connector=True)
             await llm.update_weight_version(version)
-        except Exception as error:
-            # It is unknown which tensors were replaced, so nothing may be sampled from them.
+        except BaseException as error:
+            # It is unknown which tensors were replaced, so nothing may be sampled from them. After a cancellation, as when
+            # a front end has died, the engine would stay paused too.
             self._process.fail("vLLM failed while it replaced the weights")
+            if not isinstance(error, Exception):
+                raise
             raise EngineError(f"vLLM failed while it replaced the weights, and is restarted: {error}") from error
         self._version, self._has_new_weights, self.lost_version = version, True, None
         # A pause by an operator outlasts the update.
