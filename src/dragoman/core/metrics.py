@@ -96,7 +96,7 @@ class KvOffloadStats(Struct, frozen=True):
 class EngineStats:
     """Counters since the start and current gauges of one engine core, in seconds and tokens.
 
-    asleep: sleep level, 0 is awake.
+    sleep_level: 0 is awake.
     faults: injected faults that have occurred, by kind.
     waiting_by_reason, prompt_tokens_by_source, cached_tokens_by_source: None if the engine does not tell them apart.
     kv_offload: None without a second tier of the KV cache.

@@ -205,13 +205,13 @@ class RoutingApplication:
         status, answer = 404, b"{}"
         if scope["type"] == "http" and scope["path"] == "/internal/route":
             session = next((value for name, value in scope["headers"] if name == self._session_header), b"")
-            body, has_more = b"", self._routing != "session"
+            body, has_more = bytearray(), self._routing != "session"
             while has_more:
                 message = await receive()
                 body += message.get("body", b"")
                 # A disconnect message has no `more_body`, so it ends the loop too.
                 has_more = message.get("more_body", False)
-            key = find_key(body, session.decode("latin-1"), by_model=self._routing == "model")
+            key = find_key(bytes(body), session.decode("latin-1"), by_model=self._routing == "model")
             arguments = () if key is None else (key,)
             # No slot is reserved, because the request itself goes through HAProxy.
             async with self._replicas.choose_replica(*arguments, _reserve=False) as selection:
