@@ -151,8 +151,8 @@ class VllmTrainable:
             await llm.reset_prefix_cache(reset_running_requests=True, reset_connector=True)
             await llm.update_weight_version(version)
         except BaseException as error:
-            # It is unknown which tensors were replaced, so nothing may be sampled from them. After a cancellation, as when
-            # a front end has died, the engine would stay paused too.
+            # It is unknown which tensors were replaced, so nothing may be sampled from them. After a cancellation, as
+            # when a front end has died, the engine would stay paused too.
             self._process.fail("vLLM failed while it replaced the weights")
             if not isinstance(error, Exception):
                 raise
