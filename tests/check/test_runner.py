@@ -10,10 +10,13 @@ from typing import Any
 import pytest
 
 from dragoman.check.areas import CHECKS
+from dragoman.check.areas.generation import split_pieces
+from dragoman.check.dialects import CHAT
 from dragoman.check.runner import PROFILES, CheckOutcome, CheckReport, run_checks
 from dragoman.check.session import Area, Check, CheckTarget, Session, Skipped
 from dragoman.conformance.checks import Violation, require
 
+from ..conformance.streams import DONE, HELLO, ROLE, STOP, USAGE, sse
 from .reference import build_reference, serve
 from .wire import Defect, build_json, edit_json
 
@@ -195,3 +198,13 @@ def test_a_missing_key_is_reported_and_the_key_is_in_no_evidence() -> None:
 
     written = render_json(report, "d", "v") + render_junit(report, "d") + render_html(report, "d", "v")
     assert "sk-secret" not in written
+
+
+@pytest.mark.parametrize("colon", [b":", b": "])
+@pytest.mark.parametrize("line_end", [b"\n", b"\r\n", b"\r"])
+def test_a_stream_may_have_any_form_that_the_specification_of_events_allows(line_end: bytes, colon: bytes) -> None:
+    stream = sse(ROLE, HELLO, HELLO, STOP, USAGE, DONE).replace(b"data: ", b"data" + colon).replace(b"\n", line_end)
+    CHAT.judge(stream)
+    assert split_pieces(stream, CHAT) == ["hello", "hello"]
+    with pytest.raises(Violation, match="inside an event"):
+        CHAT.judge(stream.removesuffix(line_end))

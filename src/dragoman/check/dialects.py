@@ -7,6 +7,7 @@ streams.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, cast
@@ -22,6 +23,7 @@ REASONS = {
     "completed": "stop", "max_output_tokens": "length",
 }  # fmt: skip
 """An API's finish reason -> the common one of `ClientAnswer.reason`; others stay as they are."""
+_FIELD_NAME = re.compile(rb"^(data|event):(?! )", re.MULTILINE)
 
 
 @dataclass(slots=True)
@@ -92,6 +94,11 @@ class Dialect:
         return {**self.ask(model, prompt, limit, **fields), "stream": True, **self.stream_options}
 
 
+def normalize_sse(data: bytes) -> bytes:
+    """Rewrite a stream of server-sent events with `\\n` and a space after each colon, as `conformance` expects."""
+    return _FIELD_NAME.sub(rb"\1: ", data.replace(b"\r\n", b"\n").replace(b"\r", b"\n"))
+
+
 @dataclass(frozen=True, slots=True)
 class SseEvent:
     name: str | None
@@ -101,7 +108,7 @@ class SseEvent:
 def parse_sse(data: bytes) -> list[SseEvent]:
     """Parse server-sent events with any line ending. See https://html.spec.whatwg.org/multipage/server-sent-events.html"""
     events: list[SseEvent] = []
-    for block in data.decode(errors="replace").replace("\r\n", "\n").replace("\r", "\n").split("\n\n"):
+    for block in normalize_sse(data).decode(errors="replace").split("\n\n"):
         fields = [line.partition(":") for line in block.split("\n") if line and not line.startswith(":")]
         texts = [value.removeprefix(" ") for name, _, value in fields if name == "data"]
         names = [value.removeprefix(" ") for name, _, value in fields if name == "event"]
@@ -358,7 +365,7 @@ CHAT = Dialect(
     build=_build_chat,
     read=read_chat,
     fold=fold_chat,
-    judge=lambda data: chat.check_stream(data, include_usage=True, allow_variants=True),
+    judge=lambda data: chat.check_stream(normalize_sse(data), include_usage=True, allow_variants=True),
     judge_object=chat.check_object,
     check_error=check_openai_error,
     limit="max_tokens",
@@ -373,7 +380,7 @@ COMPLETIONS = Dialect(
     build=lambda model, prompt, limit: {"model": model, "prompt": prompt, "max_tokens": limit},
     read=read_completion,
     fold=fold_completion,
-    judge=lambda data: completions.check_stream(data, include_usage=True, allow_variants=True),
+    judge=lambda data: completions.check_stream(normalize_sse(data), include_usage=True, allow_variants=True),
     judge_object=completions.check_object,
     check_error=check_openai_error,
     limit="max_tokens",
@@ -395,7 +402,7 @@ RESPONSES = Dialect(
     },
     read=read_response,
     fold=fold_response,
-    judge=lambda data: responses.check_stream(data, allow_variants=True),
+    judge=lambda data: responses.check_stream(normalize_sse(data), allow_variants=True),
     judge_object=lambda reply: responses.check_object(reply, allow_variants=True),
     check_error=check_openai_error,
     limit="max_output_tokens",
@@ -408,7 +415,7 @@ MESSAGES = Dialect(
     build=_build_chat,
     read=read_message,
     fold=fold_message,
-    judge=anthropic.check_stream,
+    judge=lambda data: anthropic.check_stream(normalize_sse(data)),
     judge_object=anthropic.check_object,
     check_error=anthropic.check_error,
     limit="max_tokens",

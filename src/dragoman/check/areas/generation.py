@@ -13,7 +13,15 @@ from functools import partial
 from typing import Any
 
 from ...conformance.checks import require
-from ..dialects import DIALECTS, ClientAnswer, Dialect, check_error_basics, parse_chunks, parse_lines
+from ..dialects import (
+    DIALECTS,
+    ClientAnswer,
+    Dialect,
+    check_error_basics,
+    normalize_sse,
+    parse_chunks,
+    parse_lines,
+)
 from ..session import Area, Exchange, Json, Level, Session, Skipped, get_object, get_objects
 
 STORY = "Write a story about a dog and a village."
@@ -197,7 +205,7 @@ async def stream_pieces(s: Session, d: Dialect) -> None:
 
 def split_pieces(data: bytes, d: Dialect) -> list[str]:
     """Return the text of each event of a stream that has any."""
-    blocks = data.splitlines(keepends=True) if d.is_ollama else [block + b"\n\n" for block in data.split(b"\n\n")]
+    blocks = data.splitlines() if d.is_ollama else normalize_sse(data).split(b"\n\n")
     answers = [d.fold(block) for block in blocks]
     return [answer.text + answer.reasoning for answer in answers if answer.text or answer.reasoning]
 
