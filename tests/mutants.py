@@ -964,7 +964,7 @@ MUTANTS = (
     Mutant(
         "interleaved tool calls are emitted in the order of their deltas",
         "engines/upstream/chunk_reader.py",
-        "if len(self._queue) == 1 or not head.is_complete:",
+        "if len(self._queue) == 1 or not head.name or not head.is_complete:",
         "if len(self._queue) == 1:",
         (UPSTREAM,),
     ),
