@@ -9,13 +9,13 @@ import os
 import signal
 from collections import Counter
 
-# Under nohup, or as a background job, servers that tests start would inherit what is ignored, and not reload or stop.
+# Under nohup or as a background job, servers started by tests would inherit ignored signals, and not reload or stop.
 if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# Before numpy is imported: threads of BLAS that spin beside the event loop make the tests many times slower.
+# Before numpy is imported: BLAS threads that spin beside the event loop make the tests many times slower.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import pytest
@@ -26,7 +26,7 @@ _PATIENT = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter
 settings.register_profile(
     "quick", max_examples=50, deadline=None, derandomize=True, database=None, suppress_health_check=_PATIENT
 )
-# Derandomised: a change is judged by what it changes, and not by chance. `long` goes looking for what is new.
+# Derandomized, so that failures are reproducible. `long` searches for new failures.
 settings.register_profile(
     "ci", max_examples=300, deadline=None, derandomize=True, database=None, suppress_health_check=_PATIENT
 )

@@ -445,7 +445,7 @@ def _answer_deleted(request: Request) -> Response | None:
 
 
 def _drop_starting_after(request: Request) -> Response | None:
-    # The query is in the scope, which the proxy passes on: a server without the parameter refuses the stream.
+    # The query is in the scope, which the proxy forwards: a server without the parameter rejects the stream.
     return (
         build_json(400, {"error": {"message": "no stream", "type": "x", "param": None, "code": None}})
         if request.method == "GET"

@@ -73,7 +73,7 @@ class Page:
         self.opened: list[str] = []
         for domain in ("Page", "Runtime", "Log", "Network", "Audits"):
             self.call(f"{domain}.enable")
-        # Violations that no console shows.
+        # Violations that the console does not show.
         self.call("Page.addScriptToEvaluateOnNewDocument", source=_REPORT_VIOLATIONS)
 
     def call(self, method: str, **parameters: Any) -> Any:

@@ -21,7 +21,7 @@ def page(tmp_path: Path) -> Generator[Page]:
     with browsing(tmp_path) as opened:
         opened.resize(1280, 800)
         yield opened
-        # What the last command caused is reported by now.
+        # Errors of the last command have been reported by now.
         opened.evaluate("0")
         origins = ("about:", *(url.partition("/docs")[0] for url in opened.opened))
         assert opened.complaints == []
@@ -40,7 +40,7 @@ def test_every_route_of_the_description_is_displayed(page: Page, tmp_path: Path)
         )
         assert len(described) > 100
         assert sorted(page.evaluate(f"{LINKS}.map((link) => link.textContent)")) == sorted(described)
-        # Each route is drawn with what it responds. An exception or a violation of the policy ends up in `complaints`.
+        # Each route is shown with its responses. Exceptions and CSP violations are recorded in `complaints`.
         for number in range(len(described)):
             page.evaluate(f"{LINKS}[{number}].click()")
             page.wait(f"{LINKS}[{number}].getAttribute('aria-current') === 'page'")

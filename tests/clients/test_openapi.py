@@ -66,7 +66,7 @@ def test_drawn_requests_have_described_responses(address: str, tmp_path: Path) -
 @pytest.mark.skipif(not GENERATOR.exists(), reason="needs openapi-python-client in an environment of its own")
 def test_a_generated_client_asks(address: str, document: Path, tmp_path: Path) -> None:
     output = run(tmp_path, str(GENERATOR), "generate", "--path", str(document), "--output-path", "generated")
-    # It knows no JSON lines.
+    # It does not support JSON lines.
     assert output.count("WARNING parsing") == output.count("Unsupported content_type application/x-jsonl"), output
     (tmp_path / "client.py").write_text(PROGRAM)
     assert run(tmp_path, str(GENERATOR.with_name("python")), "client.py", address).splitlines() == [

@@ -18,7 +18,7 @@ import json, sys
 from trl.generation import vllm_client
 from trl.generation.vllm_client import VLLMClient
 
-# It wants vLLM beside it for sending weights, which is not done here.
+# It requires vLLM for sending weights, which these tests do not do.
 vllm_client.is_vllm_available = lambda: True
 client = VLLMClient(base_url=sys.argv[1], connection_timeout=10)
 out = {}

@@ -63,7 +63,7 @@ def page(tmp_path: Path) -> Generator[Page]:
     with browsing(tmp_path) as new_page:
         new_page.resize(1280, 800)
         yield new_page
-        # What the last command caused is reported by now.
+        # Errors of the last command have been reported by now.
         new_page.evaluate("0")
         origins = ("about:", *(url.partition("/ui")[0] for url in new_page.opened))
         assert new_page.complaints == []
@@ -233,7 +233,7 @@ def test_what_a_model_says_stays_text(page: Page, servers: Servers):
     for markup in ("document.body.innerHTML = '<p>'", "document.write('x')"):
         with pytest.raises(PageError, match=r"Trusted|Content Security Policy|assignment"):
             page.evaluate(markup)
-    # The policy reported these, each in two ways; nothing else.
+    # The CSP reported exactly these, each in two ways.
     page.evaluate("new Promise((go) => setTimeout(go, 100))")
     assert all("trusted" in complaint.lower() for complaint in page.complaints)
     page.complaints.clear()
@@ -250,7 +250,7 @@ def test_an_image_is_sent_and_drawn(page: Page, servers: Servers, tmp_path: Path
         page.wait("document.querySelector('.preview canvas')?.width === 8")
         ask(page, "What is this?")
         assert page.evaluate("document.querySelectorAll('.error').length") == 0
-        # It is drawn once it is decoded.
+        # It is shown after it has been decoded.
         page.wait("document.querySelector('.turn canvas').height === 6")
 
 
@@ -277,7 +277,7 @@ def test_the_tokens_of_an_answer(page: Page, servers: Servers):
     page.press("End")
     page.wait("document.activeElement.textContent === '<|im_end|>'")
     assert "control token" in page.text(".detail")
-    # The same prompt again: all of it but its end comes from the cache, and the view shows that.
+    # The same prompt again: all but its end comes from the cache, as the view shows.
     page.click("[role=tab]", "Chat")
     page.click("button", "Retry")
     page.wait("document.body.innerText.includes('2/2') && document.querySelector('.turn > .meta')")
@@ -325,7 +325,7 @@ def test_the_wire_of_two_dialects(page: Page, servers: Servers):
         "[...document.querySelectorAll('.columns .events')].map((one) => "
         "[...one.querySelectorAll('b')].map((name) => name.textContent))"
     )
-    # A comment is a sign of life on a busy machine, as Anthropic's ping is.
+    # A comment is a keepalive on a busy machine, like Anthropic's ping.
     assert set(left) - {"comment"} == {"chat.completion.chunk", "data"}
     assert [name for name in right if name not in ("ping", "content_block_delta")] == [
         *("message_start", "content_block_start", "content_block_stop", "message_delta", "message_stop")
@@ -455,7 +455,7 @@ def test_the_simulators_replicas_faults_and_time(page: Page, servers: Servers):
         assert client.get("/dragoman/simulator").json()["data"][0]["time_scale"] == 100
         page.click("button", "×1")
         page.wait("document.querySelectorAll('.tile strong')[4].textContent === '×1'")
-    # The plan that makes no sense was refused by the server, which the browser logs.
+    # The server rejected the invalid plan, which the browser logs.
     assert [text for text in page.complaints if "400" not in text] == []
     page.complaints.clear()
 
@@ -521,7 +521,7 @@ def test_all_of_it_can_be_used_with_the_keyboard(page: Page, servers: Servers):
         page.wait(f"document.activeElement.textContent === '{view}'")
     page.press("ArrowRight")
     page.wait("document.activeElement.textContent === 'Chat'")
-    # Tab reaches every control once: of the tabs, only the one that is chosen.
+    # Tab reaches every control once, but only the selected tab.
     page.press("Tab")
     assert page.evaluate("document.activeElement.id") == "key-button"
     page.press("Enter")

@@ -47,7 +47,7 @@ def test_a_tool_loop_runs_to_its_end(results: Results, dialect: str) -> None:
 @pytest.mark.parametrize("dialect", DIALECTS)
 def test_failures_are_reported(results: Results, dialect: str) -> None:
     refused, broken = results[f"{dialect} refused"], results[f"{dialect} broken"]
-    # Anthropic's word for an engine that has no room is 529.
+    # Anthropic's status for an overloaded engine is 529.
     status = 529 if dialect == "messages" else 503
     assert (refused["error"], refused["status"], refused["message"]) == ("AI_APICallError", status, "out of memory")
     assert (broken["deltas"], broken["finish"], broken["failures"]) == ("So far", "error", ["out of memory"])

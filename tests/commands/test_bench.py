@@ -78,7 +78,7 @@ def test_a_simulated_server_is_measured_to_have_its_profiles_latencies(dialect: 
         assert timing.ttft == pytest.approx(twin.ttft, rel=0.02)
         assert timing.latency == pytest.approx(twin.latency, rel=0.02)
         assert timing.tpot == pytest.approx(twin.tpot, rel=0.02)
-        # One arrival a token: nothing is merged, and no gap is lost.
+        # One arrival per token: no tokens are merged, and no gap is lost.
         assert len(by_id[timing.id].gaps) == timing.output_tokens - 1
 
 
@@ -90,7 +90,7 @@ def test_clients_of_a_closed_loop_wait_for_their_answers() -> None:
     assert count_peak(timings) == 3
     in_order = sorted(timings, key=lambda timing: timing.arrival_s)
     ends = sorted(timing.last_token_s for timing in timings)
-    # The fourth is sent when the first has its answer, and so on.
+    # The fourth request is sent when the first one has its response, and so on.
     for index, timing in enumerate(in_order[3:]):
         assert timing.arrival_s >= ends[index]
 
@@ -153,7 +153,7 @@ def test_a_recorded_stream_has_its_times_and_counts(dialect: str) -> None:
     timing = measured.timing
     assert (timing.input_tokens, timing.output_tokens) == (3, 4)
     if dialect == "completions":
-        # A token without text counts too, and two that came together are one arrival.
+        # A token without text counts too, and two that arrive together are one arrival.
         assert (timing.ttft, timing.latency, measured.gaps) == (0.5, 2.0, (1.0, 0.5))
         assert measured.counted_by == "ids"
     else:
@@ -190,7 +190,7 @@ def test_the_report_has_percentiles_goodput_and_concurrency() -> None:
     assert report.output_token_rate == 20 / 6.5
 
 
-# The command, on a server of this machine: only what does not depend on its speed.
+# The command against a real server: only results that do not depend on its speed.
 
 
 @pytest.fixture(scope="module")

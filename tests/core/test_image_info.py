@@ -13,7 +13,7 @@ from dragoman.core.images import MAX_BYTES, ImageInfo, check_image, read_image_i
 from dragoman.core.message import InlineMedia
 from tests.pictures import PIXEL, framed, png
 
-# Made by Pillow, 31 pixels wide and 7 high; of the JPEGs only what precedes their pixels.
+# Written by Pillow, 31 pixels wide and 7 high; of the JPEGs only the bytes before the pixels.
 BASELINE = "/9j/4AAQSkZJRgABAQAAAQABAAD/2wBDAP//////////////////////////////////////////////////////////////////////////////////////wAALCAAHAB8BAREA"  # noqa: E501
 PROGRESSIVE = BASELINE.replace("/wAALCAAHAB8B", "/wgALCAAHAB8B")
 GIF = "R0lGODdhHwAHAIEAAAAAAAAAAAAAAAAAACwAAAAAHwAHAAAIGgABCBxIsKDBgwgTKlzIsKHDhxAjSpxI8WBAADs="

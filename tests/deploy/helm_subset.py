@@ -37,7 +37,7 @@ class Chart:
 
     def _render_text(self, text: str, dot: Any) -> str:
         lines: list[str] = []
-        # Of each open block: whether its lines are used, and the value of `.` in it.
+        # For each open block: whether its lines are used, and the value of `.` in it.
         blocks: list[tuple[bool, Any]] = [(True, dot)]
         for line in text.splitlines():
             control = _CONTROL.fullmatch(line)

@@ -109,7 +109,7 @@ def test_autoscalers_and_monitors_select_what_the_chart_creates() -> None:
         assert scaler["spec"]["scaleTargetRef"]["name"] == deployment["metadata"]["name"]
     assert hpa["spec"]["metrics"][0]["pods"]["metric"]["name"] == "vllm:num_requests_waiting"
     assert "vllm:num_requests_waiting{" in scaled[0]["spec"]["triggers"][0]["metadata"]["query"]
-    # In front of an upstream nothing waits here, and the processor is what replicas run out of.
+    # In front of an upstream no requests wait, and the CPU is the bottleneck of replicas.
     assert hpa["spec"]["metrics"][1]["resource"] == {
         "name": "cpu",
         "target": {"type": "Utilization", "averageUtilization": 80},
@@ -120,7 +120,7 @@ def test_autoscalers_and_monitors_select_what_the_chart_creates() -> None:
         "metadata": {"value": "80"},
     }
     assert "cpu" in deployment["spec"]["template"]["spec"]["containers"][0]["resources"]["requests"]
-    # The metrics come from the pods: without one, nothing would ever start the first.
+    # The metrics come from the pods: with zero pods, the first would never be started.
     assert scaled[0]["spec"]["minReplicaCount"] >= 1
     labels = deployment["spec"]["template"]["metadata"]["labels"]
     for name, path in (("service.yaml", ("selector",)), ("pdb.yaml", ("selector", "matchLabels"))):
@@ -185,7 +185,7 @@ def test_the_systemd_units_are_valid_and_sandboxed(tmp_path: Path) -> None:
         check=False,
         timeout=60,
     )
-    # In tenths: 0 is the least exposed, 100 the most.
+    # In tenths: 0 is the least exposure, 100 the highest.
     assert rated.returncode == 0, rated.stdout[-500:] + rated.stderr
 
 
@@ -247,7 +247,7 @@ def test_the_manifest_for_kuberay_serves_the_settings_file_that_it_mounts() -> N
         assert mount["mountPath"] == str(file.parent)
         (volume,) = pod["volumes"]
         assert (volume["name"], volume["configMap"]["name"]) == (mount["name"], settings["metadata"]["name"])
-        # All nodes must agree on these, as each reads them for itself.
+        # These must be the same on all nodes, as each node reads them itself.
         assert container["env"] == groups[0]["template"]["spec"]["containers"][0]["env"]
     assert file.name in settings["data"]
 

@@ -78,7 +78,7 @@ def test_streams_websockets_and_bodies_pass_and_metrics_do_not(tmp_path: Path) -
             assert (answer.status_code, answer.json()["object"]) == (200, "chat.completion")
             slow = {"messages": [{"role": "user", "content": "[[say one]] [[delay 600]] [[say two]]"}], "stream": True}
             with client.stream("POST", "/v1/chat/completions", json=slow) as stream:
-                # It arrives although the response goes on for ten minutes: nothing is buffered.
+                # It arrives although the response lasts ten minutes: nothing is buffered.
                 first = next(line for line in stream.iter_lines() if '"content":"' in line)
                 assert first.startswith("data: ")
             large = client.post("/v1/chat/completions", json={"messages": hello, "metadata": {"x": "y" * 2**21}})

@@ -21,12 +21,12 @@ def tokens(*texts: str) -> list[Token]:
     [
         ("hello", [*tokens("hel", "lo"), END], ["hel", "lo"]),
         ("1", [Token(1, "</think>", markup=True), Token(1, "\n\n", markup=True), *tokens("1")], ["1"]),
-        # A stop string cut the last one, or all of it.
+        # A stop string truncated the last token, or removed it.
         ("so", tokens("so", "me "), ["so"]),
         ("a so", tokens("a", " some", " "), ["a", " so"]),
         # The template's newlines were dropped.
         ("Yes", tokens("\n\nYes"), ["Yes"]),
-        # Bytes that are a character together, and some that never became one.
+        # Bytes that form a character together, and invalid bytes.
         ("€", [Token(1, "\ufffd", raw=b"\xe2\x82"), Token(2, "\ufffd", raw=b"\xac")], ["\ufffd", "\ufffd"]),
         ("\ufffd!", [Token(1, "\ufffd", raw=b"\xe2\x82"), Token(2, "!")], ["\ufffd", "!"]),
         # A control token that the client wants to see is text.

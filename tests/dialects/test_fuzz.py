@@ -43,7 +43,7 @@ PROFILES = [ReaderOptions(profile=Profile.OPENAI), ReaderOptions(profile=Profile
 RAW = (*GENERATE.rows, *SGLANG.rows, *SGLANG_PARAMS.rows, *TGI.rows, *TGI_PARAMS.rows)
 READING = (*EMBEDDINGS.rows, *RERANK.rows, *SCORE.rows, *RAW)
 NAMES = sorted({row.name for row in (*CHAT.rows, *COMPLETIONS.rows, *READING)})
-# Words that mean something somewhere, so that fuzzed bodies get past the first check.
+# Words with a meaning in some field, so that fuzzed bodies pass the first checks.
 ROLES = ("user", "assistant", "tool", "function", "system", "developer")
 PARTS = ("text", "image_url", "input_audio", "file", "refusal", "custom", "grammar", "lark", "regex")
 WORDS = (*ROLES, *PARTS, "json_schema", "json_object", "auto", "none", "required", "allowed_tools", "low")

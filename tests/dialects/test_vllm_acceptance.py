@@ -110,7 +110,7 @@ def vllms(model: Any, body: dict[str, Any]) -> str | None:
         if hasattr(request, "to_sampling_params"):
             request.to_sampling_params(10, {})
 
-    # Over some it falls, with an AttributeError or a TypeError; that is no taking either.
+    # Some values make vLLM fail with an AttributeError or a TypeError, which is not acceptance.
     return refusal(reading, Exception)
 
 
@@ -130,9 +130,9 @@ def differences(dialect: str) -> Iterator[tuple[str, Any, str | None, str | None
 
 def explained(field: str, value: Any, theirs: str | None, ours: str | None) -> bool:
     if theirs is None and ours is not None:
-        # Types are JSON's own, as for OpenAI: "1" is no number. And what cannot be had is refused by its name.
+        # Types are JSON's, as for OpenAI: "1" is not a number. Unsupported values are rejected by name.
         return ours.startswith("Invalid type for") or "is not supported here" in ours or field in STRICTER
-    # Every field that may be left out may be null: clients write down all of them.
+    # Every optional field may be null: clients send all of them.
     return value is None or field in LAXER
 
 

@@ -53,7 +53,7 @@ async def send_request(app: ASGIApp, request: Request) -> Response:
 class _Connection:
     def __init__(self, request: Request) -> None:
         self._request = request
-        # In two pieces, as a network would bring it.
+        # In two pieces, as from a network.
         middle = len(request.body) // 2
         self._pieces = [request.body[:middle], request.body[middle:]]
         self._left = asyncio.Event()
@@ -100,7 +100,7 @@ class _Connection:
         self._writes += 1
         if self._request.leave_after is not None and self._writes >= self._request.leave_after:
             self._left.set()
-        # A transport lets others run; without this a stream would never see its client leave.
+        # A transport lets other tasks run; without this a stream would never notice a disconnect.
         await asyncio.sleep(0)
 
     def response(self) -> Response:

@@ -62,7 +62,7 @@ def check_error(request: Request, response: Response) -> None:
         require(body.get("reason"), "a health check without a reason")
         return
     path, names_anthropic = request.path, "anthropic-version" in request.headers
-    # No route has the path, nor one above it: the header decides there too.
+    # No route has the path or a parent of it: the header decides here too.
     is_unknown = b"No such route" in response.body and b'"type":"error"' in response.body
     if _is_below(path, "/api") and not _is_below(path, "/api/v1"):
         ollama.check_error(body)
@@ -87,7 +87,7 @@ def check_stream(request: Request, data: bytes) -> None:
         case "/v1/completions":
             completions.check_stream(data, include_usage=_wants_usage(sent), extra_reasons=_REASONS)
         case "/v1/responses" | "/v1/responses/{id}":
-            # What is resumed begins in the middle.
+            # A resumed stream begins in the middle.
             if b"starting_after" not in request.query:
                 responses.check_stream(data)
         case "/v1/messages":

@@ -36,7 +36,7 @@ async def test_tokenizing_does_not_block_other_threads():
         turns += 1
         await asyncio.sleep(0)
     assert len(await encoding) > 100_000
-    # 100,000 turns here, and 7,000 where the library holds the interpreter.
+    # Measured: 100,000 iterations, or 7,000 if the library holds the GIL.
     assert turns > 20_000
 
 
@@ -71,7 +71,7 @@ TOO_LARGE: list[tuple[str, dict[str, Any], str]] = [
     ("/v1/chat/completions", {"messages": [HI] * 100_001}, "messages"),
     ("/v1/chat/completions", {"messages": [HI, {"role": "assistant", "tool_calls": [CALL]}]}, "messages"),
     ("/v1/completions", {"prompt": [1] * 1_000_000}, "prompt"),
-    # Truncation shortens what is rendered, and not the work of rendering it.
+    # Truncation happens after rendering, so it does not reduce the work of rendering.
     ("/v1/completions", {"prompt": "word " * 2_000_000, "truncate_prompt_tokens": 5}, "prompt"),
     ("/v1/chat/completions", {"messages": [HI] * 30_000, "truncate_prompt_tokens": 5}, "messages"),
     (

@@ -31,7 +31,7 @@ async def test_the_prefix_cache_reveals_nothing_across_keys():
         assert await cached(client, "a") == 0
         assert await cached(client, "a") > 0
         assert await cached(client, "b") == 0
-        # A salt of the client's own is one within its key: it cannot spell another's.
+        # A client's salt is combined with its key, so it cannot equal another key's.
         assert await cached(client, "a", cache_salt="mine") == 0
         assert await cached(client, "b", cache_salt="mine") == 0
         assert await cached(client, "a", cache_salt="mine") > 0

@@ -161,7 +161,7 @@ async def test_refusals_do_not_wait_behind_those_that_are_paced():
             turns += 1
         assert wrong.result().status_code == 400
         assert all(refused(task.result()) for task in burst)
-        # Four a turn would take a hundred turns and more.
+        # At four per iteration it would take more than a hundred iterations.
         assert turns < 40
         server.engine.finish()
         assert (await first).status_code == 200

@@ -60,7 +60,7 @@ def test_one_that_a_server_listens_on_is_not_taken_away(tmp_path: Path):
 def test_it_is_removed_only_by_the_server_that_created_it(tmp_path: Path):
     path = tmp_path / "s"
     first = SocketFile(str(path), 0o600)
-    # As the first one does before it waits for its last responses.
+    # As the first server does before it waits for its last responses.
     first.listener.close()
     second = SocketFile(str(path), 0o600)
     first.remove()

@@ -53,7 +53,7 @@ async def test_one_that_is_trusted_gets_out_of_no_sandbox():
         assert (await client.post("/tokenize", json={"messages": HI, "chat_template": "x"})).status_code == 200
         for template in ESCAPES:
             answer = await client.post("/tokenize", json={"messages": HI, "chat_template": template})
-            # What is out of reach is an error, or nothing at all.
+            # Inaccessible names are an error or render nothing.
             assert answer.status_code == 400 or answer.json()["tokens"] == [], template
 
 

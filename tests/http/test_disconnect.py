@@ -103,7 +103,7 @@ async def test_a_disconnect_is_not_reported_after_the_response_or_without_a_watc
         callbacks[0](notifications)
         await asyncio.sleep(0)
         assert notifications.times == 0
-        # A late receive gets it all the same, unless the response was complete.
+        # A late receive still gets the disconnect, unless the response was complete.
         callbacks[1](notifications)
         await notifications.came.wait()
     assert notifications.times == 1

@@ -170,7 +170,7 @@ async def test_closing_tls_is_idempotent(tmp_path: Path) -> None:
     with listening() as listener:
         async with served(echo, listener, lifespan="off", ssl_certfile=str(certified(tmp_path))) as server:
             reader, writer = await asyncio.open_connection(*listener.getsockname(), ssl=trusting)
-            # The client's handshake is over before the server's.
+            # The client's handshake completes before the server's.
             while not server.server_state.connections:  # noqa: ASYNC110 - uvicorn has no event for it
                 await asyncio.sleep(0)
             (connection,) = server.server_state.connections
@@ -203,7 +203,7 @@ async def test_a_websocket_is_handed_over_with_all_that_came() -> None:
                 await ws.send("hi")
                 assert await ws.recv() == "hello"
                 assert len(server.server_state.connections) == 1
-            # The first frame comes with the request, masked by nothing: "hi".
+            # The first frame arrives with the request, with a mask of zeros: "hi".
             reader, writer = await asyncio.open_connection(*listener.getsockname())
             upgrade = b"connection: keep-alive, Upgrade\r\nupgrade: WebSocket\r\nsec-websocket-version: 13\r\n"
             key = b"sec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"

@@ -32,7 +32,7 @@ async def feed(far: StubServer, reader: asyncio.StreamReader, writer: asyncio.St
     for part in parts:
         writer.write(part)
         for _ in range(4):
-            # The client reads each part by itself.
+            # The client reads each part separately.
             await asyncio.sleep(0)
 
 

@@ -64,7 +64,7 @@ def kill_during_download(hub: HubStub, folder: Path, *arguments: str) -> dict[st
     hub.stall_after = 5_000
     with start(hub, folder, *arguments) as process:
         assert hub.stalled.wait(60), "no large file was requested"
-        # The bytes are on the disk once a partial file has them.
+        # The bytes are on disk when a partial file contains them.
         for _ in range(600):
             if find_resumable_files(hub, folder):
                 break
@@ -82,7 +82,7 @@ def kill_during_download(hub: HubStub, folder: Path, *arguments: str) -> dict[st
 def serve(hub: HubStub, folder: Path, *arguments: str) -> Generator[tuple[httpx2.Client, list[str]]]:
     """Run a server until its model is loaded. After it has stopped, the list contains its log."""
     logged: list[str] = []
-    # Without the access log: nothing reads the pipe meanwhile, and it would fill up.
+    # Without the access log: the pipe is not read meanwhile, and would fill up.
     with start(hub, folder, "serve", *arguments, "--port", "0", "--store", "none", "--no-access-log") as process:
         try:
             assert process.stdout is not None

@@ -245,7 +245,7 @@ def run_hub(repositories: dict[str, StubRepository]) -> Generator[HubStub]:
     Handler.hub = hub
     with _Server(("127.0.0.1", 0), Handler) as server:
         server.daemon_threads = True
-        # Another host than the hub's, as the real one.
+        # A different host than the hub's, like the real one.
         hub.cdn_url = f"http://localhost:{server.server_address[1]}"
         hub.url = f"http://127.0.0.1:{server.server_address[1]}"
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})

@@ -75,7 +75,7 @@ async def test_a_server_answers_while_its_model_is_downloaded(hub: HubStub):
         assert (await client.get("/readyz")).status_code == 200
         reply = (await client.post("/v1/chat/completions", json={"model": SINGLE, **ASK})).json()
         assert (reply["model"], reply["choices"][0]["message"]["content"]) == (SINGLE, "The capital of Japan is Tokyo.")
-        # Unloaded later, it is loaded by the next request, which waits.
+        # After an unload the next request loads it, and waits.
         await models.unload(models.slots[0])
         assert models.slots[0].status == "unloaded"
         assert (await client.post("/v1/chat/completions", json={"model": SINGLE, **ASK})).status_code == 200

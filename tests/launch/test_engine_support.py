@@ -43,7 +43,7 @@ def find_read_settings(engine: str) -> set[str]:
 def test_the_table_says_what_an_engine_looks_at(engine: str, tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     declared = {name for name, engines in SUPPORTED_BY.items() if engine in engines}
-    # Read of every engine, to refuse them by name.
+    # Read for every engine, to reject them by name.
     looked_at = find_read_settings(engine) - {"lora_modules"} | (declared & {"lora_modules"})
     assert looked_at - ELSEWHERE == declared - ELSEWHERE
 

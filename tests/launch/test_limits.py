@@ -93,7 +93,7 @@ def test_two_server_processes_with_one_store_share_a_limit(tmp_path: Path) -> No
     with ExitStack() as stack:
         (first, first_url), (_, second_url) = [stack.enter_context(server(tmp_path, *arguments)) for _ in range(2)]
         assert ask(first_url) == 200
-        # What a request has used follows in the background; a server that stops has written everything.
+        # Usage is written in the background; a server that has stopped has written everything.
         assert stop(first)[0] == 0
         assert ask(second_url) == 429
     assert (tmp_path / "store.db-limits").exists()

@@ -49,7 +49,7 @@ def held(directory: Path) -> Path:
 @contextmanager
 def serve(*arguments: str) -> Generator[tuple[subprocess.Popen[str], httpx2.Client]]:
     """Yield the process and a client once it listens."""
-    # Without the access log: nothing reads the pipe meanwhile, and it would fill up.
+    # Without the access log: the pipe is not read meanwhile, and would fill up.
     options = ("--port", "0", "--store", "none", "--no-access-log")
     command = [sys.executable, "-m", "dragoman", "serve", *arguments, *options]
     pipe = subprocess.PIPE

@@ -198,7 +198,7 @@ def test_https_with_streams_and_a_certificate_that_is_replaced(tmp_path: Path) -
             assert process.stderr is not None
             while "certificate reloaded" not in process.stderr.readline():
                 pass
-            # An open connection stays.
+            # An open connection stays open.
             assert client.get(f"{url}/v1/models").status_code == 200
         assert "scripted" in fetch_name(f"{url}/v1/models", tmp_path, "second")
         code, _ = stop(process)

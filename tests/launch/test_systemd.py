@@ -65,7 +65,7 @@ def activated(
 def test_an_inherited_socket_is_served_and_systemd_is_notified(tmp_path: Path, channel: socket.socket) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         url = f"http://127.0.0.1:{listener.getsockname()[1]}"
-        # Clients that come before the server wait in the queue of the socket.
+        # Clients that connect before the server has started wait in the socket's backlog.
         early = socket.create_connection(listener.getsockname())
         early.sendall(b"GET /livez HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
         address = channel.getsockname()

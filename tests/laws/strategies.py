@@ -33,7 +33,7 @@ from dragoman.core.events import (
 from dragoman.core.message import Reasoning, Refusal, Text, ToolCall
 from dragoman.core.reply import Choice, Reply, ReplyPart
 
-# Beyond ASCII, quotes and controls: the line ends that only some clients know, and what looks like markup.
+# Beyond ASCII, quotes and control characters: line ends that only some clients treat as such, and pseudo-markup.
 ALPHABET = 'ab é日😀<>"\\\n\r\t{}/\x00\x7f\x85\u2028\u2029'
 texts = st.text(ALPHABET, min_size=1, max_size=12)
 names = st.text("abz_.-", min_size=1, max_size=6)
@@ -44,8 +44,8 @@ json_values: SearchStrategy[object] = st.recursive(
 )
 arguments = st.dictionaries(names, json_values, max_size=3).map(json.dumps)
 
-# Every kind of token, listed rather than drawn, which would take most of the time: scored or not, likely and
-# impossible, with bytes that are no character, special, with alternatives that read like it and that do not.
+# Every kind of token, listed because drawing them would take most of the time: with logprobs or not, likely and
+# impossible, with invalid bytes, special, with alternatives of the same text and of other texts.
 TOKENS = tuple(
     Token(id, text, logprob, top, raw, rank, special)
     for id, (text, raw) in enumerate(
@@ -140,7 +140,7 @@ def _choice_events(draw: DrawFn, choice: int, kinds: Kinds) -> list[Event]:
         else:
             delta = TextDelta if kind is Text else ReasoningDelta if kind is Reasoning else RefusalDelta
             seal = draw(st.sampled_from(("", "", *SIGNATURES))) if kind is Reasoning else ""
-            # What a vendor has redacted has a seal and no text.
+            # Redacted reasoning has a seal and no text.
             if not seal or draw(st.booleans()):
                 events += [delta(choice, piece, draw(tokens())) for piece in draw(_pieces(draw(texts)))]
             if seal:

@@ -51,7 +51,7 @@ def signed(thought: str) -> str:
     return f"signed {thought}"
 
 
-# A message is one answer, and all of its tools take JSON.
+# A message has one choice, and all of its tools take JSON.
 one_answer = cases(Kinds(max_choices=1, custom=False)).filter(is_consistent)
 views = st.builds(
     MessagesRenderOptions,
@@ -61,7 +61,7 @@ views = st.builds(
     reports_edits=st.booleans(),
     wrap_seal=st.sampled_from((None, wrapped)),
 )
-# What a model may take for JSON.
+# Arguments that a model may write instead of JSON.
 PIECES = (
     *'{}[]":, \n1-0a\\', ".5", "e3", "true", "nul", "null", "\\u", "d83d", "\\udc00", "\\ud83d", '\\"', "\\d",
     '{"a":', '"b":"x', 'x"', ',"c":[1,', "\x01", "é", "\ud800", "NaN", "😀",

@@ -56,7 +56,7 @@ def test_the_whole_is_the_answer(case: Case, view: OllamaRenderOptions):
     assert part["content" if view.is_chat else "response"] == text
     assert part.get("thinking", "") == "".join(part.text for part in choice.parts if isinstance(part, Reasoning))
     assert whole["eval_count"] == case.reply.usage.completion
-    # What `length` cut off is complete here: the arguments of the strategies are whole objects.
+    # Answers with `length` are complete here: the strategies' arguments are whole objects.
     calls = [(call.name, json.loads(call.arguments)) for call in choice.list_calls()]
     tool_calls = [(call["function"]["name"], call["function"]["arguments"]) for call in part.get("tool_calls", ())]
     assert tool_calls == calls

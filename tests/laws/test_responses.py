@@ -189,7 +189,7 @@ def test_every_write_is_whole_events(case: Case):
         assert not output or output.endswith(b"\n\n")
 
 
-# What is kept.
+# Stored responses.
 
 
 def queued(case: Case, view: ResponsesRenderOptions) -> tuple[ResponsesWriter, list[list[StoredEvent]]]:

@@ -16,7 +16,7 @@ from .sdk import written
 from .strategies import Case, Kinds, cases
 
 HEADER = Header("gen-1", 1700000000, "org/model")
-# What the strategies draw of weights fits no tokens: the grammar's rule of them is tried on real answers.
+# The strategies' weight versions do not match tokens: that rule of the grammar is tested on real answers.
 MANY = Kinds(max_prompts=3, max_choices=2, weights=False)
 views = st.builds(
     SglangRenderOptions,

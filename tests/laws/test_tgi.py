@@ -25,7 +25,7 @@ views = st.builds(
     top_tokens=st.sampled_from((0, 1)),
     seed=st.sampled_from((None, 7)),
     prefix=st.sampled_from(("", "Say: ")),
-    # As the answer has it or not: the event that reports the end must not change anything else.
+    # Whether or not the answer reaches them: the event that reports the end must not change anything else.
     max_tokens=st.sampled_from((None, 1, 3)),
     stops=st.sampled_from(((), ("a", "\u2028"))),
 )

@@ -200,7 +200,7 @@ async def test_tokens_are_shared_like_places() -> None:
     await asyncio.sleep(0)
     assert engine.refused == {"a": 44}
     assert queue.waiting_tokens == 100
-    # A request whose key would then have more than the other is refused, and none is dropped for it.
+    # A request whose key would then have more than the other is rejected, and displaces no other request.
     await engine.ask("b", 70)
     assert engine.refused == {"a": 44, "b": 1}
 
@@ -232,7 +232,7 @@ async def test_only_so_many_requests_of_keys_wait_in_the_engine() -> None:
     for _ in range(5):
         await engine.begin()
     assert len(engine.running) == 64
-    # Enough to follow those that end in one step; the others wait where the next key's turn comes first.
+    # Enough to replace those that end in one step; the others wait in the queue, in which other keys may go first.
     assert len(engine.inside) == 64 // SLOTS_PER_SUCCESSOR
     assert queue.n_held == 300 - 64 - 2
 
@@ -248,7 +248,7 @@ async def test_few_requests_wait_in_an_engine_that_runs_out_of_memory_first() ->
     for _ in range(64 + 64):
         await engine.end()
     assert (len(engine.running), len(engine.inside)) == (64, 2)
-    # Its memory has room again: what waits follows at once.
+    # It has free memory again: waiting requests follow at once.
     engine.slots = 256
     for _ in range(100):
         await engine.begin()
@@ -277,7 +277,7 @@ async def test_the_last_places_of_an_engine_are_for_those_below_their_share() ->
         await engine.begin()
     assert len(engine.running) == 64
     assert [owner for owner, _ in engine.running[-4:]] == ["b", "c", "b", "c"]
-    # Places that become free are kept again.
+    # Slots that become free are reserved again.
     for _ in range(20):
         await engine.end()
     assert len(engine.running) == 60

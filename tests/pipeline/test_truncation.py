@@ -28,11 +28,11 @@ def result(id: str) -> Message:
         ([USER], []),
         ([SYSTEM, USER, ANSWER, USER], [[1, 2]]),
         ([SYSTEM, USER, USER, ANSWER, SYSTEM, USER], [[1], [2, 3]]),
-        # A long task: its question stays, its steps go one by one, the last one stays.
+        # A long task: its question and its last step stay, the other steps are removed one by one.
         ([USER, ANSWER, USER, call("1"), result("1"), call("2"), result("2"), call("3"), result("3")], 
          [[0, 1], [3, 4], [5, 6]]),
         ([USER, call("1", "2"), result("2"), result("1"), ANSWER], [[1, 2, 3]]),
-        # A result that comes late still belongs to its call, which then cannot go before it.
+        # A late result still belongs to its call, which is not removed before it.
         ([USER, call("1"), USER, result("1"), ANSWER], [[0, 1, 3]]),
         ([result("?"), USER], [[0]]),
     ],
@@ -57,7 +57,7 @@ def test_a_call_goes_with_its_results_and_the_last_words_stay(messages: list[Mes
     spoken = [message for message in messages if message is not SYSTEM]
     assert [message for message in remaining if message is not SYSTEM][-1:] == spoken[-1:]
     assert (USER in remaining) == (USER in messages)
-    # No result stays whose call was before it and has gone.
+    # No result stays without its call.
     called = _calls(remaining)
     for index, message in enumerate(messages):
         if index not in gone and isinstance(part := message.parts[0], ToolResult):

@@ -245,7 +245,7 @@ def test_a_prompt_with_attacks_is_otherwise_encoded_as_ever() -> None:
     before, after = "<|im_start|>user\n", "<|im_end|>\n<|im_start|>assistant\n"
     assert found.text == f"{before}Say <think> twice.{after}"
     head = tokenizer.encode(before, special=True)
-    # The word after a control token is tokenised together with what is left of the text before it.
+    # The word after a control token is tokenized together with the rest of the text before it.
     assert list(found.ids[: len(head) - 2]) == head[:-2]
     assert tokenizer.decode(found.ids) == found.text
     assert list(found.ids[-len(tokenizer.encode(after, special=True)) :]) == tokenizer.encode(after, special=True)

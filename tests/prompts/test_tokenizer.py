@@ -77,7 +77,7 @@ def test_a_text_is_what_its_tokens_are(kind: str, text: str) -> None:
     tokenizer = KINDS[kind]
     if kind == "unigram":  # its normaliser changes more than is worth repeating here
         text = "".join(char for char in text if char.isascii() and char.isprintable())
-        # `tokenizers` takes the name of a byte piece for the piece itself, wherever a text has it.
+        # `tokenizers` treats the name of a byte piece in a text as the piece itself.
         text = text.replace("<0x", "<x")
     written = b"".join(map(tokenizer.token_bytes, tokenizer.encode(text, special=False)))
     blank = kind not in ("embedded",) and not kind.startswith("byte level")

@@ -92,11 +92,11 @@ def list_descendants(root: int) -> list[tuple[int, str]]:
 @contextmanager
 def run_cluster(*arguments: str, settings: str = "", environment: dict[str, str] | None = None) -> Generator[Cluster]:
     """Run `dragoman deploy` with these arguments until the end of the context. settings: of the file."""
-    # Ray's sockets are below it, and their paths may have 107 bytes.
+    # Ray's sockets are in it, and their paths are limited to 107 bytes.
     folder = Path(tempfile.mkdtemp(prefix="ray-", dir="/tmp"))
     port = find_free_port()
     (folder / "dragoman.yaml").write_text(f"port: {port}\n{settings}")
-    # A limit of open files as on small machines, below what HAProxy needs for the connections of Ray's default.
+    # A limit of open files as on small machines, too low for HAProxy with Ray's default number of connections.
     limit = ["sh", "-c", 'ulimit -n 4096; exec "$@"', "sh"]
     command = [
         *limit,

@@ -170,7 +170,7 @@ def test_by_model_all_requests_for_an_adapter_have_one_key() -> None:
     key = find_key(encode(previous_response_id=previous, input="a"), by_model=True)
     assert key is not None
     assert key.tag == compute_tag("one")
-    # A client that names its session wants it to stay where it is.
+    # A client that names its session wants the same replica.
     assert find_key(encode(input="a"), "tab-3", by_model=True) == RoutingKey(text="session tab-3")
 
 

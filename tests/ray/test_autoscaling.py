@@ -44,7 +44,7 @@ def stream_story(client: httpx2.Client, text: str, session: str = "") -> str:
 
 
 def test_replicas_come_and_go_with_the_load_without_an_error(cluster: Cluster) -> None:
-    # A worker of Ray's gets its name a moment after the replica answers.
+    # A Ray worker gets its name shortly after the replica answers.
     wait_until(lambda: len(cluster.list_replicas()) == 1)
     ids: list[str] = []
     may_stop = threading.Event()
@@ -60,7 +60,7 @@ def test_replicas_come_and_go_with_the_load_without_an_error(cluster: Cluster) -
         may_stop.set()
         for story in running:
             story.result()
-    # The ids name the replicas that made them.
+    # The ids contain the replicas that created them.
     assert len({id[5:11] for id in ids}) == 4
     with httpx2.Client(base_url=cluster.url, timeout=120) as client:
         # Three of the replicas stop while these run.
@@ -71,7 +71,7 @@ def test_replicas_come_and_go_with_the_load_without_an_error(cluster: Cluster) -
             may_stop.set()
             for story in running:
                 story.result()
-        # What a replica stored that is gone now.
+        # Stored by a replica that has been stopped.
         assert {client.get(f"/v1/responses/{id}").status_code for id in ids} == {200}
 
 

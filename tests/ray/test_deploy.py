@@ -116,7 +116,7 @@ def test_a_compressed_body_reaches_the_replica_whole(client: httpx2.Client) -> N
     headers = {"content-encoding": "gzip", "content-type": "application/json"}
     answer = client.post("/v1/chat/completions", content=gzip.compress(body), headers=headers)
     assert answer.status_code == 200, answer.text
-    # Longer than what the router sees.
+    # Longer than the prefix that the router reads.
     padded = body.replace(b"{", b"{" + b" " * 500_000, 1)
     answer = client.post("/v1/chat/completions", content=padded, headers={"content-type": "application/json"})
     assert answer.status_code == 200, answer.text
@@ -276,14 +276,14 @@ def test_nothing_stored_is_lost_when_a_replica_is_killed(cluster: Cluster) -> No
         stories = [story.result() for story in running]
     assert all(id for id, _ in stories)
     ended = [types[-1] == "response.completed" for _, types in stories]
-    # Ray closes the connections of the killed replica, and the other one goes on.
+    # Ray closes the connections of the killed replica, and the other one continues.
     assert any(ended)
     assert not all(ended)
     with httpx2.Client(base_url=cluster.url, timeout=60) as client:
         for number in range(10):
             post(client, "/v1/chat/completions", model="script", messages=[say("user", f"after {number}")])
         for id, types in stories:
-            # The stream is resumed on whichever replica is left, and has an end there.
+            # The stream is resumed on the remaining replica, and ends there.
             events = read_events(client, f"/v1/responses/{id}?stream=true&starting_after=0")
             if types[-1] == "response.completed":
                 assert events[-1]["type"] == "response.completed"

@@ -44,7 +44,7 @@ def kill_processes(kills: int, count: int, *, others_every: int, store: str | No
         client, endless, killed = cluster.client, list[str](), Counter[str]()
         with Load(client, is_refusal) as load:
             for number in range(kills):
-                # Between two kills replicas have served.
+                # Replicas have served requests between two kills.
                 before = len(load.acknowledged)
                 wait_until(lambda before=before: len(load.acknowledged) > before or bool(load.problems))
                 assert not load.problems, load.problems

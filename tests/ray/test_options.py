@@ -130,7 +130,7 @@ def test_haproxy_is_chosen_before_ray_is_imported(monkeypatch: pytest.MonkeyPatc
 
 def test_haproxy_accepts_no_more_connections_than_it_may_open_files_for() -> None:
     assert choose_connections(-1) == choose_connections(20_000) == 4096
-    # It asks for two files and a half for each connection and 36 more.
+    # It needs 2.5 open files per connection, and 36 more.
     assert 0.9 * 4096 < choose_connections(4096) * 2.5 + 36 < 4096
     assert choose_connections(64) == 1
 
@@ -160,7 +160,7 @@ def test_the_scarcest_resource_decides_how_many_replicas_there_are() -> None:
     assert decide(2, kv_usage=0.9) == 3
     assert decide(2, requests=8, waiting_tokens=20_000) == 7
     assert decide(1, streams=65) == 3
-    # A queue that is short does not keep replicas.
+    # A short queue does not prevent scaling down.
     assert decide(4, requests=16, waiting_tokens=100) == 2
 
 

@@ -100,7 +100,7 @@ def find_errors(schema: Json, value: object) -> list[str]:
     key = json.dumps(schema)
     if key not in _VALIDATORS:
         _VALIDATORS[key] = jsonschema_rs.Draft202012Validator({**schema, "components": _closed_components()})
-    # The message has the whole value.
+    # The message contains the whole value.
     return [
         f"{'/'.join(map(str, error.instance_path))}: {error.message[:300]}"
         for error in _VALIDATORS[key].iter_errors(value)

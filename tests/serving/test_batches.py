@@ -253,7 +253,7 @@ async def test_a_server_that_was_stopped_goes_on_where_it_was(tmp_path: Path):
         batch = await begin(server.openai(), *lines[:4], slow, *lines[4:])
         await counted(server.openai(), batch.id, 8)
     async with working(store=SqliteStore(path, now=Still().now)) as server:
-        # This engine obeys no directive: what was left is answered at once.
+        # This engine ignores directives, so the remaining lines are answered at once.
         batch = await until(server.openai(), batch.id, *ENDED)
         assert batch.status == "completed"
         assert batch.request_counts is not None

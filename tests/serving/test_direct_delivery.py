@@ -351,7 +351,7 @@ async def test_a_slow_reader_among_256_costs_the_others_nothing() -> None:
         n_slow = 0
         for step in range(8):
             for _ in range(40_000 if step == 0 else 1):
-                # What the slow one is sent in the first step fills the buffers of both sockets.
+                # The first step's data for the slow client fills the buffers of both sockets.
                 engine.deliver(Sampled(engine.names[0], long))
                 n_slow += 1
             for id in engine.names[1:]:

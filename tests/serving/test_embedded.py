@@ -116,7 +116,7 @@ def comparable(answer: dict[str, Any]) -> Any:
 def _without(found: dict[str, Any]) -> dict[str, Any]:
     if "function" in found:
         found = {"function": found["function"], "type": "function"}
-    # The SDK does not gather vLLM's token ids; a test of their own does.
+    # The SDK does not accumulate vLLM's token ids; another test checks them.
     dropped = {key for key, value in found.items() if value is None or key == "token_ids"}
     return {key: value for key, value in found.items() if key not in dropped and (key, value) != ("content", "")}
 
@@ -220,7 +220,7 @@ async def test_streamed_token_ids_are_the_whole_ones(client: httpx2.AsyncClient,
 async def test_a_thinking_budget_is_enforced(client: httpx2.AsyncClient) -> None:
     body = {**CASES["reasoning"], "thinking_token_budget": 3, "temperature": 0}
     answer = await get_full(client, **body)
-    # Three tokens of thought and the forced mark that ends it.
+    # Three reasoning tokens and the forced end delimiter.
     assert answer["usage"]["completion_tokens_details"]["reasoning_tokens"] <= 4
 
 

@@ -214,7 +214,7 @@ PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgG
 @pytest.mark.parametrize(
     ("path", "body", "begin"),
     [
-        # A message that has the name does not begin with it.
+        # A message that contains the name is not prefixed with it.
         ("/api/generate", {"prompt": "Hi", "images": [PIXEL]}, "This model's engine does not support images."),
         ("/api/generate", {"prompt": "Hi " * 2000}, "This model's maximum context length is 1024 tokens."),
         ("/api/chat", {"messages": [{"role": "user", "images": [PIXEL]}]}, "messages[0].images: This model's engine"),

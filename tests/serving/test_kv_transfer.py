@@ -53,7 +53,7 @@ def app(*parameters: str, strict: bool = False) -> Any:
     renderer = Renderer(template, lent)
     engine = Prefilling(*parameters)
     backend = TokenBackend(engine, lent, Vocabulary(lent), BoundedCompiler(lent, [0]), frozenset({0}), renderer)
-    # Parsers stand between the engine's end and the writers'.
+    # Parsers pass the engine's parameters on to the writers.
     added = lent.special_tokens.keys()
     reasoning, tools = registry.find_reasoning_format("qwen3", added), registry.find_tool_format("hermes", added)
     model = ServedModel("m", backend, 4096, 1_700_000_000, reasoning=reasoning, tools=tools)

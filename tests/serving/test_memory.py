@@ -95,7 +95,7 @@ async def measured(
 async def test_a_stream_is_one_task_and_a_few_kilobytes(
     path: str, ask: dict[str, Any], most: int, direct: bool
 ) -> None:
-    # Slower than it would be, so that a busy machine does not fall behind: a token that waits is memory too.
+    # Slowed down, so that a busy machine keeps up: waiting tokens take memory too.
     async with twin(max_model_len=4096, time_scale=0.2) as it:
         await measured(it.app, path, ask, 8, it, direct=direct)
         least, _ = await measured(bare, path, ask, STREAMS, it, direct=direct)

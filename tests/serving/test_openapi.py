@@ -168,7 +168,7 @@ def test_every_golden_response_and_event_is_described() -> None:
 
 
 NOT_IN_GOLDEN = {
-    # What only a whole server adds: ids of requests, echoed fields, stored objects.
+    # Only a complete server adds these: request ids, echoed fields, stored objects.
     *(("AnthropicErrorBody", "request_id"), ("AnthropicErrorDetail", "details"), ("ChatCompletion", "metadata")),
     *(("ResponseObject", "conversation"), ("ResponseObject", "user"), ("EchoedText", "verbosity")),
     *(("MessageItem", "phase"), ("ReasoningItem", "encrypted_content"), ("CustomCallItem", "namespace")),
@@ -204,7 +204,7 @@ async def test_responses_to_any_requests_are_described(run: int, tmp_path: Path)
             state.note(request, response)
             if request.route in HOLDING:
                 await undo(app)
-            # A method that the route does not have is a 405, a client that left has half of a response.
+            # An unsupported method is a 405, and a client that disconnected has a partial response.
             if response.status == 405 or request.leave_after is not None:
                 continue
             method = "GET" if request.method == "HEAD" else request.method
@@ -308,7 +308,7 @@ async def test_a_key_sees_the_routes_that_it_may_use() -> None:
     assert "/update_weights" in admin["paths"].keys() - user["paths"].keys()
     assert user["paths"]["/v1/chat/completions"]["post"]["security"] == [{"bearer": []}, {"x-api-key": []}]
     assert user["paths"]["/health"]["get"]["security"] == []
-    # Nothing that only administrators' routes have is left behind.
+    # No components that only admin routes use remain.
     assert "WeightUpdate" not in user["components"]["schemas"]
     assert (await build_server().get("/openapi.json")).json()["paths"].keys() == admin["paths"].keys()
 

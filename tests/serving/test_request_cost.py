@@ -68,7 +68,7 @@ async def test_a_request_calls_no_more_functions_than_it_did(kind: str) -> None:
     counts: list[int] = []
     async with lifespan(app), wire.serving(app) as server:
         reader, writer = await server.connect()
-        # The first ones fill caches, and health checks may run in others: the smallest number is the request's own.
+        # The first runs fill caches, and health checks may run in others: the minimum is the request's own cost.
         for _ in range(8):
             with counted() as calls:
                 writer.write(request)
@@ -80,7 +80,7 @@ async def test_a_request_calls_no_more_functions_than_it_did(kind: str) -> None:
             assert answer.startswith(b"HTTP/1.1 200 ")
             counts.append(calls.count)
         writer.close()
-    # From below too: a bound that nothing comes near watches nothing.
+    # Checked from below too: a bound far above the actual cost would detect nothing.
     assert BOUNDS[kind] * 0.75 < min(counts) <= BOUNDS[kind], counts
 
 

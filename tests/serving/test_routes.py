@@ -166,6 +166,6 @@ async def test_an_unknown_path_takes_the_envelope_of_the_nearest_route_above(
 async def test_an_unknown_path_without_a_route_above_takes_the_clients_envelope(server: ServerHarness):
     answer = await send(server, "POST", "/v1/unknown", USER, FROM_ANTHROPIC)
     assert (answer.status_code, find_format(answer)) == (404, "Anthropic")
-    # A path of OpenAI's alone stays OpenAI's.
+    # A path that only OpenAI has stays OpenAI's.
     answer = await send(server, "POST", "/v1/responses/x/unknown", USER, FROM_ANTHROPIC)
     assert (answer.status_code, find_format(answer)) == (404, "OpenAI")

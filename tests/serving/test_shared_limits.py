@@ -126,7 +126,7 @@ async def test_concurrent_requests_of_both_servers_count(tmp_path: Path) -> None
             assert (refused.status_code, refused.headers["retry-after"]) == (429, "1")
         engine.pending[0]()
         await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
-        # What has ended gives its place back in the background.
+        # Finished requests release their slots in the background.
         while (answer := await first_answer(servers[1], engine)).status_code == 429:
             pass
         assert answer.status_code == 200
@@ -177,7 +177,7 @@ async def test_while_the_store_fails_each_process_limits_alone(
     async with replicas(tmp_path, {"a": tenant("a", requests_per_minute=4)}, clock) as (one, other):
         assert (await one.server.post("a")).status_code == 200
         one.limits.is_down = True
-        # It knows that one of four was used, and of nothing that the other admits.
+        # It knows that one of four was used, but not what the other server admits.
         assert [(await one.server.post("a")).status_code for _ in range(5)] == [200, 200, 200, 429, 429]
         assert (await other.server.post("a")).status_code == 200
         metrics = (await one.server.get("a", "/metrics")).text

@@ -232,7 +232,7 @@ async def test_tokens_are_charged_as_they_are_used_and_refill() -> None:
 
 async def test_a_key_in_debt_waits_until_its_prompt_fits_again() -> None:
     async with serving({"a": tenant("a", tokens_per_minute=6)}) as server:
-        # A prompt of any length is accepted by a full bucket; what it takes too much has to be refilled.
+        # A full bucket accepts a prompt of any length; the excess must be refilled.
         first = await server.post("a", "/v1/completions", {"model": "m", "prompt": "one two three four five six"})
         assert first.status_code == 200
         used = first.json()["usage"]["total_tokens"]

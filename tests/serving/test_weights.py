@@ -268,7 +268,7 @@ async def test_a_model_that_was_unloaded_does_not_pass_off_its_first_weights_as_
         for update in (1, 2):
             await models.load_and_find("m")
             if update == 1:
-                # The name of weights that are in the directory is not lost with them.
+                # The name of the weights in the directory is not lost with them.
                 await client.post("/update_weight_version", json={"new_version": "base"})
                 await models.unload(models.slots[0])
                 await models.load_and_find("m")

@@ -28,7 +28,7 @@ from dragoman.simulation.workload import Timing
 
 from .runs import log
 
-# Billions of parameters, as the models' cards state them.
+# Billions of parameters from the model cards.
 PARAMETERS = {
     "meta-llama/Llama-3.1-8B": 8.03,
     "meta-llama/Llama-3.3-70B-Instruct": 70.6,

@@ -54,7 +54,7 @@ def storage(request: pytest.FixtureRequest, tmp_path: Path) -> Storage:
             return Storage(lambda bounds, now: MemoryStore(bounds, now=now), durable=False)
         case "sqlite":
             path = tmp_path / "state" / "dragoman.db"
-            # The kit does not cut the power, and waits for no disk.
+            # The kit does not simulate power failures, so commits need not wait for the disk.
             return Storage(lambda bounds, now: SqliteStore(path, bounds, synchronous="NORMAL", now=now), durable=True)
         case _:
             dsn: str = request.getfixturevalue("postgres")

@@ -48,7 +48,7 @@ async def killed_while_writing(path: Path, turn: int, seconds: float) -> list[st
         time.sleep(seconds)  # noqa: ASYNC251 - nothing else runs on this loop
         process.kill()
         rest = process.stdout.read()
-    # A line cut in two by the kill was no acknowledgement.
+    # A line that the kill truncated is not an acknowledgment.
     return acknowledged + rest[: rest.rfind("\n") + 1].split()
 
 

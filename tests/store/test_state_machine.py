@@ -116,7 +116,7 @@ class Twins(RuleBasedStateMachine):
 
     @rule(seconds=st.integers(1, 12))
     def pass_time(self, seconds: int) -> None:
-        # What was read is written down at the next cleaning; a server cleans more often than things expire.
+        # Reads are recorded at the next cleanup; a server cleans up more often than records expire.
         self.run(self.store.clean(0))
         self.clock.time += seconds
 

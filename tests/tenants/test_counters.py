@@ -65,7 +65,7 @@ class Limits(RuleBasedStateMachine):
             self.running += 1
             self.taken.append((self.clock.microseconds, 1, amount))
         elif rejection.demand.period:
-            # Not a microsecond earlier, and not later.
+            # Exactly then, to the microsecond.
             name, demand = rejection.demand.counter, rejection.demand
             rate = Fraction(demand.limit, MINUTE)
             missing = min(demand.needed, demand.limit) - self.level[name]

@@ -166,7 +166,7 @@ async def test_a_database_that_ends_its_connections_is_used_again(postgres: str)
         "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND usename = 'dragoman'"
     )
     await other.close()
-    # The first batch after that fails, or finds the connection closed; nothing is counted twice.
+    # The first batch after that fails, or finds the connection closed; no usage is counted twice.
     assert await counters.take("key", [Demand("requests", 2)]) is None
     await counters.renew()
     assert not counters.is_failing

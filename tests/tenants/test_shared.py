@@ -119,7 +119,7 @@ class SharedLimits(RuleBasedStateMachine):
     def pick(self, number: int) -> Process:
         process = self.processes[number]
         if process.suspended:
-            # Its next batch finds that the lease has expired; its places count again.
+            # Its next batch finds that the lease has expired, and its slots count again.
             process.suspended = False
         return process
 

@@ -132,7 +132,7 @@ async def main(address: str) -> None:
         await say(f"{dialect} broken", run_broken(model))
     await say("handed over", run_through_all_dialects(list(models("scripted").values())))
     for dialect, model in models("tiny").items():
-        # It takes only models of known names for able to follow a schema in Anthropic's dialect.
+        # In Anthropic's dialect it uses schemas only for models with known names.
         outputs = {"tool": ToolOutput(Person), **({} if dialect == "messages" else {"native": NativeOutput(Person)})}
         for name, output in outputs.items():
             await say(f"{dialect} {name} object", run_structured(model, output, stream=False))

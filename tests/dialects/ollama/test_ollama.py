@@ -383,7 +383,7 @@ OTHERS = [
 def test_what_is_honoured_is_what_is_read(name: str):
     table, wire, _ = TABLES[name]
     honoured = {row.name for row in table.rows if row.status is SupportStatus.HONOURED}
-    # The options of embeddings are validated to be of no effect, so that they are a field.
+    # The options of embeddings are only validated and have no effect, so they count as one field.
     accepted = {"options"} if name.startswith("embed") else set[str]()
     assert honoured | accepted == set(wire.__struct_fields__)
 

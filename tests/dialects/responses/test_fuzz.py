@@ -126,7 +126,7 @@ MUST: dict[str, Json] = {
     "tool_search_call": {"arguments": {"query": "x"}},
     "tool_search_output": {"tools": FOUND},
 }
-# Items and tools as they should be: what comes of them, rather than what is refused.
+# Valid items and tools, so that their conversion is tested rather than their rejection.
 phrases = st.text('ab é😀"\\\n\x85\u2028', max_size=4)
 good_parts: st.SearchStrategy[Any] = st.sampled_from(
     (

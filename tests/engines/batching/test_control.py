@@ -263,7 +263,7 @@ async def test_lost_weights_are_not_replaced_by_those_of_the_start(client: Clien
         steering = successor.control
         await steering.succeed(history)
         assert steering.weight_version == "default"
-        # A process that follows this one knows it too.
+        # A later process knows it too.
         assert steering.history == WeightHistory("default", 2, "step-7")
         for disturb in (steering.resume, steering.sleep, steering.wake_up):
             await disturb()
@@ -271,7 +271,7 @@ async def test_lost_weights_are_not_replaced_by_those_of_the_start(client: Clien
                 heir.send(ASK)
             assert rejected.value.code == "weights_lost"
         await steering.pause("keep")
-        # The third update since the start of the server: no name names two sets of weights.
+        # The third update since the start of the server: no name is used for two sets of weights.
         weights = WeightsOnDisk(str(find_bundled_model()))
         assert await steering.update_weights(weights) == "default+3"
         outputs = heir.send(ASK)

@@ -100,7 +100,7 @@ def test_nothing_is_found_after_the_cache_was_reset(small: Llama, tmp_path: Path
 def test_what_is_still_being_written_when_the_cache_is_reset_is_not_found(tmp_path: Path) -> None:
     with files(tmp_path) as store:
         store.enqueue(b"a", 1)
-        # So much that it is surely still under way.
+        # So much that it is certainly still being written.
         store.offload(lambda _: 1, lambda _: bytes(64 << 20), 1)
         store.clear()
     assert not store.contains(b"a")

@@ -63,7 +63,7 @@ async def test_the_prefill_is_counted_from_the_start_of_its_step() -> None:
     metrics = RequestMetrics(stats, clock)
     timed = add_timings(measure(answer(), metrics), clock)
     clock.now += 3.0
-    # `add_timings` counts from its own begin, the admission.
+    # `add_timings` counts from its own start, the admission.
     events = [event async for batch in timed for event in batch]
     assert metrics.prefill_seconds == pytest.approx(2.0)
     sums = {name: getattr(stats, name).sum for name in ("queue", "prefill", "decode", "inference", "ttft")}

@@ -92,7 +92,7 @@ async def test_an_answer_depends_on_the_images_and_on_nothing_beside_it(director
         alone = [await get_token_ids(http, *talk) for talk in talks]
         assert alone[0] != alone[1]
         assert alone[2] != alone[3]
-        # Prompts that differ in their images alone find each other's slots.
+        # Prompts that differ only in their images must not share slots.
         assert [await get_token_ids(http, *talk) for talk in reversed(talks)] == alone[::-1]
         assert await asyncio.gather(*(get_token_ids(http, *talk) for talk in talks * 2)) == alone * 2
     async with serving(directory, enable_prefix_caching=False) as http:

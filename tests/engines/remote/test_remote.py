@@ -211,7 +211,7 @@ async def test_a_front_end_that_disconnects_leaves_nothing_in_the_engine(running
         await survivor.wait()
         assert isinstance(survivor.end, Ended)
         assert len(survivor.tokens) == 60
-        # What is paused does not end by itself: only what was aborted is gone.
+        # Paused sequences do not end by themselves: only the aborted ones are gone.
         await get_client(models[1]).control.pause("keep")
         await settle(get_backend(running.local).engine)
 
@@ -253,7 +253,7 @@ async def test_the_engine_rejects_with_its_own_errors() -> None:
         unknown = await send(first, "unknown", prompt=(10**6,)).wait()
         assert isinstance(unknown[0], Rejected)
         assert (type(unknown[0].error), unknown[0].error.param) == (RequestError, "prompt")
-        # The queue of the engine is that of all front ends.
+        # All front ends share the engine's queue.
         busy = [send(first, f"busy-{number}") for number in range(2)]
         await busy[0].wait(2)
         full = await send(second, "full").wait()
@@ -327,7 +327,7 @@ async def test_an_exception_of_the_engine_reaches_its_own_requests_alone() -> No
         ]
         assert isinstance((await good.wait())[-1], Ended)
         assert isinstance((await later.wait())[-1], Failed)
-        # It has none of the other parts.
+        # The engine has none of the other parts.
         with pytest.raises(RequestError, match="does not support"):
             await client.control.pause()
         assert client.control.weight_version == ""
@@ -426,7 +426,7 @@ async def test_an_adapter_that_one_front_end_loads_is_known_to_all(running: Spli
         await first.load(Adapter("other", "b"))
         with pytest.raises(RequestError, match="no such adapter"):
             await first.load(Adapter("wrong", "missing"))
-        # The state comes before the end of a later call.
+        # The state arrives before the end of a later call.
         await get_client(models[1]).control.resume()
         assert list(second) == list(first) == [Adapter("first", "a"), Adapter("other", "b")]
         await second.unload("first")
@@ -448,7 +448,7 @@ async def test_the_next_process_has_the_adapters_and_knows_of_lost_weights(runni
         await adapters.load(Adapter("gone", "c"))
         await adapters.unload("first")
         await client.control.update_weights(WeightsInMemory((weights,)), "step-1")
-        # Nothing of it is new.
+        # It has not changed.
         await client.control.resume()
         assert changes[-1] == EngineChanges(WeightHistory("step-1", 1, "step-1"), (("other", "b"), ("gone", "c")))
         assert len(changes) == 4

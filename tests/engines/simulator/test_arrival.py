@@ -50,7 +50,7 @@ def test_a_step_never_begins_before_the_last_one_has_ended() -> None:
         async with twin(time_scale=1.0, enable_prefix_caching=False) as sim:
             one = await measure(sim, None)
             first = asyncio.create_task(measure(sim, 0.0))
-            # Both arrive together, and the second one reaches the engine when that is idle again.
+            # Both arrive together, and the second one reaches the engine when it is idle again.
             both = await measure(sim, FRONTEND + 1.5 * (one - FRONTEND))
             await first
             return one, both

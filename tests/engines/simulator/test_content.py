@@ -105,7 +105,7 @@ async def test_ignore_eos_says_max_tokens(body: dict[str, Any], count: int, reas
 
 async def test_lengths_are_drawn_and_min_tokens_honoured():
     async with twin(sim_output_tokens="5") as sim:
-        # The stop token is one of the answer's.
+        # The stop token counts as one of the answer's tokens.
         assert (await sim.chat())["usage"]["completion_tokens"] == 6
         assert (await sim.chat(min_tokens=30))["usage"]["completion_tokens"] == 31
         assert (await sim.chat(max_tokens=3))["choices"][0]["finish_reason"] == "length"

@@ -139,5 +139,5 @@ async def test_tokens_go_out_as_they_come_and_not_at_the_end():
         stats = sim.engine.stats()[0]
     assert len(pieces) >= 18  # a token a piece, but for halves of characters
     assert stats.inter_token.count == 19
-    # Durations are what was modelled, and not rounded to milliseconds.
+    # Durations are as modeled, and not rounded to milliseconds.
     assert 0.0001 < stats.inter_token.sum / 19 < 0.01

@@ -43,7 +43,7 @@ def remote(id: str, tokens: int = 8, max_tokens: int = 3) -> SimulatedSequence:
     return remote_sequence
 
 
-# Blocks that are kept.
+# Held blocks.
 
 
 def hold_blocks(scheduler: SimulatedScheduler) -> SimulatedSequence:
@@ -138,7 +138,7 @@ def test_the_question_may_come_from_any_version_of_vllm(ids: str) -> None:
     assert msgspec.json.decode(body, type=KvTransferParams).do_remote_decode
 
 
-# Blocks that are fetched.
+# Fetched blocks.
 
 
 def test_a_prompt_from_elsewhere_waits_without_a_seat_and_computes_its_last_token_only() -> None:
@@ -258,7 +258,7 @@ def test_a_transfer_that_costs_less_than_nothing_is_refused(wrong: dict[str, flo
         TransferCost(**{"bytes_per_token": 1.0, **wrong})
 
 
-# Whole fleets.
+# Fleets.
 
 
 @pytest.mark.parametrize("protocol", ["kv_transfer_params", "plain"])

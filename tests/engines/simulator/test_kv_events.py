@@ -219,7 +219,7 @@ async def test_a_subscriber_hears_and_asks_for_what_it_missed(tmp_path: Any):
         while (await asking.recv_multipart())[1] != REPLAY_END:
             pass
         for salt in range(100):
-            # A subscription takes its way through the socket; what is published before it has come is lost.
+            # The subscription goes through the socket; events that are published before it arrives are lost.
             await sim.chat("other " * 100, max_tokens=1, cache_salt=str(salt))
             if await hearing.poll(10):
                 break

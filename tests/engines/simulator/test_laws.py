@@ -100,7 +100,7 @@ def test_every_token_is_computed_once_unless_its_sequence_was_preempted(
         if each.num_preemptions == 0:
             assert driver.computed[each.id] == whole - (each.num_cached_tokens or 0)
         else:
-            # What was cached when it was first admitted may be gone when it comes back.
+            # Blocks that were cached at the first admission may be evicted before the next.
             assert driver.computed[each.id] <= whole * (1 + each.num_preemptions)
 
 

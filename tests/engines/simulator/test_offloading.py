@@ -112,7 +112,7 @@ class World:
         written = {block for chunk in step.chunks for block in chunk.sequence.blocks[-1:]}
         for transfer in self.transfers.values():
             if transfer.is_store and transfer.id not in step.transfers.flushed and transfer.sequence not in self.active:
-                # Blocks of an ended sequence may be written again only after their store was awaited.
+                # Blocks of a finished sequence may be written again only after their transfer was awaited.
                 assert written.isdisjoint(transfer.blocks)
         for sequence in self.scheduler.update(step)[1]:
             self.scheduler.finish(sequence)

@@ -177,7 +177,7 @@ async def test_adapters_are_models_of_their_own_name_that_come_and_go():
         await sim.chat("word " * 100)
         answer = await sim.chat("word " * 100, model="sql")
         assert answer["model"] == "sql"
-        # Another adapter's keys and values are of no use.
+        # Another adapter's KV cache cannot be reused.
         assert answer["usage"]["prompt_tokens_details"]["cached_tokens"] == 0
         more = {"lora_name": "more", "lora_path": "/adapters/more"}
         assert (await sim.post("/v1/load_lora_adapter", more)).status_code == 200
@@ -332,7 +332,7 @@ async def test_the_state_of_the_replicas_is_exposed():
             (98, 0, 0, 0)
         ] * 2
         for rank in state["ranks"]:
-            # The first step has the prompt, 39 more have a token of each sequence.
+            # The first step computes the prompt; 39 more compute a token of each sequence.
             assert rank["steps"] >= 40
             assert len(rank["step_seconds"]) == len(rank["step_tokens"]) == min(rank["steps"], 120)
             assert rank["step_tokens"][0] > rank["step_tokens"][-1]

@@ -180,7 +180,7 @@ def test_a_report_counts_only_with_the_secret_and_for_this_instance() -> None:
     assert released == ["s e"]
 
 
-# Through the application, as a router drives it.
+# Through the application, as routers use it.
 
 
 def instance(role: str, **extra: Any) -> Any:

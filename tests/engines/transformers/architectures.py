@@ -212,7 +212,7 @@ def _can_set(config: Any, field: str) -> bool:
     kind = config.__class__
     own = getattr(kind, field, None)
     is_derived = isinstance(own, property) and own.fset is None
-    # Setting it would set the other, which is derived.
+    # Setting it would set the other one, which is derived from it.
     is_derived |= field == "layer_types" and isinstance(getattr(kind, "layers_block_type", None), property)
     return not is_derived and _default(config, field) is not LookupError
 

@@ -152,7 +152,7 @@ def test_each_token_is_as_likely_as_with_numpy(
 def test_tokens_differ_only_where_a_number_is_within_rounding_of_a_boundary(vocab: int, sampling: Sampling) -> None:
     rng = np.random.default_rng(vocab)
     logits = (rng.normal(size=(40, vocab)) * 3).astype(np.float32)
-    # Many equal ones, as of a model in bfloat16.
+    # Many equal logits, as of a model in bfloat16.
     logits[::2] = np.round(logits[::2] * 4) / 4
     request = ask(sampling, prompt=tuple(range(min(vocab, 3))), logprobs=2)
 
@@ -165,7 +165,7 @@ def test_tokens_differ_only_where_a_number_is_within_rounding_of_a_boundary(voca
 
     found = on_device(logits, states())
     expected = NumpySampledRows(logits, states(), [None] * 40)
-    # Between the tokens of a number that is a little smaller and one that is a little greater.
+    # Between the tokens of a slightly smaller and a slightly greater number.
     lower, upper = (
         NumpySampledRows(logits, states(shift=shift), [None] * 40).tokens for shift in (-NEAR_BOUNDARY, NEAR_BOUNDARY)
     )

@@ -36,7 +36,7 @@ from .test_models import generated, network
 
 pytestmark = [
     pytest.mark.torch,
-    # What one of the two libraries has to say about the other.
+    # Warnings of one of the two libraries about the other.
     pytest.mark.filterwarnings("ignore:.*:FutureWarning:transformers"),
     pytest.mark.filterwarnings("ignore:.*:UserWarning:peft"),
 ]
@@ -108,7 +108,7 @@ def test_what_one_adapter_computed_is_not_found_by_another(tmp_path: Path) -> No
             outputs = bench.add(ask, adapters.find(load or ""))
             bench.finish()
             cached.append(outputs.cached)
-    # Loaded again it is another one, even under the same name; without any the first one's blocks are still there.
+    # A reloaded adapter is a new one, even with the same name; the blocks without an adapter are still cached.
     assert cached == [[0], [48], [0], [48], [0], [48], [48], [48]]
 
 

@@ -108,7 +108,7 @@ def test_a_family_says_in_a_mixed_batch_what_it_says_alone_in_its_library(kind: 
     expected = [generated(network(kind), prompt, 12) for prompt in prompts]
     model, bytes_per_token = build_paged_model(network(kind))
     assert bytes_per_token > 0
-    # So small a budget that prompts are cut into pieces beside the decoding of others.
+    # A budget so small that prompts are prefilled in chunks while others decode.
     bench = Bench(model, SchedulerConfig(max_num_seqs=8, max_num_batched_tokens=24))
     streams = [
         bench.add(TokenRequest(id=str(place), prompt=tuple(prompt), max_tokens=12, sampling=GREEDY))
@@ -160,7 +160,7 @@ def test_what_a_predecessor_left_in_a_block_does_no_harm() -> None:
     """A sequence whose values were NaN is followed by another one in the same blocks."""
     broken = network("llama")
     broken.model.embed_tokens.weight.data[5] = float("nan")
-    # Paged by hand: the check at load would rightly refuse such a model.
+    # Paged explicitly: the check at load would reject such a model.
     model, (good, bad) = TransformersModel(broken), ((7, 8, 9), (5, 5, 5) * 12)
     broken.set_attn_implementation("dragoman_paged")
     bench = Bench(model, SchedulerConfig(enable_prefix_caching=False), num_kv_tokens=64, max_model_len=64)

@@ -24,7 +24,7 @@ from .test_models import generated, network
 
 pytestmark = [
     pytest.mark.torch,
-    # What these libraries have to say about each other.
+    # Warnings of these libraries about each other.
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
     pytest.mark.filterwarnings("ignore::FutureWarning"),
     pytest.mark.filterwarnings("ignore::UserWarning"),

@@ -96,7 +96,7 @@ def test_what_neighbours_leave_when_they_are_aborted_does_no_harm(kind: str, mod
     bench = Bench(model, TIGHT)
     streams = [bench.add(ask(number)) for number in (3, 2, 1)]
     bench.step(6)
-    # Their slots are taken by others, and those of the rest are no longer consecutive.
+    # Other sequences reuse their slots, and the slots of the rest are no longer consecutive.
     for place in (0, 1):
         bench.stepper.scheduler.remove(bench.sequences[place])
     streams += [bench.add(ask(number, "late")) for number in (0, 3)]

@@ -93,7 +93,7 @@ def _inputs(directory: Path, config: Any, text: str, pictures: list[Any], tokeni
     if not config.model_type.startswith("qwen"):
         processor = library.AutoProcessor.from_pretrained(directory)
         return processor(text=[text], images=[pictures], return_tensors="pt")
-    # Its processor cannot be had without torchvision, because of videos: what it does is written out.
+    # Its processor requires torchvision for videos, so its steps are repeated here.
     images = library.AutoImageProcessor.from_pretrained(directory)(pictures, return_tensors="pt")
     for _, height, width in images["image_grid_thw"].tolist():
         text = text.replace("<|image_pad|>", "<|piece|>" * (height * width // 4), 1)
@@ -157,7 +157,7 @@ async def test_all_say_at_once_what_each_says_in_the_library(directory: Path) ->
     expected = [generated(directory, *parts) for parts in PROMPTS]
     async with serving(directory) as http:
         assert await asyncio.gather(*(generate(http, *parts) for parts in PROMPTS)) == expected
-        # And when everything that can be found in a cache is there.
+        # And if everything that can be cached is cached.
         assert [await generate(http, *parts) for parts in PROMPTS] == expected
 
 
@@ -168,7 +168,7 @@ async def test_a_cached_prefix_is_that_of_the_same_image_only(directory: Path) -
         cached = [answer["usage"]["prompt_tokens_details"]["cached_tokens"] for answer in (first, again, other)]
         length = first["usage"]["prompt_tokens"]
         shared = [0, (length - 1) // 16 * 16, len(f"user:{words}") // 16 * 16]
-        # Blocks do not hold its recurrent state: it has no prefix cache.
+        # Blocks do not contain its recurrent state, so it has no prefix cache.
         assert cached == ([0, 0, 0] if directory.name.startswith("qwen3_5") else shared)
         assert again["choices"] == first["choices"]
         assert other["choices"][0]["token_ids"] == generated(directory, words, B, "?" * 20)[1]

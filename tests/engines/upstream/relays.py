@@ -21,7 +21,7 @@ from tests.serving.harness import Counting, Still
 
 VLLM = ServingOptions(
     profile=Profile.VLLM,
-    # However slow this machine is: signs of life are no part of what is compared.
+    # So long that keepalives, which are not compared, never occur on a slow machine.
     timeouts=StreamTimeouts(headers=3600.0, admitted_headers=3600.0, keepalive=3600.0),
 )
 

@@ -287,7 +287,7 @@ async def test_a_client_that_does_not_read_stops_the_upstream() -> None:
             before = written
             for _ in range(3000):
                 await asyncio.sleep(0)
-        # 64 MB: what the sockets of both connections may hold, by far.
+        # 64 MB: far more than the sockets of both connections can buffer.
         assert 0 < written * len(packet) < 64 << 20
         while written < before + 1000:
             assert await reader.read(1 << 20)

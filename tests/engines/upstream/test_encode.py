@@ -132,7 +132,7 @@ def test_a_whole_request_comes_out_as_it_went_in(constraint: Constraint) -> None
     (read,) = read_chat(
         encode_request(request, KINDS["dragoman"], "there", UpstreamDefaults()).body, ReaderOptions()
     ).requests
-    # This server asks for the ids of all tokens, and so for the prompt's.
+    # This server requests the ids of all tokens, including the prompt's.
     assert read == msgspec.structs.replace(request, return_prompt=True, constraint_param=read.constraint_param)
 
 

@@ -123,7 +123,7 @@ async def compare(make: Callable[[], Models], path: str, body: dict[str, Any]) -
     assert found.status_code == expected.status_code
     assert found.headers.get(WARNINGS) == expected.headers.get(WARNINGS)
     if ("n" in body or isinstance(body.get("prompt"), list)) and body.get("stream"):
-        # How several answers are interleaved is chance.
+        # The interleaving of several answers is random.
         assert sorted(found.content.splitlines()) == sorted(expected.content.splitlines())
     else:
         assert plain(found.content) == plain(expected.content)

@@ -77,7 +77,7 @@ CASES = [
     for reply in REPLIES
     for case in BODIES
     for streamed in (False, True)
-    # Arguments come in other pieces, and where they are cut the vendors' APIs have other rules: see the law below.
+    # Arguments arrive in other pieces, and truncated ones have other rules in the vendors' APIs: see the test below.
     if CALL not in REPLIES[reply] or not (streamed or case == "chat cut short")
 ]
 

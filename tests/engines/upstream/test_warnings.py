@@ -125,7 +125,7 @@ async def test_a_warning_has_the_clients_name_of_the_field() -> None:
 
 
 async def test_a_stream_with_sent_headers_has_warnings_in_its_comment() -> None:
-    # The headers wait for nothing, and this client did not request the comment.
+    # The headers are sent at once, and this client did not request the comment.
     timeouts = StreamTimeouts(headers=0.0, admitted_headers=0.0, keepalive=3600.0)
     options = ServingOptions(profile=Profile.OPENAI, timeouts=timeouts)
     async with relaying(streaming(COMMENT, CHUNKS), options) as it:

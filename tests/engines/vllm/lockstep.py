@@ -155,7 +155,7 @@ def draw_case(mix: str, seed: int, *, asynchronous: bool) -> Case:
         drafts = random.randint(1, min(5, budget - 1))
         config = msgspec.structs.replace(
             config,
-            # As vLLM demands at its start; a draft beyond the cache could never be computed.
+            # As vLLM requires at startup; a draft beyond the cache could never be computed.
             max_model_len=config.max_context,
             num_speculative_tokens=drafts,
             num_lookahead_tokens=drafts if "lookahead" in features else 0,
@@ -269,7 +269,7 @@ class VllmParts:
             kv_cache_groups=[self._interface.KVCacheGroupSpec(["layer"], spec)],
         )
         if config.num_speculative_tokens:
-            # The least that a drafter of n-grams needs; nothing of it runs.
+            # The minimum for an n-gram drafter, which does not run.
             configured.speculative_config = self._config.SpeculativeConfig(
                 method="ngram", num_speculative_tokens=config.num_speculative_tokens, prompt_lookup_max=2,
                 target_model_config=configured.model_config, target_parallel_config=configured.parallel_config,
@@ -371,7 +371,7 @@ class Lockstep:
                 self._compare("the end", [0, 0], [self._ours.num_running, self._ours.num_waiting])
                 break
             self._iterate()
-        # Some settings admit no further request, such as a watermark higher than what is free. Then both wait for ever.
+        # Some settings admit no more requests, such as a watermark above the free blocks. Then both wait forever.
         return Comparison(self._num_steps, self._ours.stats.num_preemptions, self._num_tokens, self._num_cached_tokens)
 
     def _add(self, request: CaseRequest) -> None:
@@ -489,7 +489,7 @@ class Lockstep:
             is_flushed = transfer.id in step.transfers.flushed
             if not is_flushed and (transfer.id in later or self._random.random() < 0.6):
                 continue
-            # vLLM keeps loaded requests as a set, whose order is not defined.
+            # vLLM stores loaded requests in a set, whose order is undefined.
             if not transfer.is_store and has_load and not is_flushed:
                 continue
             has_load |= not transfer.is_store

@@ -180,7 +180,7 @@ async def test_a_refusal_names_the_field(asker: Client) -> None:
         asker.send(msgspec.structs.replace(ask, prompt=PROMPT * 20))
     with pytest.raises(Unsupported):
         asker.send(msgspec.structs.replace(ask, grammar='{"grammars": []}'))
-    # This one only vLLM's own check of the whole request finds.
+    # Only vLLM's own check of the whole request finds this one.
     (output,) = await asker.ask(msgspec.structs.replace(ask, logprobs=21))
     assert isinstance(output, Rejected)
     assert (output.error.status, output.error.param) == (400, "logprobs")

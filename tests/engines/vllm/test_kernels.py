@@ -120,7 +120,7 @@ def write_llava(directory: Path) -> Path:
         for name, value in (("head_dim", 32), ("hidden_size", 128)):
             patch.setitem(vlms.LLAMA, name, value)
         vlms.save("llava", directory)
-    # transformers 5 saves names that vLLM's loader does not know; checkpoints on the hub have the old ones.
+    # transformers 5 saves tensor names that vLLM's loader does not know; checkpoints on the hub have the old names.
     file, save = directory / "model.safetensors", import_module("safetensors.torch")
     tensors = {
         name.replace("vision_tower.", "vision_tower.vision_model."): value

@@ -14,7 +14,7 @@ from .serving import settings, started
 pytestmark = [
     pytest.mark.vllm,
     pytest.mark.asyncio(loop_scope="module"),
-    # vLLM's own, and of what it imports.
+    # Warnings of vLLM and of its dependencies.
     pytest.mark.filterwarnings("ignore"),
 ]
 
@@ -25,5 +25,5 @@ async def subject() -> AsyncGenerator[EngineUnderTest]:
         yield EngineUnderTest(next(iter(models)))
 
 
-# Copied rather than inherited: the kit's own mark gives each test an event loop of its own.
+# Copied rather than inherited: the kit's marker gives each test a separate event loop.
 TestVllm = type("TestVllm", (), {name: value for name, value in vars(EngineKit).items() if name.startswith("test_")})

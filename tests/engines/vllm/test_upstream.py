@@ -77,7 +77,7 @@ def wait_until_ready(address: str, process: subprocess.Popen[bytes], log: Path) 
             if httpx2.get(f"{address}/health", timeout=1.0).status_code == 200:
                 return
         except httpx2.HTTPError:
-            # It prints nothing to wait for; the process is polled ten times a second.
+            # It prints no line to wait for, so the process is polled ten times per second.
             threading.Event().wait(0.1)
     raise AssertionError(f"vLLM ended:\n{log.read_text()[-4000:]}")
 

@@ -109,7 +109,7 @@ class Load:
             try:
                 with self._client.open("GET" if body is None else "POST", path, body, JSON) as answer:
                     self._check(answer.status, b"" if answer.status == 200 else answer.read())
-                    # A line that is cut off has no end.
+                    # A truncated line has no line end.
                     whole = (line for line in answer if line.startswith(b"data: {") and line.endswith(b"\n"))
                     for line in whole:
                         events.append(json.loads(line[6:]))

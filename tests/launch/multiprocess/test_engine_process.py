@@ -117,7 +117,7 @@ def test_front_ends_share_one_engine_and_answer_alike(tmp_path: Path) -> None:
             answers.append(json.loads(answer))
         assert len({json.dumps(answer["choices"]) for answer in answers}) == 1
         cached = [answer["usage"]["prompt_tokens_details"]["cached_tokens"] for answer in answers]
-        # The other front end's request is a hit in the prefix cache too.
+        # The other front end's request hits the prefix cache too.
         assert cached[0] == 0
         assert min(cached[1:]) > 0
         metrics = running.read_metrics()
@@ -135,7 +135,7 @@ def test_front_ends_share_one_engine_and_answer_alike(tmp_path: Path) -> None:
         pids = [*running.pids.values(), running.engine_pid]
         assert len(set(pids)) == 3
         if sys.platform == "linux":
-            # A thread of the supervisor could hold a lock at the moment of a fork.
+            # A thread of the supervisor could hold a lock during a fork.
             assert len(os.listdir(f"/proc/{running.process.pid}/task")) == 1
         assert running.stop() == 0
         assert running.log.count("engine is process") == 1
@@ -196,7 +196,7 @@ def test_a_killed_front_end_frees_its_sequences_and_disturbs_no_other(tmp_path: 
         deltas = [json.loads(event) for event in iter(lambda: read_event(survivor), b"") if event != b"[DONE]"]
         assert "".join(map(find_delta, deltas)) == find_text(json.loads(expected))
         running.wait_until_replaced(1, 2)
-        # Only the engine knows; a sequence without a client would run for a long time.
+        # Only the engine's metrics show it: a sequence without a client would run for a long time.
         running.wait_until(lambda: running.read_metric("vllm:kv_cache_usage_perc") == 0.0)
         assert running.read_metric("vllm:num_requests_running") == 0
         assert running.log.count("engine is process") == 1
@@ -498,5 +498,5 @@ def test_engines_that_exist_once_have_a_process_of_their_own(model: str) -> None
     assert has_engine_process(settings)
     assert not has_engine_process(Settings(model="tiny", workers=2))
     assert has_engine_process(Settings(model="tiny", api_server_count=1))
-    # It exists once, so it can have files of its own.
+    # There is one engine process, so it may use the files.
     check_workers(Settings(model=model, workers=2, kv_offloading_dir="kv"))

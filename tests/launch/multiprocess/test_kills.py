@@ -88,7 +88,7 @@ def test_a_response_is_cancelled_by_a_worker_that_does_not_run_it(tmp_path: Path
         for id in ids:
             status, answer = running.post(f"/v1/responses/{id}/cancel", {})
             assert (status, json.loads(answer)["status"]) == (200, "cancelled")
-        # The worker that runs one notices within seconds, and then nothing is left to wait for.
+        # The worker that runs one notices within seconds.
         running.wait_until(lambda: running.read_metric("vllm:num_requests_running") == 0)
         assert running.process.poll() is None
         running.process.terminate()

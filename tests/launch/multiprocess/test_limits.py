@@ -42,7 +42,7 @@ def test_a_request_that_runs_in_one_worker_counts_in_the_others(tmp_path: Path) 
             before = running.read_shares(HEADERS)
             for _ in range(10**4):
                 assert ask(running) == 429
-                # Each look at the metrics is a request too: so many more than that are the rejected ones.
+                # Reading the metrics counts as one request per worker; all others were rejected.
                 after = running.read_shares(HEADERS)
                 if all(new > old + 1 for new, old in zip(after, before, strict=True)):
                     break

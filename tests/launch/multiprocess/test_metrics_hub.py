@@ -102,7 +102,7 @@ def test_a_worker_that_does_not_answer_counts_with_its_last_metrics() -> None:
     assert len(rounds.answers) == 1
     rounds.hub.finish_rounds((0, 1), 10.0 + COLLECT_TIMEOUT)
     assert read(rounds.answers[1], "http_requests_total") == 7
-    # It still has a question to answer, so it gets no second one.
+    # It still has an unanswered query, so it gets no second one.
     rounds.ask(0, worker(3), now=20.0)
     assert rounds.requested_workers == [1, 1]
 

@@ -95,7 +95,7 @@ def test_all_workers_answer_on_one_port_and_greet_once(tmp_path: Path) -> None:
         running.ask_all("/v1/models")
         assert running.read_metric("dragoman_workers") == 2
         if sys.platform == "linux":
-            # A thread could hold a lock at the moment of a fork.
+            # A thread could hold a lock during a fork.
             assert len(os.listdir(f"/proc/{running.process.pid}/task")) == 1
         assert len(set(running.pids.values())) == 2
         assert running.stop() == 0
@@ -218,7 +218,7 @@ def test_a_reload_reaches_every_worker_and_those_that_start_later(tmp_path: Path
             running.kill(number)
             running.wait_until_replaced(restarts, 2)
         running.ask_all("/v1/models/b")
-        # Neither a file that cannot be read nor an engine of which there is one changes anything.
+        # Neither an unreadable file nor an engine that needs a process of its own changes anything.
         for number, text in enumerate(("models: [", "models: {a: 'vllm:./m'}"), 1):
             file.write_text(text)
             running.process.send_signal(signal.SIGHUP)
@@ -262,7 +262,7 @@ def test_workers_stop_when_their_supervisor_is_killed(tmp_path: Path) -> None:
         running.process.kill()
         running.process.wait(TIMEOUT)
         host, port = running.address.split(":")
-        # They may stay as zombies where no process waits for orphans, so the port is checked.
+        # They may stay zombies if no process reaps orphans, so the port is checked.
         for _ in range(10**5):
             with socket.socket() as client:
                 if client.connect_ex((host, int(port))):

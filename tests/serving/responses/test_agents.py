@@ -84,7 +84,7 @@ async def test_ten_turns_chained_are_those_replayed_and_those_of_the_other_diale
     replay = await run_replayed(who)
     assert [tokens for tokens, _ in usages(chain)] == [tokens for tokens, _ in usages(replay)]
     for usage_list in (usages(chain), usages(replay)):
-        # All but the first prompt begin with the one before.
+        # All prompts but the first begin with the previous one.
         assert sum(cached for _, cached in usage_list[1:]) / sum(tokens for tokens, _ in usage_list[1:]) > 0.85
     items: list[Any] = replay[-1].to_input_list()
     responses, chat, messages = await counted(http, items)

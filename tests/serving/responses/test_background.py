@@ -162,7 +162,7 @@ async def test_a_deleted_one_stops() -> None:
     async def send(message: Message) -> None:
         sent.append(message)
 
-    # Not by a client, whose transport gathers the whole body: deleted before the stream begins it is a 404.
+    # Not with an HTTP client, whose transport reads the whole body: deletion before the stream begins gives a 404.
     request_scope = {**scope(f"/v1/responses/{id}", method="GET"), "query_string": b"stream=true"}
     following = asyncio.ensure_future(it.app(request_scope, asyncio.Queue[Message]().get, send))
     await until(lambda: b"response.created" in b"".join(body(*sent)))
@@ -213,7 +213,7 @@ async def test_a_response_fails_when_its_conversation_is_deleted() -> None:
     gate.open()
     failed = await ended(it, id)
     assert failed["error"]["message"].endswith("not found.")
-    # What was generated before it could not be stored is in the stream and in the output.
+    # Text that was generated before the store failed is in the stream and in the output.
     assert [item["type"] for item in failed["output"]] == ["reasoning", "message"]
     check_stream(await stream_of(it, id))
 

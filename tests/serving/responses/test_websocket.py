@@ -221,7 +221,7 @@ async def test_frames_of_all_connections_together_are_bounded():
     async with served(slow, options=room) as where, raw_connection(where) as first, raw_connection(where) as second:
         for _ in range(2):
             await first.send(frame)
-        # The one that is answered no longer waits.
+        # The frame that is being answered is no longer in the queue.
         assert "created" in json.loads(await first.recv())["type"]
         for _ in range(2):
             await second.send(frame)
