@@ -32,7 +32,7 @@ def start(settings: Settings) -> AbstractContextManager[str]:
 
 
 QUICK = "^(?!sdk|load).*"
-"""All areas but those that import SDKs, which is slow, and load the machine."""
+"""All areas except those that import SDKs, which is slow, and those that generate load."""
 
 
 @pytest.mark.parametrize("model", ["sim", "scripted"])

@@ -40,7 +40,7 @@ GROUPS = (
     ON_ANSWERS,
 )
 SAMPLE = [defect for group in GROUPS for defect in group[:12:3]]
-"""Four of each group, by place: all take minutes."""
+"""Four defects of each group: all of them would take minutes."""
 DOCS = Path(__file__).parents[2] / "docs" / "check.md"
 
 

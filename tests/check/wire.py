@@ -171,7 +171,7 @@ def edit_errors(change: Callable[[Request, Response], None]) -> EditResponse:
 
 
 Event = tuple[str | None, Any]
-"""A name, and an object or the text [DONE]."""
+"""An event's name, and its data: an object or the text [DONE]."""
 
 
 def edit_events(change: Callable[[list[Event]], list[Event]]) -> EditResponse:

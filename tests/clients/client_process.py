@@ -16,7 +16,7 @@ import pytest
 from ..docs.harness import Server
 
 PATIENCE = 240.0
-"""Seconds: to import what they import takes some of them half a minute on a small machine."""
+"""Timeout in seconds: the imports of some clients take half a minute on a small machine."""
 
 
 def needs(*modules: str) -> pytest.MarkDecorator:
@@ -36,13 +36,13 @@ def serving(arguments: str, folder: Path) -> Generator[str]:
 
 
 Results = dict[str, dict[str, Any]]
-"""By the name of each trial: what a client made of the answers."""
+"""A client's results by the name of the trial."""
 
 MODELS = """models:
   scripted: {model: scripted, pinned: true}
   tiny: {model: tiny, pinned: true, override_generation_config: {temperature: 0}}
 """
-"""Where a client leaves the temperature to the server, `tiny` says the same each time."""
+"""If a client sets no temperature, `tiny` gives the same answer each time."""
 
 
 def tried(folder: Path, *command: str) -> Results:

@@ -25,7 +25,7 @@ FLAGS = (
     *("--force-color-profile=srgb", "--font-render-hinting=none", "--remote-debugging-port=0"),
 )
 PATIENCE = 60.0
-"""Seconds for anything that a page does."""
+"""Timeout in seconds of every action of a page."""
 
 _REPORT_VIOLATIONS = """
 document.addEventListener("securitypolicyviolation", (event) =>
@@ -128,7 +128,9 @@ class Page:
         """Poll an expression in the page every 30 ms until it is true, and return its value."""
         script = _WAIT.replace("EXPRESSION", expression).replace("MILLISECONDS", str((PATIENCE - 10) * 1000))
         found = self.evaluate(script)
-        assert found, f"in vain: {expression}\n{self.complaints}\n{self.evaluate('document.body.innerText')[:3000]}"
+        assert found, (
+            f"timeout waiting for {expression}\n{self.complaints}\n{self.evaluate('document.body.innerText')[:3000]}"
+        )
         return found
 
     def text(self, selector: str) -> str:

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.clients
 GENERATOR = Path(sys.prefix) / "openapi/bin/openapi-python-client"
 """Installed by `make test-clients`."""
 SWITCHES = "sleep|pause|release|abort|^/update|/start_weight|/shutdown"
-"""Routes after which a server would not answer the others."""
+"""Routes that change the server so that other requests fail."""
 PROGRAM = """
 import sys
 sys.path.insert(0, "generated")

@@ -19,7 +19,7 @@ pytestmark = [
 
 DIALECTS = ("responses", "chat", "completions", "compatible", "messages")
 THINKING = {"compatible", "messages"}
-"""Where this SDK shows reasoning that is no summary."""
+"""Dialects in which this SDK shows reasoning that is not a summary."""
 
 
 @pytest.fixture(scope="module")

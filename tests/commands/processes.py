@@ -13,7 +13,7 @@ from typing import IO
 from dragoman.settings import ENV_PREFIX
 
 TIMEOUT = 60.0
-"""Seconds after which a command that is still running has failed."""
+"""Timeout of a command in seconds."""
 COMMAND = (sys.executable, "-m", "dragoman")
 
 

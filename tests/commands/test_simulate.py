@@ -70,7 +70,7 @@ def test_mooncakes_traces_are_read(tmp_path: Path) -> None:
     ]
     path.write_text("\n".join(json.dumps(line) for line in lines))
     found = measured(str(path))
-    assert found["cache_hits"] == pytest.approx(1024 / 2060), "the last block is not full and is nobody's to share"
+    assert found["cache_hits"] == pytest.approx(1024 / 2060), "the last block is incomplete, so it is not shared"
 
 
 def test_vllms_flags_change_the_engine() -> None:
@@ -127,7 +127,7 @@ def test_a_sweep_says_how_many_replicas_are_enough() -> None:
     verdict, trials = output.splitlines()[0], output.splitlines()[3:]
     enough = int(verdict.split()[0])
     shares = {int(line.split()[0]): float(line.split()[1].rstrip("%")) for line in trials}
-    assert shares[enough] >= 99 > shares[enough - 1], "the very fewest"
+    assert shares[enough] >= 99 > shares[enough - 1], "the minimum"
     assert get_output("simulate", *load, "--sweep", "--max-replicas", "2").startswith("2 replicas are not enough")
     assert json.loads(get_output("simulate", *load, "--sweep", "--json"))["sweep"]["enough"] == enough
 

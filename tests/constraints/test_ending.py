@@ -248,10 +248,10 @@ def test_an_answer_is_closed_as_late_as_possible_by_the_shortest_ending(small: H
                     rest += 1
                 assert rest == fewest, "not the shortest"
                 after = count_to_end(grammar, small, [*ids, token])
-                assert after is None or after > limit - len(ids) - 1, "the sampled token left room for an ending"
+                assert after is None or after > limit - len(ids) - 1, "an ending would fit after the sampled token"
             ids.append(chosen)
         if not matcher.was_closed and not matcher.finished:
             fewest = count_to_end(grammar, small, [])
             is_whole = count_to_end(grammar, small, ids) == 0
-            assert is_whole or fewest is None or fewest > limit, "cut, though an ending fitted"
+            assert is_whole or fewest is None or fewest > limit, "truncated although an ending would fit"
     assert decided, "no answer was closed"

@@ -28,7 +28,7 @@ MODELS = {
     "messages": ("vllm.entrypoints.anthropic.protocol", "AnthropicMessagesRequest"),
 }
 CONVERSATION = {"messages", "input"}
-"""Unions of dozens of types, which the laws of each reader are about."""
+"""Unions of dozens of types, which the tests of each reader cover."""
 
 PROBES: list[Any] = [
     *(None, True, False, 0, 1, -1, 2, 5, 100, 4096, 10**19, -(2**63), 0.0, 0.5, 1.0, 2.5, -0.5, 1e30),

@@ -15,7 +15,7 @@ from .blocks import Block, BlockError, Command, commands, prints
 
 ADDRESS = re.compile(r"https?://(?:127\.0\.0\.1|localhost):8000")
 PATIENCE = 60.0
-"""Seconds after which a command that is still running has failed."""
+"""Timeout of a command in seconds."""
 
 
 class Server:
@@ -117,7 +117,7 @@ class PageRunner:
             check=False,
             stdin=subprocess.DEVNULL,
         )
-        assert done.returncode == 0, f"it left with {done.returncode}:\n{done.stdout}\n{done.stderr}"
+        assert done.returncode == 0, f"exit status {done.returncode}:\n{done.stdout}\n{done.stderr}"
         return done.stdout
 
     def _address_in(self, text: str, arguments: str) -> str:

@@ -30,7 +30,7 @@ FUNCTIONS = frozenset(
     {"histogram_quantile", "sum", "by", "rate", "increase", "max", "and", "deriv", "changes"}
     | {"label_values", "model_name", "up"}
 )
-"""Words of PromQL; `up` is Prometheus' own metric."""
+"""Keywords and functions of PromQL; `up` is a metric of Prometheus itself."""
 
 
 async def scrape(**settings: Any) -> str:

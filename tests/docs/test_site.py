@@ -16,7 +16,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 NAV = re.compile(r"^ +- .*?: (\S+\.md)$", re.MULTILINE)
 OUTSIDE = {"index.md", "changelog.md", "contributing.md", "benchmarks.md", "embedded-model.md"}
-"""What `docs/site_pages.py` adds."""
+"""Pages that `docs/site_pages.py` adds."""
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 

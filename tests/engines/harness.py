@@ -29,7 +29,7 @@ GREEDY = Sampling(temperature=0)
 PLAIN = SchedulerConfig()
 ROOM = 1 << 30
 PATIENCE = 120.0
-"""Seconds without a word after which an engine hangs, also on a machine that is busy elsewhere."""
+"""Seconds without output after which an engine counts as hung, even on a busy machine."""
 
 
 class Outputs(list[TokenOutput]):

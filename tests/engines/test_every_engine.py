@@ -33,7 +33,7 @@ from dragoman.settings import Settings
 from .test_kit import documented, embedded, in_llamacpp, in_torch, scripted, simulated, started, upstream
 
 PLAIN = "{% for message in messages %}{{ message.role }}: {{ message.content }}\n{% endfor %}assistant:"
-"""A chat template that knows no tools, as many have."""
+"""A chat template without tools, like many models'."""
 
 
 class First(BaseTokenEngine):

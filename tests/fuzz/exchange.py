@@ -94,7 +94,7 @@ class _Connection:
             self._headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in message["headers"]}
         else:
             assert self._status, "a body before its headers"
-            assert not self._is_complete, "more of a body that is complete"
+            assert not self._is_complete, "a body piece after the end of the body"
             self._body += message.get("body", b"")
             self._is_complete = not message.get("more_body", False)
         self._writes += 1

@@ -14,15 +14,15 @@ from .exchange import Request, Response
 LEAKS = re.compile(
     rb"Traceback|File \\?\"|site-packages|/dragoman/\w+/|\b\w+\.py\b|/tmp/|/usr/lib|/home/|0x[0-9a-f]{8}"
 )
-"""What a body may hold only if its request did: a traceback, a path of the server's machine, an address in memory."""
+"""Texts that a body may contain only if the request did: tracebacks, paths of the server, memory addresses."""
 EXPECTED = frozenset({501, 503})
-"""Statuses from 500 that are documented, each with its reason in the body."""
+"""Documented 5xx statuses, whose bodies state the reason."""
 _REASONS = ("repetition", "abort", "error")
 _BY_CLIENT = ("/v1/models", "/v1/files")
-"""Paths of both vendors: a header says whose client asks."""
+"""Paths of both vendors: a header selects the dialect."""
 _TGI = ("/generate_stream", "/info")
 _SHARED = ("/", "/generate")
-"""Paths of several dialects: the body says which of them it is."""
+"""Paths of several dialects: the body selects the dialect."""
 
 
 def check_response(request: Request, response: Response, *, failing: bool = False) -> None:

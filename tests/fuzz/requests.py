@@ -20,9 +20,9 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "docs"))
 examples: Any = import_module("examples")
 
 MODELS = (*"sssssss", "t", "e")
-"""An event engine, a token engine, and one that makes vectors."""
+"""An event engine, a token engine, and an embedder."""
 COUNTS, READS = ("t", "t", "t", "s", "e"), ("e", "e", "e", "t")
-"""Where tokens are needed, and where vectors are."""
+"""Models for routes that need tokens, and for routes that need vectors."""
 HELLO = [{"role": "user", "content": "hello"}]
 TOOL: dict[str, Any] = {
     "type": "function",
@@ -278,7 +278,7 @@ GETS = (
     *("/v1/organization/usage/completions", "/v1/organization/usage/embeddings"),
 )
 ENDLESS = ("/models/sse",)
-"""Streams that end when the client leaves."""
+"""Streams that end only when the client disconnects."""
 DELETES = (
     *(
         "/v1/chat/completions/{id}",
@@ -315,7 +315,7 @@ BUSY = tuple(
         "/api/generate",
     )
 )
-"""Where most of what a request can be is; half of all go there."""
+"""The routes with the most parameters, which get half of all requests."""
 _FIELDS = sorted({name for known in examples.DIALECTS.values() for name in known.examples})
 WORDS = [
     *_FIELDS,

@@ -41,7 +41,7 @@ LONG_REQUESTS = int(os.environ.get("FUZZ_REQUESTS", "100000"))
 SEED = int(os.environ.get("FUZZ_SEED", "0"))
 
 HOLDING = ("/pause", "/pause_generation", "/sleep", "/release_memory_occupation", "/start_weight_update")
-"""Routes after which generations wait; what they did is undone before the next request."""
+"""Routes that pause generation; their effect is undone before the next request."""
 
 
 def served(settings: Settings) -> ServedModel:

@@ -20,7 +20,7 @@ def name(golden: Golden) -> str:
 @pytest.mark.parametrize("golden", GOLDEN, ids=name)
 def test_the_bytes_are_those_that_were_agreed(golden: Golden):
     for path, data in golden.files():
-        assert data.decode() == path.read_text(), "meant? then run: python -m tests.golden.regenerate"
+        assert data.decode() == path.read_text(), "if intended, run: python -m tests.golden.regenerate"
 
 
 def test_every_file_belongs_to_a_case():

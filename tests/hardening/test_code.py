@@ -24,7 +24,7 @@ STARTS_PROCESSES = {
     "engines/llamacpp/process.py",
     "workers/pool.py",
 }
-"""With arguments of their own making, or those of the person who typed the command."""
+"""Modules that start processes, only with their own arguments or those of the command line."""
 
 
 def calls(tree: ast.AST) -> Iterator[tuple[str, str, ast.Call]]:

@@ -39,10 +39,10 @@ from tests.fuzz.judge import check_response
 from tests.serving.responses.harness import lifespan
 
 TIMEOUT = 0.3
-"""Seconds of each request's deadline: what ends those whose engine hangs."""
+"""Request timeout in seconds, which ends requests of hung engines."""
 SOME, MANY = 300, 1_000
 EACH = 220
-"""Requests to each other kind of engine: all of its faults, in most dialects."""
+"""Requests to each other kind of engine, which cover all of its faults in most dialects."""
 
 
 class FatalError(BaseException):
@@ -118,7 +118,7 @@ STRANGE: dict[str, Any] = {
     "cached_below_zero": Finished(Usage(3, 2, cached=-1)),
     "reasoning_below_zero": Finished(Usage(3, 2, reasoning=-1)),
 }
-"""Wrong grammar: instead of the next event comes this one, or the stream ends."""
+"""Illegal streams: this event replaces the next one, or the stream ends."""
 CALLS = ("at_call", "no_stream", "bad_close", "close_raises")
 KINDS = (
     *(f"{kind} {at}" for kind, at in product((*FAILURES, *STRANGE, "ends"), range(5))),
@@ -339,7 +339,7 @@ async def _check_background(app: ASGIApp, id: str) -> None:
     followed = Request("GET", "/v1/responses/{id}", path, query=b"stream=true")
     check_response(followed, await send_request(app, followed), failing=True)
     background = await send_request(app, Request("GET", "/v1/responses/{id}", path))
-    assert json.loads(background.body)["status"] not in ("queued", "in_progress"), "left in progress"
+    assert json.loads(background.body)["status"] not in ("queued", "in_progress"), "still in progress"
 
 
 async def crash(count: int) -> None:

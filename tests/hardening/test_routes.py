@@ -30,7 +30,7 @@ PUBLIC = {
     "/ui",
     "/ui/{file}",
 }
-"""What tells strangers that the server is there, and how it is. Anything else needs a key."""
+"""Public routes: they reveal only that the server exists and its health. All others need a key."""
 KEYS = ServingOptions(api_key=("user",), admin_api_key=("root",), ui=True)
 
 
@@ -92,7 +92,7 @@ PAGES = {
     "/docs/viewer.css": "text/css",
     "/docs/icon.svg": "image/svg+xml",
 }
-"""Static files of the package, under a policy that allows nothing inline."""
+"""Static files of the package, with a CSP that allows nothing inline."""
 
 
 async def test_nothing_else_is_answered_as_html(server: ServerHarness):

@@ -66,7 +66,7 @@ async def test_a_stream_is_as_uvicorns_but_that_http_1_0_knows_no_chunks(data: b
 
 
 TELLS_NO_MORE = {"TLS to a port without it", "HTTP/2"}
-"""uvicorn waits for what is to come."""
+"""Cases in which uvicorn waits for more bytes."""
 TAKEN = {"chunks in HTTP/1.0"}
 
 

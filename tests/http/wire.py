@@ -87,7 +87,7 @@ async def body_of(receive: Receive) -> bytes:
     pieces: list[bytes] = []
     while True:
         message = await receive()
-        assert message["type"] == "http.request", "the client left"
+        assert message["type"] == "http.request", "the client disconnected"
         pieces.append(message["body"])
         if not message["more_body"]:
             return b"".join(pieces)

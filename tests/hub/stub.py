@@ -16,7 +16,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import parse_qs, unquote, urlsplit
 
 LARGE_SUFFIXES = (".safetensors", ".gguf", ".bin", "tokenizer.json")
-"""Files that are stored outside of git, as the hub does by .gitattributes."""
+"""Suffixes of files that the hub stores outside of git, as .gitattributes declares."""
 TOKEN = "hf_of_the_tests"
 
 

@@ -19,9 +19,9 @@ BUILT: dict[str, dict[str, Any]] = {
     "sim": {},
     "upstream": {"upstream_kind": "openai", "upstream_model": "m", "model": "http://127.0.0.1:9/v1"},
 }
-"""Engines that are built without a library or a model of their own, and what makes them look at every setting."""
+"""Engines that need no library or model files, with settings that make them read every setting."""
 ELSEWHERE = {"instances", "dtype", "device", "threads", "close_at_limit", "enable_lora"}
-"""Read before an engine is built or of every model, a part of the name of what is kept in files, or always on."""
+"""Settings that are read before an engine is built or for every model, are part of file names, or are always on."""
 
 
 def find_read_settings(engine: str) -> set[str]:

@@ -28,7 +28,7 @@ os.set_inheritable(3, True)
 os.environ.update(LISTEN_PID=str(os.getpid()), LISTEN_FDS="1", LISTEN_FDNAMES="dragoman.socket")
 os.execv(sys.executable, [sys.executable, "-m", "dragoman", "serve", "scripted", "--store", "none", *sys.argv[2:]])
 """
-"""Starts a server as systemd does: with a listening socket at descriptor 3, and its own process id."""
+"""Start a server as systemd does: with a listening socket at descriptor 3 and its process id in LISTEN_PID."""
 
 
 @pytest.fixture

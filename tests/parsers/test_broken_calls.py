@@ -143,7 +143,7 @@ def test_a_name_alone_is_a_call_without_arguments():
     assert answer(reader("mistral"), "[TOOL_CALLS]good") == [("call", "good", "{}")]
     assert answer(reader("mistral"), "[TOOL_CALLS]unknown") == [("text", "[TOOL_CALLS]unknown")]
     cut = answer(reader("mistral"), "[TOOL_CALLS]good", FinishReason.LENGTH)
-    assert cut == [("text", "[TOOL_CALLS]good")], "it may have been the beginning of another name"
+    assert cut == [("text", "[TOOL_CALLS]good")], "it may be the beginning of another name"
 
 
 def test_types_that_are_no_json_schema_are_what_they_mean():

@@ -258,5 +258,5 @@ def test_a_name_is_escaped_and_found_again(name: str):
     assert isinstance(head, LiteralText)
     assert isinstance(tail, LiteralText)
     assert isinstance(value, JsonValue)
-    assert head.text.count("<") == 1, "no text in it may read like a mark"
+    assert head.text.count("<") == 1, "no text in it may look like a delimiter"
     assert answer(hermes(name), head.text + "{}" + tail.text) == [("call", name, "{}")]

@@ -26,7 +26,7 @@ def test_the_closest_of_ones_own_is_found():
         recent.remember("me", "m", prompt)
     recent.remember("you", "m", (1, 2, 3, 4, 5))
     assert recent.find_closest("me", "m", (1, 2, 4, 7)) == (1, 2, 4)
-    assert recent.find_closest("me", "m", (5,)) == (9,), "of equals the latest"
+    assert recent.find_closest("me", "m", (5,)) == (9,), "the latest of equal ones"
     assert recent.find_closest("me", "other", (1,)) is None
     assert recent.find_closest("nobody", "m", (1,)) is None
 
@@ -34,10 +34,10 @@ def test_the_closest_of_ones_own_is_found():
 def test_it_is_bounded_in_every_direction():
     recent = RecentPrompts(max_owners=2, max_prompts=2, max_tokens=3)
     recent.remember("a", "m", (1, 2, 3, 4))
-    assert recent.find_closest("a", "m", (1,)) is None, "too long to be kept"
+    assert recent.find_closest("a", "m", (1,)) is None, "too long to be stored"
     for prompt in ((1,), (2,), (3,)):
         recent.remember("a", "m", prompt)
-    assert recent.find_closest("a", "m", (1,)) == (3,), "the first was pushed out"
+    assert recent.find_closest("a", "m", (1,)) == (3,), "the first was evicted"
     recent.remember("b", "m", (1,))
     recent.remember("c", "m", (1,))
     assert recent.find_closest("a", "m", (3,)) is None

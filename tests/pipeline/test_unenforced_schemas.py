@@ -197,7 +197,7 @@ BESIDE: dict[str, tuple[str, dict[str, Any]]] = {
     "types that match twice": ("oneOf", {"oneOf": [{"type": "integer"}, {"type": "number"}]}),
     "a part with a type": ("allOf", {"type": "string", "allOf": [{"maxLength": 3}]}),
 }
-"""Keywords beside those that list the alternatives of an argument; they were dropped in silence."""
+"""Keywords beside an argument's alternatives, which used to be dropped silently."""
 
 
 @pytest.mark.parametrize("parser", ["qwen3_coder", "glm45", "deepseek_v32", "gemma4"])

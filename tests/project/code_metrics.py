@@ -26,10 +26,10 @@ BANNED = frozenset(
         *("bell", "lookout"),
     )
 )
-"""Words of a private language, or metaphors; no name in the repository contains one."""
+"""Metaphors and words that the field does not use; no name in the repository contains one."""
 
 OTHER_FOLDERS = ("tests", "benchmarks", "docs", "training")
-"""Folders with Python code beside the package; rules for names hold there too."""
+"""Folders with Python code besides the package; rules for names apply there too."""
 
 IRREGULAR_PARTICIPLES = frozenset(
     (
@@ -46,13 +46,13 @@ VERBS_IN_ED = frozenset(
 PARTICIPLE_FUNCTIONS = frozenset(
     ("allowed_token_ids", "chunked_body", "compressed", "folded", "namespaced_call", "normalized", "structured_json")
 )
-"""Checks of `dragoman check`, whose ids say what they check."""
+"""Checks of `dragoman check`, whose names are their ids."""
 
 LIBRARY_NAMES = frozenset({"connection_made"})
 """Names that a library's interface prescribes (asyncio.Protocol)."""
 
 SHARED_CLASS_NAMES = frozenset({"Reader", "Writer"})
-"""The same role in sibling dialects, and therefore the same name."""
+"""Classes with the same role in sibling dialects, and therefore the same name."""
 
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
@@ -180,7 +180,7 @@ def find_importers(modules: list[Module]) -> dict[str, set[str]]:
 
 
 ROUTES = "dragoman.serving.routes."
-"""A module of routes is found by its URL, and only their table imports it, so it may be small."""
+"""A routes module is found by its URL and imported only by the routes table, so it may be small."""
 
 
 def find_small_single_importer(modules: list[Module]) -> list[str]:

@@ -34,7 +34,7 @@ PROMPT_PARAMETERS = {
     "reasoning_effort",
     "skip_special_tokens",
 }
-"""What only engines that render the prompt themselves declare."""
+"""Parameters that only engines that render prompts themselves declare."""
 
 
 class ClaimsEverything(Dice):

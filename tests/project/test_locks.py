@@ -32,7 +32,7 @@ def pins(lock: Path) -> dict[str, set[str]]:
 
 
 TESTED = ("postgres", "redis", "kv-events", "plots")
-"""The extras that the tests use, as the Makefile has them."""
+"""The extras that the tests use, as in the Makefile."""
 
 
 def wanted(*groups: str) -> list[Requirement]:

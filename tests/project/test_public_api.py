@@ -38,7 +38,7 @@ HEAVY = (
     "vllm",
 )
 BEFORE_SERVING = frozenset({"msgspec", "typer"})
-"""What the command needs to show its help."""
+"""Packages that the command needs to show its help."""
 
 
 def list_imported(program: str) -> set[str]:

@@ -155,7 +155,7 @@ PARTS = """\
 {%- if add_generation_prompt %}<|im_start|>assistant
 {% endif -%}
 """
-"""Takes lists of parts and nothing else."""
+"""A template that accepts only lists of parts."""
 
 DEEPSEEK = """\
 {%- for message in messages %}

@@ -188,7 +188,7 @@ ECHO = (
     "</{{ t.function.name }}>{% for k, v in t.function.parameters | items %}<|{{ k }}|>{{ v }}[/{{ k }}]{% endfor %}"
     "{% endfor %}<|im_end|>"
 )
-"""Shows everything, and puts it between the halves of many names."""
+"""A template that renders every field between the halves of many control token names."""
 attacks = st.one_of(
     st.sampled_from(CONTROLS),
     st.sampled_from(CONTROLS).map(str.upper),

@@ -251,7 +251,7 @@ TEXT_ARGUMENTS = """\
     {%- endfor %}
     {{- message.content or '' }}
 {%- endfor %}"""
-"""Functionary v3.2 writes the arguments of a call as the client sent them."""
+"""Functionary v3.2 renders the arguments of a call as the client sent them."""
 
 
 def test_arguments_as_text_are_given_to_a_template_that_takes_no_object() -> None:

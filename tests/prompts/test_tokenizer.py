@@ -29,7 +29,7 @@ from tests.prompts.vocabularies import CONTROLS, Data, added, build_tokenizer, b
 
 KINDS = vocabularies.all_kinds()
 CLASSIC = ["embedded", "byte level", "sentencepiece", "metaspace first", "metaspace always"]
-"""Kinds of which nothing had to be altered for safety's sake."""
+"""Kinds that needed no change for safety."""
 every_kind = pytest.mark.parametrize("kind", KINDS)
 
 hostile_texts = st.lists(
@@ -285,7 +285,7 @@ def test_a_missing_tokenizer_is_an_error(tmp_path: Path) -> None:
 
 
 FILLER = "The weather in Oslo is fine. " * (MIN_SCANNED_CHARS // 20)
-"""Makes a prompt long enough to be cached with any tokenizer."""
+"""A text that makes a prompt long enough to be cached with any tokenizer."""
 
 
 @every_kind
@@ -354,5 +354,5 @@ def test_the_cache_is_bounded_and_drops_what_was_used_least_recently() -> None:
     assert [counted(cache, "", name * 30)[1] for name in "acd"] == [0, 0, 0]
     assert counted(cache, "", "b" * 30)[1] == 1
     assert cache.n_chars <= size
-    assert [counted(cache, "", "e" * size)[1] for _ in range(2)] == [1, 1], "what is larger than the cache is not kept"
+    assert [counted(cache, "", "e" * size)[1] for _ in range(2)] == [1, 1], "a text larger than the cache is not cached"
     assert cache.n_chars <= size

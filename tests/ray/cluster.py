@@ -20,7 +20,7 @@ from tests.launch.multiprocess.processes import Client
 from tests.loopback import find_free_port
 
 STARTUP = 400.0
-"""Seconds after which a cluster that does not answer has failed; it takes 5 to 20 on an idle machine."""
+"""Startup timeout of a cluster in seconds; an idle machine needs 5 to 20 s."""
 
 
 T = TypeVar("T")

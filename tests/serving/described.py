@@ -30,7 +30,7 @@ TRANSPORT_HEADERS = frozenset(
     {"content-type", "content-length", "cache-control", "x-accel-buffering", "connection", "x-content-type-options"}
     | {"content-security-policy", "referrer-policy"}
 )
-"""Headers of HTTP itself and for browsers, which no description lists."""
+"""Headers of HTTP itself and for browsers, which OpenAPI documents do not list."""
 
 
 @cache

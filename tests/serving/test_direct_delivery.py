@@ -138,7 +138,7 @@ class Client:
 
 Output = Callable[[str], TokenOutput]
 Step = tuple[list[tuple[int, Output]], int]
-"""What the engine delivers at once, each by the number of its choice; and iterations of the loop until the next."""
+"""The outputs of one delivery, each with the number of its choice; and loop iterations until the next delivery."""
 
 PATHS: dict[str, dict[str, Any]] = {
     "/v1/chat/completions": {"messages": [{"role": "user", "content": "Hi"}], "n": 2, "logprobs": True},

@@ -23,7 +23,7 @@ from tests.serving.harness import scope
 from tests.virtual_time import VirtualClock, run_in_virtual_time
 
 KEYS, RATE, SECONDS = 10, 0.4, 40.0
-"""Keys; requests a second of each, Poisson; how long they arrive."""
+"""Number of keys; requests per second of each (Poisson); duration of arrivals in seconds."""
 PROMPT, OUTPUT = 200, 100
 GREEDY = "key-9"
 LIMITS: dict[str, dict[str, Any]] = {

@@ -96,14 +96,14 @@ async def test_reward_rises_as_the_server_is_given_what_was_learnt(model: str):
             version = f"step-{step}" if step else "default"
             span = {"version": version, "start": 0, "end": TOKENS}
             assert all(choice["weight_versions"] == [span] for choice in choices)
-            assert usage["prompt_tokens_details"]["cached_tokens"] == 0, "what old weights computed is not used"
+            assert usage["prompt_tokens_details"]["cached_tokens"] == 0, "blocks of the old weights are not used"
             logprobs = [[entry["logprob"] for entry in choice["logprobs"]["content"]] for choice in choices]
             sampled = torch.tensor(logprobs)
             with torch.no_grad():
                 assert torch.allclose(trainer.logprobs(prompt, answers), sampled, atol=1e-4)
             trainer.step(prompt, answers, sampled)
             await push(http, trainer.weights(), f"step-{step + 1}")
-    assert respelled, "no answer would have been other ids, had its text been tokenised again: the test shows little"
+    assert respelled, "tokenizing the texts again would give the same ids, so the test proves little"
     # Means, not each step: the reward of 48 samples varies by two hundredths, and a step of the trainer may overshoot.
     # How far depends on the processor, whose kernels decide the last bits of the gradients.
     assert sum(rewards[-3:]) / 3 > sum(rewards[:2]) / 2 + 0.05, rewards

@@ -101,4 +101,4 @@ async def test_a_stream_is_one_task_and_a_few_kilobytes(
         least, _ = await measured(bare, path, ask, STREAMS, it, direct=direct)
         taken, tasks = await measured(it.app, path, ask, STREAMS, it, direct=direct)
     assert tasks == STREAMS
-    assert taken - least < most, f"{taken - least:.0f} bytes a stream"
+    assert taken - least < most, f"{taken - least:.0f} bytes per stream"

@@ -42,4 +42,4 @@ async def test_no_keepalive_precedes_an_error(steps: int):
     if first["status"] == 500:
         assert text == b"failed"
     else:
-        assert text.lstrip(b" ") == b'{"error":"failed"}\n', "headers that a keepalive has sent are those of a stream"
+        assert text.lstrip(b" ") == b'{"error":"failed"}\n', "headers sent by a keepalive are those of a stream"

@@ -159,7 +159,7 @@ async def test_an_explained_prompt_is_the_prompt(http: httpx2.AsyncClient):
     assert explained["prompt_tokens"] == len(explained["tokens"])
     assert "Count to 12." in explained["prompt"]
     assert "".join(explained["token_strs"]) == explained["prompt"]
-    assert explained["previous"] is None, "nothing was generated yet"
+    assert explained["previous"] is None, "no token was generated yet"
     messages = await post(http, "/v1/messages/explain", messages=CHAT, max_tokens=5)
     assert messages["tokens"] == explained["tokens"]
 

@@ -106,7 +106,7 @@ async def test_pieces_are_used_when_all_are_there(http: httpx2.AsyncClient, othe
     assert (await http.post("/finish_weight_update")).status_code == 409
     await http.post("/start_weight_update")
     assert (await http.post("/shutdown_weight_transfer_engine")).status_code == 200
-    assert (await http.post("/finish_weight_update")).status_code == 409, "it was given up"
+    assert (await http.post("/finish_weight_update")).status_code == 409, "it was abandoned"
 
 
 async def test_an_update_that_lacks_a_tensor_names_it_and_changes_nothing(http: httpx2.AsyncClient, other: Path):

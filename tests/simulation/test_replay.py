@@ -99,7 +99,7 @@ def test_a_report_adds_up() -> None:
     assert (found.request_rate, found.input_token_rate) == (pytest.approx(2 / 3), 16.0)
     assert found.output_token_rate == pytest.approx(4 / 3)
     assert (found.ttft.mean, found.itl.p99, found.latency.mean) == (1.0, 1.0, 2.0)
-    assert found.tpot.mean == 1.0, "an answer of one token has none"
+    assert found.tpot.mean == 1.0, "an answer with one token has none"
     assert (found.preemptions, found.cache_hits) == (0, 0.0)
     assert 0 < found.kv_usage_mean <= found.kv_usage_max == 3 / 999
     report = render_report(found)

@@ -22,7 +22,7 @@ from pydantic_ai.providers.openai import OpenAIProvider
 LOOP = '[[think Sums.]] [[tool add {"a": 2, "b": 3}]] [[tool add {"a": 4, "b": 4}]] [[then]] [[say 5 and 8]]'
 
 SUMMARIES = OpenAIResponsesModelSettings(openai_reasoning_summary="auto")
-"""Of reasoning in Responses it shows what is a summary."""
+"""Pydantic AI shows only summaries of reasoning in Responses."""
 
 
 class Person(BaseModel):

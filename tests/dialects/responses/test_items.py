@@ -46,7 +46,7 @@ GOAL: dict[str, Any] = {
     "namespace": "agent",
     "output": "be good",
 }
-"""An output without a call, as Codex 0.169 adds it to its history once a goal is set."""
+"""An output without a call, as Codex 0.169 adds it to its history after a goal is set."""
 
 
 def test_an_output_without_a_call_names_its_tool_to_the_model():

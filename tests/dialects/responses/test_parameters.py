@@ -20,7 +20,7 @@ mm_processor_kwargs priority mm_payload return_mm_kwargs cache_salt enable_respo
 structured_outputs repetition_penalty seed stop stop_token_ids ignore_eos vllm_xargs kv_transfer_params
 ec_transfer_params chat_template_kwargs"""
 NEW = {"access_programs", "image"}
-"""What the SDK has and no document describes: unknown here, which is told."""
+"""Fields that the SDK has, but no documentation: unknown here, and reported as such."""
 
 
 def test_what_the_struct_has_is_what_is_honoured():

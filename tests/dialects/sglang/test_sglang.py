@@ -60,7 +60,7 @@ def test_a_prompt_alone_gets_sglangs_defaults():
     assert request() == GenerateRequest("tiny", (5, 6), limits=GenerationLimits(max_tokens=128))
     assert request({}) == request()
     nulls = dict.fromkeys(SglangSamplingParams.__struct_fields__, None)
-    assert request(nulls).limits == GenerationLimits(), "no limit at all, where it says null"
+    assert request(nulls).limits == GenerationLimits(), "null means no limit"
 
 
 def test_a_model_that_is_missing_is_named_where_it_would_stand():

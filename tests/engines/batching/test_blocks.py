@@ -38,9 +38,9 @@ class Pool(RuleBasedStateMachine):
             return
         plain = self.pool.num_free - len(self.queue)
         taken = self.pool.allocate(count)
-        assert not any(self.held(block) for block in taken), "a held block was given away"
+        assert not any(self.held(block) for block in taken), "a block in use was allocated"
         evicted = [block for block in taken if block in self.names]
-        assert evicted == self.queue[: max(0, count - plain)], "not the longest unused were evicted"
+        assert evicted == self.queue[: max(0, count - plain)], "the evicted blocks were not the least recently used"
         for block in evicted:
             self.queue.remove(block)
             del self.names[block]

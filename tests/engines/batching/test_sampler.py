@@ -236,7 +236,7 @@ def test_greedy_sequences_draw_nothing() -> None:
 
 
 LARGE = 40_000
-"""Tokens of a vocabulary whose best tokens are not found by sorting all of it."""
+"""Size of a vocabulary for which the best tokens are not found by sorting all of it."""
 
 
 @pytest.mark.parametrize("spread", [0.0, 0.5, 3.0, 9.0])

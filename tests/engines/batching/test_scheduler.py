@@ -225,7 +225,7 @@ def test_every_sequence_is_served_whatever_arrives_and_leaves(
             gone.add(sequence.key)
         plan.step()
         steps += 1
-        assert steps < 5000, "the queue is wedged"
+        assert steps < 5000, "the queue is stuck"
     assert plan.pool.num_free == plan.pool.size
     for sequence in plan.sequences:
         if sequence.key not in gone:

@@ -273,7 +273,7 @@ def test_short_ones_go_on_while_a_very_long_prompt_is_computed(tmp_path: Path) -
     while not outputs.tokens:
         bench.step()
         steps += 1
-        assert [len(one.tokens) for one in short] == [steps, steps], "somebody stood still"
+        assert [len(one.tokens) for one in short] == [steps, steps], "a sequence made no progress"
     assert steps > 100
     bench.step(2)
     assert outputs.end == Ended("long", LENGTH)

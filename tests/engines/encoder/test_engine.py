@@ -176,7 +176,7 @@ async def test_scores_pass_the_function_that_the_directory_names(
     await engine.stop()
     assert np.allclose(own, [1 / (1 + np.exp(-score)) for score in raw] if sigmoid else raw)
     assert own[1:] == alone
-    assert own[0] != own[1], "where the second text begins must matter"
+    assert own[0] != own[1], "the start of the second text must matter"
 
 
 async def test_a_token_of_another_vocabulary_is_refused(tmp_path: Path):

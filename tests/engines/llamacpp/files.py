@@ -19,7 +19,7 @@ from tests.engines.encoder.directories import tensors as encoder_tensors
 Floats = NDArray[np.float32]
 
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)
-"""Kinds of tokens, in GGUF's words."""
+"""GGUF's token types."""
 
 
 def write_embedded(

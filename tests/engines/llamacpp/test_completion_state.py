@@ -144,7 +144,7 @@ def test_the_prompt_is_not_penalized_until_the_answer_repeats_it() -> None:
     assert (body.presence_penalty, body.frequency_penalty) == (0.5, 0.25)
     assert dict(body.logit_bias) == {0: 0.75, 1: 1.0}
     assert list_tokens(one.feed(CompletionChunk("x", (3,), tokens_predicted=1))) == [3]
-    assert not one.is_stale, "not of the prompt: llama.cpp's penalty is right"
+    assert not one.is_stale, "not in the prompt: llama.cpp's penalty is correct"
     assert list_tokens(one.feed(CompletionChunk("b", (1,), tokens_predicted=2))) == [1]
     assert one.is_stale
     again = one.build_body(0, cached=True)

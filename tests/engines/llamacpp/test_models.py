@@ -46,7 +46,7 @@ from tests.engines.llamacpp.files import USER_DEFINED, add_sentencepiece, write_
 pytestmark = pytest.mark.llamacpp
 
 NEAR = 0.01
-"""Where the best two logprobs of numpy are closer than this, either may win. llama.cpp's are within a tenth of it."""
+"""If numpy's best two logprobs are closer than this, they count as a tie. llama.cpp's are within a tenth of it."""
 
 TOKENIZER = load_tokenizer(tiny.find_bundled_model())
 
@@ -436,7 +436,7 @@ async def test_calls_are_parsed_where_llamacpp_takes_their_markers_for_text(tmp_
 
 
 END_TEXTS = (0, 2)
-"""<|endoftext|> and <|im_end|>. The file declares the second; llama.cpp takes the first for its end of turn."""
+"""<|endoftext|> and <|im_end|>. The file declares the second; llama.cpp uses the first as its end-of-turn token."""
 
 
 @pytest.mark.parametrize("end", END_TEXTS)

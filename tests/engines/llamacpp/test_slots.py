@@ -23,7 +23,7 @@ def test_a_prompt_that_shares_nothing_runs_beside_those_that_run() -> None:
     taken = [slots.acquire((n,), "")[0] for n in range(3)]
     assert taken == [0, 1, 2]
     slots.release(1, (1,), "")
-    assert slots.acquire((7,), "")[0] == 3, "used the longest time ago, so that 1 keeps what it holds"
+    assert slots.acquire((7,), "")[0] == 3, "the least recently used slot, so that slot 1 keeps its contents"
     slots.release(0, (0,), "")
     slots.release(2, (2,), "")
     slots.release(3, (7,), "")

@@ -29,7 +29,7 @@ from tests.engines.llamacpp.files import CONTROL, add_sentencepiece, write_embed
 pytestmark = pytest.mark.llamacpp
 
 PATCHES = 4
-"""Tokens of an image, whatever its size."""
+"""Number of tokens of any image."""
 
 RED, GREEN = png(16, 16, (255, 0, 0)), png(40, 20, (0, 255, 0))
 

@@ -53,7 +53,7 @@ async def test_n_candidates_of_a_prompt_are_one_call_and_their_ids_are_untouched
     assert [choice["token_ids"] for choice in choices] == [roll((5, 6), sampling, k) for k in range(3)]
     assert [entry["logprob"] for entry in choices[0]["logprobs"]["content"]] == [-1.0] * 4
     assert [choice["finish_reason"] for choice in choices] == ["length"] * 3
-    assert choices[0]["weight_versions"] is None, "it does not tell its version"
+    assert choices[0]["weight_versions"] is None, "it does not report its version"
 
 
 async def test_undeclared_parameters_are_warned_of_and_not_passed_on():

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 SPECIAL = {"<|start|>": 0, "<|end|>": 1}
 _FIRST = (0, 2, 2 + 256, 2 + 256 + 256**2)
-"""The first id of the tokens of so many bytes."""
+"""The first id of the tokens with this number of bytes."""
 
 
 class Triples:

@@ -135,7 +135,7 @@ class Driver:
         assert step.num_tokens <= self.config.max_num_batched_tokens
         assert step.num_tokens == len(step.decodes) + sum(chunk.num_tokens for chunk in step.chunks)
         taking_part = [each.id for each in step.decodes] + [chunk.sequence.id for chunk in step.chunks]
-        assert len(taking_part) == len(set(taking_part)), "nobody takes part twice"
+        assert len(taking_part) == len(set(taking_part)), "no sequence takes part twice"
         assert not (step.admitted and step.preempted)
         assert not {each.id for each in step.preempted}.intersection(taking_part)
         alone = self.scheduler.num_running + self.scheduler.num_waiting < 2
@@ -155,7 +155,7 @@ class Driver:
             begins = chunk.num_computed_tokens
             if chunk.sequence in step.admitted and begins and chunk.sequence not in self._filled:
                 assert begins % self.config.block_size == 0
-                assert begins < chunk.sequence.num_tokens, "the last token is never found"
+                assert begins < chunk.sequence.num_tokens, "the last token is never a cache hit"
                 assert tuple(known_tokens(chunk.sequence)[:begins]) in self._known
                 self.hits += 1
             self._learn(chunk.sequence, begins + chunk.num_tokens)
@@ -172,13 +172,13 @@ class Driver:
             assert len(each.blocks) == -(-each.num_computed_tokens // self.config.block_size)
         for each in self.scheduler.list_waiting():
             if each.status in (SequenceStatus.FETCHING, SequenceStatus.FETCHED):
-                assert len(each.blocks) == -(-each.num_tokens // self.config.block_size), "room for all that comes"
+                assert len(each.blocks) == -(-each.num_tokens // self.config.block_size), "memory for all future tokens"
             else:
                 assert each.status in (SequenceStatus.WAITING, SequenceStatus.PREEMPTED)
                 assert not each.blocks
         for event in self.pool.take_events():
             self._apply(event)
-        assert self.index == self.pool.list_cached_blocks(), "an index that hears all events knows what the pool knows"
+        assert self.index == self.pool.list_cached_blocks(), "an index of all events equals the pool's contents"
 
     def _check_blocks(self) -> None:
         holders = Counter(block for each in self.sequences for block in each.blocks)

@@ -40,7 +40,7 @@ def test_uncached_blocks_are_reused_before_cached_ones() -> None:
     cached, *others = pool.allocate(4)
     pool.cache(cached, b"a")
     pool.release([cached, *others])
-    assert pool.allocate(5) == [4, 3, 2, 5, cached], "as on a stack: the last one freed is still in the GPU's caches"
+    assert pool.allocate(5) == [4, 3, 2, 5, cached], "LIFO: the last freed block is still in the GPU's caches"
 
 
 def test_a_prefix_ends_where_a_block_is_missing() -> None:
@@ -78,7 +78,7 @@ def test_events_tell_what_can_be_found() -> None:
     pool = SimulatedBlockPool(2, record=True)
     (block,) = pool.allocate(1)
     pool.cache(block, b"a")
-    assert not pool.reset(), "not while something is held"
+    assert not pool.reset(), "not while a block is held"
     pool.release([block])
     pool.allocate(1)
     pool.release([block])
@@ -92,7 +92,7 @@ def test_hashes_agree_exactly_as_far_as_tokens_and_root_do() -> None:
     one, other = TokenContents(2, [1, 2, 3, 4, 5, 6]), TokenContents(2, [1, 2, 3, 9, 5, 6])
     assert one.get_block_hash(0) == other.get_block_hash(0)
     assert one.get_block_hash(1) != other.get_block_hash(1)
-    assert one.get_block_hash(2) != other.get_block_hash(2), "the tokens are the same, what is before them is not"
+    assert one.get_block_hash(2) != other.get_block_hash(2), "the tokens are the same, but not their prefix"
     salted = TokenContents(2, [1, 2], hash_root("lora", "salt"))
     assert salted.get_block_hash(0) != one.get_block_hash(0)
     assert hash_root("ab", "c") != hash_root("a", "bc")

@@ -318,7 +318,7 @@ async def test_images_are_tokens_of_the_prompt_and_the_cache_knows_which():
     assert 0 < before < alone
     assert again == (both, (both - 1) // 16 * 16)
     assert other[0] == both
-    assert before <= other[1] < alone, "what is before the image is shared"
+    assert before <= other[1] < alone, "the text before the image is shared"
     assert read(scraped, "vllm:mm_cache_queries_total") == 3
     assert read(scraped, "vllm:mm_cache_hits_total") == 1
 

@@ -148,7 +148,7 @@ def test_a_prompt_from_elsewhere_waits_without_a_seat_and_computes_its_last_toke
     core.add(near)
     outcome = core.step(0.0)
     assert [(fetch.sequence, fetch.num_tokens) for fetch in outcome.fetching] == [(far, 8)]
-    assert outcome.admitted == [near], "who fetches is not in the way"
+    assert outcome.admitted == [near], "a sequence that fetches does not block others"
     assert (far.status, len(far.blocks), core.scheduler.num_waiting) == (SequenceStatus.FETCHING, 2, 1)
     core.scheduler.complete_fetch(far)
     assert (far.num_computed_tokens, far.num_cached_tokens) == (7, 7)
@@ -230,7 +230,7 @@ def test_transfers_share_the_bandwidth() -> None:
     link.begin("long", 20, now=0.0)
     link.begin("short", 10, now=1.0)
     assert link.next_completion == pytest.approx(3.0), (
-        "half of the long one was through; both need 100 bytes, at 50 a second"
+        "half of the long transfer was complete; both need 100 bytes, at 50 per second"
     )
     link.cancel("long", 2.0)
     assert link.next_completion == pytest.approx(2.5)
@@ -284,7 +284,7 @@ def test_a_lease_that_has_run_out_costs_a_second_prefill() -> None:
     engines = cores(2, config=config)
     timings = served(workload, engines, split).timings
     assert timings[0].kv_transfer_s > 0
-    assert timings[1].kv_transfer_s == 0, "its blocks were gone before the decode side had room for it"
+    assert timings[1].kv_transfer_s == 0, "its blocks expired before the decode side had memory for it"
     assert all(engine.scheduler.pool.num_used == 0 for engine in engines)
 
 

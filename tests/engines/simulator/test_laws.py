@@ -72,7 +72,7 @@ def test_all_requests_get_their_tokens_and_all_blocks_are_freed(
         if each.id in driver.finished:
             assert driver.got[each.id] == each.max_tokens == each.num_output_tokens
         else:
-            assert driver.got[each.id] < each.max_tokens, "only the aborted end early"
+            assert driver.got[each.id] < each.max_tokens, "only aborted sequences end early"
     assert len(driver.finished) == len(set(driver.finished))
 
 

@@ -91,7 +91,7 @@ def test_a_fit_finds_the_parameters_behind_the_measurements() -> None:
     found = fit(WORKLOAD, measured[:60], SimulatedSchedulerConfig(), Prior())
     error = compare(measured[60:], simulate(WORKLOAD, SimulatedSchedulerConfig(), found.latency, 0.001).timings[60:])
     assert max(abs(error.tpot.mean), abs(error.latency.mean)) < 0.005
-    assert abs(error.ttft.mean) < 0.03, "of few requests on an idle server: who comes in which moment of a step"
+    assert abs(error.ttft.mean) < 0.03, "few requests on an idle server: depends on their arrival within a step"
     assert found.error < 0.05
 
 

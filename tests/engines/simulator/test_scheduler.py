@@ -80,7 +80,7 @@ def test_a_long_prompt_leaves_room_under_the_threshold() -> None:
     added(tested, sequence("long", prompt(20), 1), sequence("short", prompt(4, 100), 1))
     tested.add(sequence("next", prompt(5, 200), 1))
     assert step(tested) == {"long": 6, "short": 4, "next": 5}
-    assert step(tested) == {"long": 14}, "nobody is left who needs the room"
+    assert step(tested) == {"long": 14}, "no sequence is left that needs the memory"
 
 
 def test_a_long_prompt_alone_has_the_whole_budget() -> None:
@@ -283,7 +283,7 @@ def test_an_abort_frees_at_once_wherever_the_sequence_is() -> None:
     for each in (running, waiting, running):
         tested.finish(each)
     assert (tested.num_running, tested.num_waiting, tested.pool.num_used) == (0, 0, 0)
-    assert tested.update(flying) == ([], []), "the step that was under way gives it no token"
+    assert tested.update(flying) == ([], []), "the step in flight gives it no token"
 
 
 def test_two_steps_may_be_under_way_and_none_computes_past_the_end() -> None:

@@ -75,7 +75,7 @@ def test_a_request_draws_the_same_whatever_runs_beside_it() -> None:
 def test_accepted_drafts_save_steps(is_async: bool) -> None:
     workload = [WorkloadRequest("a", 0.0, 20, 41), WorkloadRequest("b", 0.0, 20, 6)]
     (first, second), stats = serve((1.0,), 3, workload, is_async=is_async)
-    assert (first.last_token_s, second.last_token_s) == (11.0, 3.0), "four tokens a step, after the prompt"
+    assert (first.last_token_s, second.last_token_s) == (11.0, 3.0), "four tokens per step after the prompt"
     assert first.tpot == pytest.approx(10 / 40)
     assert second.tpot == pytest.approx(2 / 5)
     assert stats.num_accepted_tokens == 41 + 6 - 2 - stats.num_drafts

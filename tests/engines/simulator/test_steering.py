@@ -272,7 +272,7 @@ async def test_metrics_distinguish_token_sources_and_request_durations():
     assert read(scraped, "vllm:prompt_tokens_cached_by_source_total", source="device") == hits
     assert read(scraped, "vllm:prompt_tokens_cached_total") == hits
     assert read(scraped, "vllm:request_prefill_kv_computed_tokens_sum") == sources["local_compute"]
-    assert read(scraped, "vllm:request_max_num_generation_tokens_count") == 2, "the choices of a request are one"
+    assert read(scraped, "vllm:request_max_num_generation_tokens_count") == 2, "the choices of a request count as one"
     assert read(scraped, "vllm:request_max_num_generation_tokens_sum") == 10
     assert read(scraped, "vllm:request_num_preemptions_count") == 3
     assert read(scraped, "vllm:mm_cache_queries_total") == 0

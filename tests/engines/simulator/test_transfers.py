@@ -110,7 +110,7 @@ def test_fetches_share_the_link_and_each_is_reported_once() -> None:
     assert (first.num_computed_tokens, second.num_computed_tokens) == (7, 7)
     side.transfers.cancel(first, 3.0)
     assert side.reported == ["far", "far"]
-    assert side.woken[-1] == pytest.approx(2.1), "0.5 s and 2 * 80 bytes at 100 a second"
+    assert side.woken[-1] == pytest.approx(2.1), "0.5 s and 2 * 80 bytes at 100 per second"
 
 
 def test_a_disconnect_cancels_the_transfer_and_frees_its_bandwidth() -> None:

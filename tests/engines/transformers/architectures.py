@@ -40,9 +40,9 @@ RIGHT, WRONG, REFUSED, UNTRIED = "right", "wrong", "refused", "not tried"
 LENGTHS = (7, 45, 110)
 COUNT = 24
 NEAR = 1e-3
-"""How far logprobs of the same tokens may lie apart, and the best two where another token is no error."""
+"""Tolerance of logprobs; if the best two differ by less, either token is correct."""
 SECONDS = 60
-"""After which an architecture is given up."""
+"""Timeout of an architecture in seconds."""
 
 WIDTHS = dict.fromkeys(("hidden_size", "n_embd", "d_model", "embedding_size", "dim", "lru_width"), 32)
 LAYERS = dict.fromkeys(("num_hidden_layers", "n_layer", "n_layers", "num_layers", "decoder_layers"), 4)
@@ -121,9 +121,9 @@ OPTIONAL = (
     "q_lora_rank",
     "sliding_window",
 )
-"""Fields of SMALL that are set also where an architecture's default is nothing."""
+"""Fields of SMALL that are set even if an architecture's default is None."""
 TIME_STEPS = {"time_step_min": 1e-9}
-"""The library clamps smaller time steps where it computes prompts, but not where it decodes."""
+"""The library clamps smaller time steps in prefill, but not in decode."""
 SPECIAL: dict[str, dict[str, Any]] = {
     "bamba": {"attn_layer_indices": [1, 3], "num_hidden_layers": 4},
     "codegen": {"rotary_dim": 8},
@@ -141,7 +141,7 @@ SPECIAL: dict[str, dict[str, Any]] = {
     "zamba2": {"layers_block_type": ["mamba", "hybrid"] * 2, "num_mem_blocks": 1, **TIME_STEPS},
     "zaya": {"num_experts_per_tok": 1, "head_dim": 16},
 }
-"""What an architecture needs beside SMALL."""
+"""Additional fields that an architecture needs."""
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "llama, linear RoPE": ("llama", _rope("linear", factor=4.0)),
     "llama, dynamic RoPE": ("llama", _rope("dynamic", factor=4.0)),

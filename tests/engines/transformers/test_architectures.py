@@ -28,7 +28,7 @@ SLICE = {
     "nemotron": REFUSED,
     "rwkv": REFUSED,
 }
-"""One of each kind: windows, latent attention, chunks, sinks, longrope, convolutions, masks of their own, state."""
+"""One of each kind: windows, latent attention, chunks, sinks, longrope, convolutions, custom masks, state."""
 
 
 def recorded() -> dict[str, str]:

@@ -115,7 +115,9 @@ async def test_an_adapter_is_loaded_from_the_directories_of_the_upstream(tmp_pat
             again = await it.post("/v1/load_lora_adapter", json={"lora_name": "poet", "lora_path": "poet"})
             assert again.status_code == 400
             outside = await it.post("/v1/load_lora_adapter", json={"lora_name": "thief", "lora_path": "../x"})
-            assert (outside.status_code, set(loader.loaded)) == (500, {"poet"}), "a 403 there is no client's error here"
+            assert (outside.status_code, set(loader.loaded)) == (500, {"poet"}), (
+                "an upstream's 403 is not an error of the client"
+            )
             names = [card["id"] for card in (await it.get("/v1/models")).json()["data"]]
             assert names == ["m", "poet"]
             unloaded = await it.post("/v1/unload_lora_adapter", json={"lora_name": "poet"})

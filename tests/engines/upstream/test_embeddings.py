@@ -50,7 +50,7 @@ EMBEDDER_REQUESTS: list[tuple[str, dict[str, Any]]] = [
     (RERANK, RERANKED),
     (SCORE, {"text_1": TEXTS, "text_2": TEXTS[::-1]}),
 ]
-"""For a model that embeds; the following for one that scores."""
+"""Requests for an embedding model; the following are for a scoring model."""
 SCORER_REQUESTS: list[tuple[str, dict[str, Any]]] = [
     (RERANK, RERANKED),
     ("/v1/rerank", {**RERANKED, "top_n": 1, "return_documents": False}),

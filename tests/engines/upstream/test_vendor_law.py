@@ -151,7 +151,7 @@ async def test_the_sdk_makes_the_whole_out_of_the_stream(
 
 
 STRICT = msgspec.structs.replace(VLLM, reasoning_verification="strict")
-"""A server behind that rejects reasoning which is not, unchanged, its own: as the vendors do."""
+"""An upstream that rejects reasoning other than its own, unchanged, as the vendors do."""
 FIRST = ScriptEntry((Think("I have to add."), CALL))
 SECOND = ScriptEntry((Think("So it is 3."), Say("3")))
 

@@ -194,7 +194,7 @@ class NumpyExecutor(executor.Executor):  # pyright: ignore[reportUntypedBaseClas
 
 
 _MOST = 20
-"""Alternatives that are computed for every token; vLLM gives each request as many as it asked for."""
+"""Alternatives that are computed for every token; vLLM returns as many as a request asks for."""
 
 
 def _sequence(new: New, vocab: int, max_model_len: int) -> Sequence:

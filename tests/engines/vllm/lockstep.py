@@ -62,7 +62,7 @@ MIXES: dict[str, tuple[str, ...]] = {
     "any": FEATURES,
     "any with drafts": (*(each for each in FEATURES if each not in {"threshold", "adaptive"}), "drafts", "lookahead"),
 }
-"""Features of a case; of those of `any` each is drawn, of those of the others each is there."""
+"""Features of a case. Each feature of `any` is drawn at random; the other mixes have all of theirs."""
 
 
 class Difference(AssertionError):

@@ -17,7 +17,7 @@ from dragoman.settings import Settings
 
 EXECUTOR = "tests.engines.vllm.executor.NumpyExecutor"
 DIES_OF = 13
-"""A stop token that no model samples here: the executor's process ends at the fourth token of a request that has it."""
+"""A stop token that no model samples: the executor's process exits at the fourth token of a request that has it."""
 
 ARGUMENTS = {
     "distributed_executor_backend": EXECUTOR,

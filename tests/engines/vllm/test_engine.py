@@ -236,7 +236,7 @@ async def test_an_adapter_that_cannot_be_loaded_fails_only_its_request(asker: Cl
     assert isinstance(first.end, Ended)
     await engine.load_adapter("sql", str(tmp_path))  # pyright: ignore
     again = await asker.ask(msgspec.structs.replace(ask, id="l2"))
-    assert again.cached == [0], "what the first one computed is not the second one's"
+    assert again.cached == [0], "the second one does not reuse the first one's blocks"
     # The second load of `sql` may have had this name in vLLM.
     await engine.load_adapter("sql#3", str(tmp_path))  # pyright: ignore
     other = await asker.ask(msgspec.structs.replace(ask, id="l3", extras=Extras(lora="sql#3")))
@@ -301,7 +301,7 @@ async def test_weights_are_replaced_under_a_sequence_that_runs(asker: Client, pa
     file = (tiny.find_bundled_model() / "model.safetensors").read_bytes()
     assert await trainable.update_weights(WeightsInMemory((file,))) == "step-1+2"
     back = await asker.ask(msgspec.structs.replace(ask, id="back"))
-    assert (back.tokens, back.cached) == (old, [0]), "and no block of other weights is found"
+    assert (back.tokens, back.cached) == (old, [0]), "no cached block of other weights is used"
     await trainable.set_weight_version("renamed")
     assert trainable.weight_version == "renamed"
 

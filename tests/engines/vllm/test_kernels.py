@@ -148,7 +148,7 @@ async def test_images_reach_the_model(tmp_path: Path) -> None:
         assert found["choices"][0]["token_ids"] == expected["choices"][0]["token_ids"]
         assert found["usage"]["prompt_tokens"] == expected["usage"]["prompt_tokens"]
     texts = [json.dumps(found["choices"][0]["token_ids"]) for found, _ in both]
-    assert len(set(texts)) == len(texts), "every picture matters, and so does their order"
+    assert len(set(texts)) == len(texts), "every picture and their order matter"
 
 
 async def ask(client: httpx2.AsyncClient) -> list[int]:

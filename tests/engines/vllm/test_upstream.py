@@ -32,7 +32,7 @@ from .serving import ARGUMENTS, has_kernels, without_accelerator
 pytestmark = [pytest.mark.vllm, pytest.mark.filterwarnings("ignore")]
 
 PATIENCE = 600.0
-"""Seconds in which it has to listen."""
+"""Startup timeout in seconds."""
 HI = [{"role": "user", "content": "Say hi, 日本, please."}]
 TEXTS = ["the cat sat on the mat", "a dog ran", "Tokyo is the capital of Japan"]
 

@@ -63,7 +63,7 @@ LEFT_OUT = {
     "vllm:admission_rejections",
     *(f"vllm:estimated_{part}_per_gpu" for part in ("flops", "read_bytes", "write_bytes")),
 }
-"""Requests beyond vLLM's own limits of its queue, which the simulator does not have, and what a GPU has to do."""
+"""Rejections at vLLM's own queue limits, which the simulator does not have, and metrics of a real GPU."""
 
 
 @pytest.mark.usefixtures("events")

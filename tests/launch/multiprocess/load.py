@@ -13,7 +13,7 @@ from .processes import LOST, Client
 SETTLED = frozenset({"completed", "failed", "cancelled", "incomplete"})
 CLIENTS = 4
 PAUSE = 0.02
-"""Seconds until a client tries again."""
+"""Seconds until a client retries."""
 JSON = {"content-type": "application/json"}
 
 

@@ -18,11 +18,11 @@ from typing import Any
 from prometheus_client.parser import text_string_to_metric_families
 
 TIMEOUT = 60.0
-"""Seconds after which a client counts as hanging."""
+"""Seconds after which a client counts as hung."""
 SHARES = "dragoman_worker_requests_total"
 EMPTY: Mapping[str, str] = MappingProxyType({})
 LOST = (OSError, HTTPException)
-"""What a client sees of a worker that is killed."""
+"""Errors of clients whose worker is killed."""
 
 
 def is_running(pid: int) -> bool:

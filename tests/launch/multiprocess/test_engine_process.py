@@ -31,7 +31,7 @@ from .processes import EMPTY, LOST, TIMEOUT, Workers, is_running, started
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="Windows cannot fork")
 
 ENDLESS: dict[str, Any] = {"max_tokens": 20_000, "ignore_eos": True, "temperature": 0}
-"""Longer than any test takes, unless it is killed."""
+"""A request that outlasts any test unless it is aborted."""
 
 
 class FrontEnds(Workers):

@@ -30,9 +30,9 @@ from ..parsing import Shape, context, fold, parse, shape
 HERE = Path(__file__).parent
 _MARK = re.compile(r"<[^<>\s=\"]+>|\[/?[A-Z_]+\]|◁/?think▷")
 _CONTROL = re.compile(r"<\|[^<>|\s]+\|?>|<\uff5c[^<>\uff5c\s]+\uff5c>|<reserved_\d+>|<[be]os>|</?s>")
-"""Control tokens: the engine keeps those that are no marks of the format from the parser."""
+"""Control tokens. The engine removes those that are not markers of the format before the parser."""
 ONE_PARSER_FAMILIES = frozenset({"gemma4", "kimi_k3", "minimax_m2"})
-"""Families of which vLLM's parser of calls reads the reasoning too, and drops it."""
+"""Families whose call parser in vLLM also parses the reasoning, and drops it."""
 _MORE_MARKS = ("<|im_start|>", "<|im_end|>", "<|endoftext|>", "<tool_response>", "</tool_response>", "<|tool_response>")
 
 

@@ -23,7 +23,9 @@ def test_texts_are_read_as_by_vllm_except_for_explained_differences(kind: str):
             meanings.update(reading.meaning for reading in read_tools_behind_reasoning(case))
         if meanings.isdisjoint(reading.meaning for reading in case.readings):
             different[case.id] = case.text, case.readings, ours
-    assert {id: found for id, found in different.items() if id not in explained} == {}, "explain them or agree"
+    assert {id: found for id, found in different.items() if id not in explained} == {}, (
+        "list them in differences.json or fix them"
+    )
     assert explained - different.keys() == set(), "these agree now: remove them from differences.json"
 
 

@@ -8,7 +8,7 @@ from typing import Any
 ARRIVALS = (0.0, 0.5, 1.25, 2.0)
 TTFT, GAP = 0.125, 0.0625
 COUNTS = ((10, 3), (200, 2), (33, 1), (7, 5))
-"""Of the tokens in the prompt and in the answer."""
+"""Numbers of prompt and output tokens."""
 T0 = 1_760_000_000.0
 
 
