@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 import numpy as np
 from msgspec.structs import astuple
-from tests.simulation.runs import FITTED, RUNS, Run, calibrated, log
+from tests.simulation.runs import FITTED, RUNS, Run, get_profile, log
 
 from dragoman.engines.simulator.config import SimulatedSchedulerConfig
 from dragoman.engines.simulator.engine_core import EngineCore
@@ -113,7 +113,7 @@ def accuracy() -> None:
     print(f"\nerror in % over the {300 - FITTED} requests held out: mean, p50, p90, p99\n")
     print("| run | TTFT | latency | TPOT |\n| --- | --- | --- | --- |")
     for run in RUNS:
-        calibration = calibrated(run).calibration
+        calibration = get_profile(run).calibration
         assert calibration is not None
         assert calibration.error is not None
         error = calibration.error
@@ -122,7 +122,7 @@ def accuracy() -> None:
     print("| run | TTFT | latency | TPOT |\n| --- | --- | --- | --- |")
     for run in RUNS:
         workload, measured = log(run.name)
-        spread = measure_spread((workload, measured), calibrated(run), {timing.id for timing in measured[:FITTED]})
+        spread = measure_spread((workload, measured), get_profile(run), {timing.id for timing in measured[:FITTED]})
         pairs = (
             (getattr(spread.lowest, metric), getattr(spread.highest, metric)) for metric in ("ttft", "latency", "tpot")
         )
@@ -158,9 +158,9 @@ def ablations() -> None:
     """A table in Markdown: the parts in rows, the runs in columns; in a cell mean TTFT / latency / TPOT."""
     print(f"\n| fitted anew with | {' | '.join(run.name for run in RUNS)} |\n| --- |{' --- |' * len(RUNS)}")
     for name, change in ABLATIONS.items():
-        _ablated(name, [_without(run, calibrated(run).prior, change) for run in RUNS])
+        _ablated(name, [_without(run, get_profile(run).prior, change) for run in RUNS])
     for name, columns in TERMS.items():
-        _ablated(name, [_without(run, calibrated(run).prior, {}, columns) for run in RUNS])
+        _ablated(name, [_without(run, get_profile(run).prior, {}, columns) for run in RUNS])
     _ablated("no hardware parameters", [_without(run, Prior(), {}) for run in RUNS])
 
 
@@ -231,7 +231,7 @@ def write_profiles() -> None:
     for run in RUNS:
         path = f"{PROFILES_DIR}/{run.name}{SUFFIX}"
         with open(path, "w", encoding="utf-8") as file:
-            file.write(dumps(calibrated(run)))
+            file.write(dumps(get_profile(run)))
         print(path)
 
 

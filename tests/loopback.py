@@ -19,7 +19,7 @@ def find_free_port() -> int:
 
 
 @contextmanager
-def served(app: ASGIApp) -> Generator[str]:
+def serve_app(app: ASGIApp) -> Generator[str]:
     """Run the application and yield its address."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))

@@ -10,10 +10,10 @@ import zlib
 def png(width: int = 1, height: int = 1, rgb: tuple[int, int, int] = (255, 0, 0)) -> bytes:
     """Return a PNG of one color."""
     rows = (b"\0" + bytes(rgb) * width) * height
-    return framed(width, height, rows)
+    return build_png(width, height, rows)
 
 
-def framed(width: int, height: int, rows: bytes) -> bytes:
+def build_png(width: int, height: int, rows: bytes) -> bytes:
     """Return a PNG.
 
     rows: each a filter byte and RGB values; they need not match the size in the header.

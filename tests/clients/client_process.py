@@ -45,7 +45,7 @@ MODELS = """models:
 """If a client sets no temperature, `tiny` gives the same answer each time."""
 
 
-def tried(folder: Path, *command: str) -> Results:
+def run_trials(folder: Path, *command: str) -> Results:
     """Return a client program's results, one JSON line per trial, against a server of `scripted` and `tiny`."""
     (folder / "models.yaml").write_text(MODELS)
     with serving("--config models.yaml --store memory", folder) as address:

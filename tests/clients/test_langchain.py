@@ -10,7 +10,7 @@ import pytest
 from tests.docs.blocks import blocks
 from tests.docs.harness import PageRunner
 
-from .client_process import Results, needs, tried
+from .client_process import Results, needs, run_trials
 
 PAGE = Path(__file__).parents[2] / "docs" / "agents" / "langchain.md"
 SCRIPT = Path(__file__).parent / "langchain" / "program.py"
@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.clients, needs("langchain", "langchain_openai", "langc
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
-    return tried(tmp_path_factory.mktemp("langchain"), sys.executable, str(SCRIPT))
+    return run_trials(tmp_path_factory.mktemp("langchain"), sys.executable, str(SCRIPT))
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)

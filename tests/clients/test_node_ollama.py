@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from .client_process import Results, tried
+from .client_process import Results, run_trials
 
 HERE = Path(__file__).parent / "node"
 INSTALLED = shutil.which("node") is not None and (HERE / "node_modules" / "ollama").is_dir()
@@ -20,7 +20,7 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
-    return tried(tmp_path_factory.mktemp("node"), "node", str(HERE / "ollama.mjs"))
+    return run_trials(tmp_path_factory.mktemp("node"), "node", str(HERE / "ollama.mjs"))
 
 
 def test_a_stream_is_what_the_whole_answer_is(results: Results) -> None:

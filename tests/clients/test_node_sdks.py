@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from .client_process import Results, tried
+from .client_process import Results, run_trials
 
 HERE = Path(__file__).parent / "node"
 INSTALLED = shutil.which("node") is not None and all(
@@ -24,7 +24,7 @@ DIALECTS = ("chat", "responses", "messages")
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
-    return tried(tmp_path_factory.mktemp("node"), "node", str(HERE / "sdks.mjs"))
+    return run_trials(tmp_path_factory.mktemp("node"), "node", str(HERE / "sdks.mjs"))
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from .client_process import Results, needs, tried
+from .client_process import Results, needs, run_trials
 
 SCRIPT = Path(__file__).parent / "ollama" / "program.py"
 CALLS = [["add", {"a": 2, "b": 3}], ["add", {"a": 4, "b": 4}]]
@@ -17,17 +17,17 @@ pytestmark = pytest.mark.clients
 
 @pytest.fixture(scope="module")
 def official(tmp_path_factory: pytest.TempPathFactory) -> Results:
-    return tried(tmp_path_factory.mktemp("ollama"), sys.executable, str(SCRIPT), "ollama")
+    return run_trials(tmp_path_factory.mktemp("ollama"), sys.executable, str(SCRIPT), "ollama")
 
 
 @pytest.fixture(scope="module")
 def langchain(tmp_path_factory: pytest.TempPathFactory) -> Results:
-    return tried(tmp_path_factory.mktemp("langchain"), sys.executable, str(SCRIPT), "langchain")
+    return run_trials(tmp_path_factory.mktemp("langchain"), sys.executable, str(SCRIPT), "langchain")
 
 
 @pytest.fixture(scope="module")
 def litellm(tmp_path_factory: pytest.TempPathFactory) -> Results:
-    return tried(tmp_path_factory.mktemp("litellm"), sys.executable, str(SCRIPT), "litellm")
+    return run_trials(tmp_path_factory.mktemp("litellm"), sys.executable, str(SCRIPT), "litellm")
 
 
 @needs("ollama")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from .client_process import Results, needs, tried
+from .client_process import Results, needs, run_trials
 
 SCRIPT = Path(__file__).parent / "pydantic_ai" / "program.py"
 DIALECTS = ("chat", "responses", "messages")
@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.clients, needs("pydantic_ai", "openai", "anthropic")]
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
-    return tried(tmp_path_factory.mktemp("pydantic_ai"), sys.executable, str(SCRIPT))
+    return run_trials(tmp_path_factory.mktemp("pydantic_ai"), sys.executable, str(SCRIPT))
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)

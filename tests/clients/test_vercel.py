@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from .client_process import Results, tried
+from .client_process import Results, run_trials
 
 HERE = Path(__file__).parent / "node"
 INSTALLED = shutil.which("node") is not None and (HERE / "node_modules" / "ai").is_dir()
@@ -24,7 +24,7 @@ THINKING = {"compatible", "messages"}
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
-    return tried(tmp_path_factory.mktemp("vercel"), "node", str(HERE / "vercel.mjs"))
+    return run_trials(tmp_path_factory.mktemp("vercel"), "node", str(HERE / "vercel.mjs"))
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)

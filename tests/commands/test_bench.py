@@ -29,7 +29,7 @@ from dragoman.simulation.workload import Timing, WorkloadRequest
 from dragoman.simulation.workload_sources import UniformLength, generate_poisson
 from tests.serving.responses.harness import lifespan
 
-from ..loopback import served
+from ..loopback import serve_app
 from ..virtual_time import run_in_virtual_time
 from .app_client import AppClient
 from .cli_runner import call, get_error, get_output
@@ -195,7 +195,7 @@ def test_the_report_has_percentiles_goodput_and_concurrency() -> None:
 
 @pytest.fixture(scope="module")
 def tiny() -> Any:
-    with served(create_app(build_models(Settings(), SystemClock()))) as url:
+    with serve_app(create_app(build_models(Settings(), SystemClock()))) as url:
         yield url
 
 

@@ -18,7 +18,7 @@ from dragoman.simulation.logs.tools import read_any
 from dragoman.simulation.workload import WorkloadRequest
 from dragoman.simulation.workload_sources import FixedLength, generate_poisson
 
-from ..loopback import served
+from ..loopback import serve_app
 from ..simulation.logs import examples
 from .cli_runner import call, get_error, get_output
 
@@ -114,7 +114,7 @@ def test_a_live_server_is_measured_with_its_own_token_counts() -> None:
     )
     workload = [*first, WorkloadRequest("next", 0.01, 5, 3, after="r0")]
     done: list[int] = []
-    with served(create_app(build_models(Settings(), SystemClock()))) as url:
+    with serve_app(create_app(build_models(Settings(), SystemClock()))) as url:
         log = measure_server(Target(f"{url}/v1", api_key="any"), workload, done.append)
     assert sorted(done) == list(range(1, 8))
     assert sorted(request.id for request in log.requests) == sorted(request.id for request in workload)
@@ -127,7 +127,7 @@ def test_a_live_server_is_measured_with_its_own_token_counts() -> None:
 def test_a_server_that_refuses_is_quoted() -> None:
     extra = '{"model": "absent", "min_tokens": null}'
     with (
-        served(create_app(build_models(Settings(), SystemClock()))) as url,
+        serve_app(create_app(build_models(Settings(), SystemClock()))) as url,
         pytest.raises(LogError, match=r"the first error: 404: .*absent"),
     ):
         measure_server(Target(url, extra_body=extra), [WorkloadRequest("a", 0.0, 3, 3)], lambda _: None)
@@ -136,7 +136,7 @@ def test_a_server_that_refuses_is_quoted() -> None:
 def test_measurements_can_be_saved_and_read_again(tmp_path: Path) -> None:
     path = tmp_path / "measured.jsonl"
     load = ("poisson", "--num-prompts", "8", "--request-rate", "500", "--input-len", "4", "--output-len", "3")
-    with served(create_app(build_models(Settings(), SystemClock()))) as url:
+    with serve_app(create_app(build_models(Settings(), SystemClock()))) as url:
         error = get_error("calibrate", *load, "--url", url, "--fit-requests", "4", "--save-log", str(path))
     assert "at least 20" in error
     assert len(read_any(path.read_bytes()).requests) == 8

@@ -14,13 +14,13 @@ import pytest
 
 from dragoman import create_app
 
-from ..loopback import served
+from ..loopback import serve_app
 from .processes import COMMAND, build_environment, read_until, run_command, start_command
 
 
 @pytest.fixture(scope="module")
 def url() -> Generator[str]:
-    with served(create_app("scripted", store="none")) as url:
+    with serve_app(create_app("scripted", store="none")) as url:
         yield url
 
 
@@ -146,7 +146,7 @@ def test_a_terminal_has_a_prompt_and_dim_reasoning_and_ctrl_c_keeps_the_chat(url
 
 def test_a_terminal_is_safe_from_control_characters_of_the_model(tmp_path: Path):
     (tmp_path / "script.yaml").write_text('- {reply: "a\\e[31mb", repeat: true}\n')
-    with served(create_app(f"scripted:{tmp_path / 'script.yaml'}", store="none")) as url:
+    with serve_app(create_app(f"scripted:{tmp_path / 'script.yaml'}", store="none")) as url:
         assert run_command("chat", url, stdin="Hi\n").stdout == "a\x1b[31mb\n"
         terminal = Terminal(url, TERM="xterm")
         terminal.read_until("> ")

@@ -18,7 +18,7 @@ import pytest
 from dragoman import create_app
 from dragoman.commands.launch import AGENTS, MIN_CONTEXT, ServerTarget, find_advice
 
-from ..loopback import served
+from ..loopback import serve_app
 from .processes import build_environment, read_until, run_command, start_command
 
 RECORDER = """\
@@ -83,7 +83,7 @@ def test_claude_runs_on_a_server_of_its_own_that_ends_with_it(path: str):
 
 
 def test_a_running_server_is_used_and_left_alone(path: str):
-    with served(create_app("tiny", store="none", max_model_len=4096, served_model_name=("m", "gpt-*"))) as url:
+    with serve_app(create_app("tiny", store="none", max_model_len=4096, served_model_name=("m", "gpt-*"))) as url:
         done = run_command("launch", "claude", "--url", url, "--", "die", PATH=path)
         assert (done.returncode, read_record(done)["variables"]["ANTHROPIC_MODEL"]) == (128 + 9, "m")
         assert "The context of m is 4096 tokens" in done.stderr
@@ -191,7 +191,7 @@ def test_print_cannot_name_the_model_of_an_upstream():
 
 
 def test_variables_for_other_programs_are_printed():
-    with served(create_app("scripted", store="none")) as url:
+    with serve_app(create_app("scripted", store="none")) as url:
         done = run_command("launch", "--env", "--url", url)
     assert done.returncode == 0
     assert f"export OPENAI_BASE_URL={url}/v1\n" in done.stdout

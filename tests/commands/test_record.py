@@ -15,7 +15,7 @@ from dragoman.serving.app import create_app
 from dragoman.serving.clock import SystemClock
 from dragoman.settings import Settings
 
-from ..loopback import served
+from ..loopback import serve_app
 from .cli_runner import get_error
 
 HOSTS = ("localhost", "127.0.0.1")
@@ -37,17 +37,17 @@ def raw(url: str) -> tuple[list[tuple[bytes, bytes]], bytes]:
 
 def test_a_replay_equals_the_recording_to_the_byte(tmp_path: Path) -> None:
     path = tmp_path / "tape.jsonl"
-    with served(create_app(build_models(Settings(), SystemClock()))) as upstream:
+    with serve_app(create_app(build_models(Settings(), SystemClock()))) as upstream:
         tape = CassetteWriter(path, upstream)
         recorder = RecordingProxy(httpx2.AsyncClient(base_url=upstream), tape, now=time.perf_counter, hosts=HOSTS)
-        with served(recorder) as url:
+        with serve_app(recorder) as url:
             through, passed = get_answer(url), raw(url)
         assert through == get_answer(upstream)
     exchanges = read_cassette(path.read_bytes().splitlines())
     assert [exchange.ended for exchange in exchanges] == ["complete", "complete"]
     assert len(exchanges[0].pieces) > 1
     assert "very-secret" not in path.read_text()
-    with served(ReplayApp(exchanges, hosts=HOSTS, time_scale=float("inf"))) as url:
+    with serve_app(ReplayApp(exchanges, hosts=HOSTS, time_scale=float("inf"))) as url:
         assert get_answer(url) == through
         assert raw(url) == passed
         with pytest.raises(openai.NotFoundError, match="no response for this GET"):

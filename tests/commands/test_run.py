@@ -11,13 +11,13 @@ import pytest
 
 from dragoman import create_app
 
-from ..loopback import served
+from ..loopback import serve_app
 from .processes import read_until, run_command, start_command
 
 
 @pytest.fixture(scope="module")
 def url() -> Generator[str]:
-    with served(create_app("scripted", store="none")) as url:
+    with serve_app(create_app("scripted", store="none")) as url:
         yield url
 
 
@@ -93,7 +93,7 @@ def test_an_invalid_request_is_exit_code_2(url: str, arguments: list[str], why: 
 
 
 def test_a_key_of_the_environment_is_sent():
-    with served(create_app("scripted", store="none", api_key=("k1", "k2"))) as url:
+    with serve_app(create_app("scripted", store="none", api_key=("k1", "k2"))) as url:
         assert run_command("run", url, "[[say Hi.]]").returncode == 2
         assert run_command("run", url, "[[say Hi.]]", DRAGOMAN_API_KEY="k2").stdout == "Hi.\n"
         assert run_command("run", url, "[[say Hi.]]", "--api-key", "k1", DRAGOMAN_API_KEY="x").stdout == "Hi.\n"

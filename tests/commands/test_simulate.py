@@ -17,7 +17,7 @@ from .cli_runner import get_error, get_output
 SMALL = ("--num-prompts", "30", "--request-rate", "5", "--input-len", "50-200", "--output-len", "20")
 
 
-def measured(*arguments: str) -> dict[str, Any]:
+def run_simulation(*arguments: str) -> dict[str, Any]:
     return json.loads(get_output("simulate", *arguments, "--json"))["report"]
 
 
@@ -52,14 +52,14 @@ def test_the_same_seed_gives_the_same_report_and_another_another() -> None:
 @pytest.mark.parametrize("load", ["poisson", "bursts", "sessions"])
 def test_a_generated_workload_can_be_saved_and_replayed(load: str, tmp_path: Path) -> None:
     path = str(tmp_path / "kept.jsonl")
-    assert measured(load, *SMALL, "--save-trace", path) == measured(path)
+    assert run_simulation(load, *SMALL, "--save-trace", path) == run_simulation(path)
 
 
 def test_conversations_find_their_history() -> None:
-    found = measured("sessions", *SMALL)
+    found = run_simulation("sessions", *SMALL)
     assert found["requests"] > 30
     assert found["cache_hits"] > 0.5
-    assert measured("sessions", *SMALL, "--no-enable-prefix-caching")["cache_hits"] == 0
+    assert run_simulation("sessions", *SMALL, "--no-enable-prefix-caching")["cache_hits"] == 0
 
 
 def test_mooncakes_traces_are_read(tmp_path: Path) -> None:
@@ -69,18 +69,18 @@ def test_mooncakes_traces_are_read(tmp_path: Path) -> None:
         {"timestamp": 2000, "input_length": 1030, "output_length": 5, "hash_ids": [1, 2, 3]},
     ]
     path.write_text("\n".join(json.dumps(line) for line in lines))
-    found = measured(str(path))
+    found = run_simulation(str(path))
     assert found["cache_hits"] == pytest.approx(1024 / 2060), "the last block is incomplete, so it is not shared"
 
 
 def test_vllms_flags_change_the_engine() -> None:
-    assert measured("bursts", *SMALL, "--max-num-seqs", "1")["waiting_mean"] > 5
-    assert measured("bursts", *SMALL, "--num-gpu-blocks-override", "30")["preemptions"] > 0
+    assert run_simulation("bursts", *SMALL, "--max-num-seqs", "1")["waiting_mean"] > 5
+    assert run_simulation("bursts", *SMALL, "--num-gpu-blocks-override", "30")["preemptions"] > 0
 
 
 def test_replicas_share_the_load_as_the_routing_says() -> None:
     load = ("sessions", *SMALL, "--replicas", "3")
-    turns, aware = measured(*load), measured(*load, "--routing", "prefix-aware")
+    turns, aware = run_simulation(*load), run_simulation(*load, "--routing", "prefix-aware")
     assert aware["cache_hits"] > turns["cache_hits"]
 
 
@@ -89,15 +89,15 @@ def test_prefill_and_decode_may_be_apart() -> None:
     output = get_output("simulate", *split)
     assert "1 prefill and 2 decode replicas" in output
     assert "KV transfer" in output
-    fast, slow = measured(*split), measured(*split, "--kv-transfer-bandwidth", "1e8")
+    fast, slow = run_simulation(*split), run_simulation(*split, "--kv-transfer-bandwidth", "1e8")
     assert fast["kv_transfer"]["mean"] < 0.01 < slow["kv_transfer"]["mean"]
     assert fast["ttft"]["mean"] < slow["ttft"]["mean"]
-    assert measured("poisson", *SMALL)["kv_transfer"] is None
+    assert run_simulation("poisson", *SMALL)["kv_transfer"] is None
 
 
 def test_with_two_plain_calls_no_lease_can_run_out() -> None:
     hasty = ("poisson", *SMALL, "--prefill-replicas", "1", "--kv-lease", "0.000001")
-    lost, held = measured(*hasty), measured(*hasty, "--kv-protocol", "plain")
+    lost, held = run_simulation(*hasty), run_simulation(*hasty, "--kv-protocol", "plain")
     assert lost["kv_transfer"]["mean"] == 0 < held["kv_transfer"]["mean"]
 
 
@@ -111,14 +111,14 @@ def test_the_details_are_a_log_that_calibration_reads(trace: str, tmp_path: Path
 
 def test_the_details_of_conversations_can_be_replayed_as_a_trace(tmp_path: Path) -> None:
     path = str(tmp_path / "details.jsonl")
-    found = measured("sessions", *SMALL, "--save-detailed", path)
-    assert measured(path)["cache_hits"] == pytest.approx(found["cache_hits"], abs=0.05)
+    found = run_simulation("sessions", *SMALL, "--save-detailed", path)
+    assert run_simulation(path)["cache_hits"] == pytest.approx(found["cache_hits"], abs=0.05)
 
 
 def test_goodput_counts_what_keeps_the_slo(trace: str) -> None:
-    assert measured(trace, "--slo", "ttft:1000,tpot:1000")["good"] == 1
-    assert measured(trace, "--goodput", "ttft:1000", "--goodput", "e2el:1")["good"] == 0
-    assert measured(trace)["good"] is None
+    assert run_simulation(trace, "--slo", "ttft:1000,tpot:1000")["good"] == 1
+    assert run_simulation(trace, "--goodput", "ttft:1000", "--goodput", "e2el:1")["good"] == 0
+    assert run_simulation(trace)["good"] is None
 
 
 def test_a_sweep_says_how_many_replicas_are_enough() -> None:

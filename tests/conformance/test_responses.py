@@ -54,23 +54,23 @@ def lifecycle(name: str, **fields: object) -> Json:
     return event(name, response={**RESPONSE, **fields})
 
 
-def ended(name: str, *items: Json, **fields: object) -> Json:
+def build_end(name: str, *items: Json, **fields: object) -> Json:
     return lifecycle(name, status=name, output=list(items), usage=COUNTS, **fields)
 
 
 def cut(*items: Json) -> Json:
-    return ended("incomplete", *items, incomplete_details={"reason": "max_output_tokens"})
+    return build_end("incomplete", *items, incomplete_details={"reason": "max_output_tokens"})
 
 
-def failed(*items: Json) -> Json:
+def build_failure(*items: Json) -> Json:
     return lifecycle("failed", status="failed", output=list(items), error={"code": "server_error", "message": "m"})
 
 
-def added(item: Json, index: int = 0) -> Json:
+def add(item: Json, index: int = 0) -> Json:
     return event("output_item.added", output_index=index, item=item)
 
 
-def done(item: Json, index: int = 0) -> Json:
+def build_done(item: Json, index: int = 0) -> Json:
     return event("output_item.done", output_index=index, item=item)
 
 
@@ -84,29 +84,29 @@ def call(kind: str, id: str = "fc_0", /, **fields: object) -> Json:
 
 
 CREATED, RUNNING = lifecycle("created"), lifecycle("in_progress")
-BEGIN, END = [CREATED, RUNNING], ended("completed", FINISHED_MESSAGE)
+BEGIN, END = [CREATED, RUNNING], build_end("completed", FINISHED_MESSAGE)
 OPEN = part("content_part.added", part=TEXT)
 A, B = (part("output_text.delta", delta=text, logprobs=[]) for text in "ab")
 ALL = part("output_text.done", text="ab", logprobs=[])
 SHUT = part("content_part.done", part={**TEXT, "text": "ab"})
-SAY = [added(MESSAGE), OPEN, A, B, ALL, SHUT, done(FINISHED_MESSAGE)]
+SAY = [add(MESSAGE), OPEN, A, B, ALL, SHUT, build_done(FINISHED_MESSAGE)]
 ASK = [
-    added(CALL),
+    add(CALL),
     call("function_call_arguments.delta", delta="{}"),
     call("function_call_arguments.done", name="f", arguments="{}"),
-    done(CALLED),
+    build_done(CALLED),
 ]
 
 
 def think(kind: str, frame: str, text: str, field: str) -> tuple[list[Json], Json]:
     whole = {**THOUGHT, "status": "completed", field: [{"type": text, "text": "a"}]}
     return [
-        added(THOUGHT),
+        add(THOUGHT),
         part(f"{frame}.added", "rs_0", part={"type": text, "text": ""}),
         part(f"{kind}.delta", "rs_0", delta="a"),
         part(f"{kind}.done", "rs_0", text="a"),
         part(f"{frame}.done", "rs_0", part={"type": text, "text": "a"}),
-        done(whole),
+        build_done(whole),
     ], whole
 
 
@@ -114,19 +114,19 @@ RAW, RAW_ITEM = think("reasoning_text", "content_part", "reasoning_text", "conte
 SUMMARY, SUMMARY_ITEM = think("reasoning_summary_text", "reasoning_summary_part", "summary_text", "summary")
 REFUSED: Json = {**MESSAGE, "status": "completed", "content": [{"type": "refusal", "refusal": "a"}]}
 REFUSE = [
-    added(MESSAGE),
+    add(MESSAGE),
     part("content_part.added", part={"type": "refusal", "refusal": ""}),
     part("refusal.delta", delta="a"),
     part("refusal.done", refusal="a"),
     part("content_part.done", part={"type": "refusal", "refusal": "a"}),
-    done(REFUSED),
+    build_done(REFUSED),
 ]
 RAN: Json = {**CUSTOM, "status": "completed", "input": "x"}
 RUN = [
-    added(CUSTOM),
+    add(CUSTOM),
     call("custom_tool_call_input.delta", "x", delta="x"),
     call("custom_tool_call_input.done", "x", input="x"),
-    done(RAN),
+    build_done(RAN),
 ]
 
 
@@ -139,22 +139,22 @@ def sse(*events: Json) -> bytes:
     "events",
     [
         [*BEGIN, *SAY, END],
-        [*BEGIN, ended("completed")],
+        [*BEGIN, build_end("completed")],
         [CREATED, RUNNING, RUNNING, *SAY[:3], RUNNING, *SAY[3:], RUNNING, END],
         [lifecycle("created", status="queued"), lifecycle("queued", status="queued"), RUNNING, *SAY, END],
-        [*BEGIN, *RAW, ended("completed", RAW_ITEM)],
-        [*BEGIN, *SUMMARY, ended("completed", SUMMARY_ITEM)],
-        [*BEGIN, *REFUSE, ended("completed", REFUSED)],
-        [*BEGIN, *ASK, ended("completed", CALLED)],
-        [*BEGIN, *RUN, ended("completed", RAN)],
+        [*BEGIN, *RAW, build_end("completed", RAW_ITEM)],
+        [*BEGIN, *SUMMARY, build_end("completed", SUMMARY_ITEM)],
+        [*BEGIN, *REFUSE, build_end("completed", REFUSED)],
+        [*BEGIN, *ASK, build_end("completed", CALLED)],
+        [*BEGIN, *RUN, build_end("completed", RAN)],
         [
             *BEGIN,
             *SAY[:-1],
-            done({**FINISHED_MESSAGE, "status": "incomplete"}),
+            build_done({**FINISHED_MESSAGE, "status": "incomplete"}),
             cut({**FINISHED_MESSAGE, "status": "incomplete"}),
         ],
-        [*BEGIN, *SAY[:3], ERROR, failed({**FINISHED_MESSAGE, "status": "incomplete"})],
-        [*BEGIN, failed()],
+        [*BEGIN, *SAY[:3], ERROR, build_failure({**FINISHED_MESSAGE, "status": "incomplete"})],
+        [*BEGIN, build_failure()],
     ],
 )
 def test_a_good_stream_passes(events: list[Json]):
@@ -173,48 +173,48 @@ def test_a_good_stream_passes(events: list[Json]):
         ([CREATED, lifecycle("in_progress", usage=COUNTS)], "usage before the end"),
         ([lifecycle("created", status="completed")], "is 'completed'"),
         ([*BEGIN, *SAY, cut(FINISHED_MESSAGE) | {"type": "response.completed"}], "response.completed is 'incomplete'"),
-        ([*BEGIN, *SAY, ended("completed")], "not the items that were done"),
+        ([*BEGIN, *SAY, build_end("completed")], "not the items that were done"),
         ([*BEGIN, *SAY, lifecycle("completed", status="completed", output=[FINISHED_MESSAGE])], "has no usage"),
         ([*BEGIN, *SAY[:3], END], "while an item is open"),
-        ([*BEGIN, added(MESSAGE), added(CALL)], "while another is open"),
-        ([*BEGIN, added(MESSAGE, 1)], "output_index 1"),
+        ([*BEGIN, add(MESSAGE), add(CALL)], "while another is open"),
+        ([*BEGIN, add(MESSAGE, 1)], "output_index 1"),
         ([*BEGIN, *SAY, *SAY], "output_index 0"),
-        ([*BEGIN, done(FINISHED_MESSAGE)], "without an open item"),
+        ([*BEGIN, build_done(FINISHED_MESSAGE)], "without an open item"),
         ([*BEGIN, A], "without an open item"),
-        ([*BEGIN, added(MESSAGE), A], "without an open part"),
-        ([*BEGIN, added(THOUGHT), OPEN | {"item_id": "rs_0"}], "without an open part"),
-        ([*BEGIN, added(MESSAGE), OPEN | {"content_index": 1}], "expected 0"),
-        ([*BEGIN, added(MESSAGE), OPEN, A | {"content_index": 1}], "of another part"),
-        ([*BEGIN, added(MESSAGE), OPEN, A | {"item_id": "msg_1"}], "of item 'msg_1'"),
-        ([*BEGIN, added(MESSAGE), OPEN, A | {"delta": ""}], "an empty delta"),
-        ([*BEGIN, added(MESSAGE), OPEN, event("output_text.delta", item_id="msg_0", output_index=0, content_index=0,
+        ([*BEGIN, add(MESSAGE), A], "without an open part"),
+        ([*BEGIN, add(THOUGHT), OPEN | {"item_id": "rs_0"}], "without an open part"),
+        ([*BEGIN, add(MESSAGE), OPEN | {"content_index": 1}], "expected 0"),
+        ([*BEGIN, add(MESSAGE), OPEN, A | {"content_index": 1}], "of another part"),
+        ([*BEGIN, add(MESSAGE), OPEN, A | {"item_id": "msg_1"}], "of item 'msg_1'"),
+        ([*BEGIN, add(MESSAGE), OPEN, A | {"delta": ""}], "an empty delta"),
+        ([*BEGIN, add(MESSAGE), OPEN, event("output_text.delta", item_id="msg_0", output_index=0, content_index=0,
           delta="a")], "logprobs is None"),
         ([*BEGIN, *SAY[:4], ALL | {"text": ""}], "not the join of its deltas"),
         ([*BEGIN, *SAY[:4], ALL | {"logprobs": [NOTHING]}], "other logprobs"),
         ([*BEGIN, *SAY[:4], SHUT], "out of order"),
         ([*BEGIN, *SAY[:5], A], "out of order"),
         ([*BEGIN, *SAY[:5], part("content_part.done", part=TEXT)], "another text"),
-        ([*BEGIN, *SAY[:5], done(FINISHED_MESSAGE)], "while a part is open"),
-        ([*BEGIN, *SAY[:6], done({**FINISHED_MESSAGE, "id": "msg_1"})], "has another id or type when it is done"),
-        ([*BEGIN, *SAY[:6], done({**FINISHED_MESSAGE, "status": "in_progress"})], "a done item is 'in_progress'"),
-        ([*BEGIN, *SAY[:6], done({**FINISHED_MESSAGE, "content": []})], "not what was streamed"),
-        ([*BEGIN, added({**MESSAGE, "content": [TEXT]})], "begins with content"),
-        ([*BEGIN, added({**MESSAGE, "status": "completed"})], "begins as 'completed'"),
-        ([*BEGIN, added({**MESSAGE, "id": ""})], "without an id"),
-        ([*BEGIN, added({**MESSAGE, "type": "video"})], "of type 'video'"),
-        ([*BEGIN, added({**CALL, "arguments": "{}"})], "begins with its text"),
-        ([*BEGIN, added({**CALL, "name": ""})], "without id or name"),
+        ([*BEGIN, *SAY[:5], build_done(FINISHED_MESSAGE)], "while a part is open"),
+        ([*BEGIN, *SAY[:6], build_done({**FINISHED_MESSAGE, "id": "msg_1"})], "has another id or type when it is done"),
+        ([*BEGIN, *SAY[:6], build_done({**FINISHED_MESSAGE, "status": "in_progress"})], "a done item is 'in_progress'"),
+        ([*BEGIN, *SAY[:6], build_done({**FINISHED_MESSAGE, "content": []})], "not what was streamed"),
+        ([*BEGIN, add({**MESSAGE, "content": [TEXT]})], "begins with content"),
+        ([*BEGIN, add({**MESSAGE, "status": "completed"})], "begins as 'completed'"),
+        ([*BEGIN, add({**MESSAGE, "id": ""})], "without an id"),
+        ([*BEGIN, add({**MESSAGE, "type": "video"})], "of type 'video'"),
+        ([*BEGIN, add({**CALL, "arguments": "{}"})], "begins with its text"),
+        ([*BEGIN, add({**CALL, "name": ""})], "without id or name"),
         ([*BEGIN, *ASK[:1], call("function_call_arguments.delta", delta="")], "an empty delta"),
         ([*BEGIN, *ASK[:1], call("custom_tool_call_input.delta", delta="x")], "in a function_call"),
         ([*BEGIN, *ASK[:2], call("function_call_arguments.done", arguments="")], "not the join of its deltas"),
         ([*BEGIN, *ASK[:3], ASK[1]], "after the end"),
-        ([*BEGIN, *ASK[:2], done(CALLED)], "not what was streamed"),
-        ([*BEGIN, *ASK[:3], done({**CALLED, "name": "g"})], "the call's name changed"),
+        ([*BEGIN, *ASK[:2], build_done(CALLED)], "not what was streamed"),
+        ([*BEGIN, *ASK[:3], build_done({**CALLED, "name": "g"})], "the call's name changed"),
         ([*BEGIN, ERROR, RUNNING], "after an error"),
-        ([*BEGIN, ERROR, added(MESSAGE)], "after an error"),
-        ([*BEGIN, ERROR, ended("completed")], "after an error"),
+        ([*BEGIN, ERROR, add(MESSAGE)], "after an error"),
+        ([*BEGIN, ERROR, build_end("completed")], "after an error"),
         ([*BEGIN, ERROR], "without a terminal event"),
-        ([*BEGIN, *SAY, failed()], "not the items that were done"),
+        ([*BEGIN, *SAY, build_failure()], "not the items that were done"),
         ([*BEGIN, ERROR | {"message": "n"}], "message differs"),
         ([*BEGIN, {**ERROR, "error": None}], "error is None"),
     ],
@@ -237,7 +237,7 @@ def test_the_stream_ends_with_done():
 
 
 def test_good_objects_pass():
-    for body in (END, cut({**CALL, "status": "incomplete"}), failed(), CREATED):
+    for body in (END, cut({**CALL, "status": "incomplete"}), build_failure(), CREATED):
         check_object(body["response"])
 
 
@@ -292,7 +292,7 @@ def test_each_rule_of_the_object_is_noticed(fields: Json, rule: str):
 
 
 def test_what_open_responses_adds_to_openais_reference_is_optional_in_a_variant():
-    events = [lifecycle("created"), lifecycle("in_progress"), ended("completed", completed_at=2)]
+    events = [lifecycle("created"), lifecycle("in_progress"), build_end("completed", completed_at=2)]
     for number, each in enumerate(events):
         each["sequence_number"] = number
         for field in ("completed_at", "presence_penalty", "safety_identifier", "background"):

@@ -18,7 +18,7 @@ from dragoman.prompts.tokenizer import HfTokenizer
 from tests.prompts import vocabularies
 
 from .conftest import EOS
-from .walks import advance, allowed, text
+from .walks import advance, list_allowed, text
 
 PERSON: dict[str, Any] = {
     "type": "object",
@@ -49,7 +49,7 @@ def sample(matcher: ClosingMatcher, tokenizer: Tokenizer, eos: int, limit: int, 
     """Sample at random, as an engine does: apply the mask, and let the matcher replace the sampled token."""
     ids: list[int] = []
     while len(ids) < limit and not matcher.finished:
-        token = matcher.replace(random.choice(allowed(matcher, tokenizer.vocab_size)))
+        token = matcher.replace(random.choice(list_allowed(matcher, tokenizer.vocab_size)))
         assert matcher.allows(token)
         assert matcher.advance(token)
         if token == eos:
@@ -115,7 +115,7 @@ def test_what_the_mask_allows_then_is_the_ending(embedded: HfTokenizer, compiler
     while not matcher.finished:
         token = opener
         if not matcher.allows(token):
-            token = next(id for id in allowed(matcher, embedded.vocab_size) if matcher.allows(id))
+            token = next(id for id in list_allowed(matcher, embedded.vocab_size) if matcher.allows(id))
         assert matcher.advance(token)
         found.append(token)
     assert json.loads(text(embedded, [*ids, *found]))
@@ -210,7 +210,7 @@ def count_to_end(grammar: CompiledGrammar, tokenizer: HfTokenizer, ids: Sequence
         for written, path in level.items():
             state = grammar.build_matcher()
             assert advance(state, [*ids, *path])
-            choices = allowed(state, tokenizer.vocab_size)
+            choices = list_allowed(state, tokenizer.vocab_size)
             if eos in choices:
                 return count
             for id in choices:
@@ -236,7 +236,7 @@ def test_an_answer_is_closed_as_late_as_possible_by_the_shortest_ending(small: H
         matcher = grammar.build_closing_matcher(compiler.endings, limit)
         assert isinstance(matcher, ClosingMatcher)
         while len(ids) < limit and not matcher.finished and not matcher.was_closed:
-            choices = [id for id in allowed(matcher, small.vocab_size) if id != eos] or [eos]
+            choices = [id for id in list_allowed(matcher, small.vocab_size) if id != eos] or [eos]
             token = random.choice(choices)
             chosen = matcher.replace(token)
             assert matcher.advance(chosen)

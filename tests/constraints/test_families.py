@@ -24,7 +24,7 @@ from dragoman.parsers.call_families import CALL_FAMILIES
 from dragoman.parsers.model_families import HARMONY_TOOL_NAMES
 from dragoman.prompts.tokenizer import HfTokenizer
 from tests.constraints.conftest import EOS
-from tests.constraints.walks import allowed, text
+from tests.constraints.walks import list_allowed, text
 from tests.parsers.parsing import context, fold, parse, tool_format
 from tests.prompts import vocabularies
 
@@ -107,7 +107,7 @@ def walk(
     eos, ids, planned = tokenizer.special_tokens[EOS], list[int](), list[int]()
     ends = [*marks, '"', "}", "]", '"}', "ab"]
     while len(ids) < most:
-        choices = allowed(matcher, tokenizer.vocab_size)
+        choices = list_allowed(matcher, tokenizer.vocab_size)
         assert choices, "the mask allows nothing"
         if eos in choices and (len(choices) == 1 or random.random() < 0.7):
             assert matcher.advance(eos)

@@ -17,7 +17,7 @@ from dragoman.core.errors import RequestError
 from dragoman.core.request import ContextFreeGrammar, Regex, StringChoices
 from dragoman.prompts.tokenizer import HfTokenizer
 from tests.constraints.conftest import EOS
-from tests.constraints.walks import advance, allowed
+from tests.constraints.walks import advance, list_allowed
 
 
 def choice(tokenizer: HfTokenizer, *options: str) -> ConstraintGrammar:
@@ -58,7 +58,7 @@ def test_many_threads_may_compile_and_match(embedded: HfTokenizer, compiler: Com
     def answer(number: int) -> bool:
         matcher = compiler.compile(choice(embedded, f"answer {number % 3}", "none")).build_matcher()
         ids = embedded.encode(f"answer {number % 3}", special=False)
-        return all(id in allowed(matcher, embedded.vocab_size) and matcher.advance(id) for id in ids)
+        return all(id in list_allowed(matcher, embedded.vocab_size) and matcher.advance(id) for id in ids)
 
     with ThreadPoolExecutor(4) as pool:
         assert all(pool.map(answer, range(40)))
@@ -94,7 +94,7 @@ def test_every_end_token_ends(embedded: HfTokenizer) -> None:
     ends = [embedded.special_tokens[EOS], embedded.special_tokens["<|endoftext|>"]]
     matcher = Compiler(embedded, ends).compile(choice(embedded, "a")).build_matcher()
     assert matcher.advance(embedded.encode("a", special=False)[0])
-    assert sorted(allowed(matcher, embedded.vocab_size)) == sorted(ends)
+    assert sorted(list_allowed(matcher, embedded.vocab_size)) == sorted(ends)
     assert matcher.advance(ends[1])
 
 
@@ -103,7 +103,7 @@ def test_a_padded_vocabulary_never_allows_the_padding(embedded: HfTokenizer) -> 
     compiler = Compiler(embedded, [embedded.special_tokens[EOS]], vocab_size=size)
     matcher = compiler.compile(compose_grammar(embedded.special_tokens, body=Regex("(?s:.*)"))).build_matcher()
     assert len(matcher.mask()) * 8 >= size
-    assert max(allowed(matcher, size)) < embedded.vocab_size
+    assert max(list_allowed(matcher, size)) < embedded.vocab_size
 
 
 def test_a_compiler_needs_an_end_token(embedded: HfTokenizer) -> None:
@@ -143,7 +143,7 @@ def test_forced_text_takes_its_canonical_tokens(embedded: HfTokenizer, compiler:
     matcher = compiler.compile(choice(embedded, answer)).build_matcher()
     written: list[int] = []
     while not matcher.finished:
-        choices = allowed(matcher, embedded.vocab_size)
+        choices = list_allowed(matcher, embedded.vocab_size)
         written.append(choices[0])
         assert matcher.advance(choices[0])
     assert written == embedded.encode(answer, special=False)

@@ -18,12 +18,12 @@ from dragoman.core.request import JsonObject, JsonSchema
 from dragoman.core.syntax import JsonValue, LiteralText
 from dragoman.prompts.tokenizer import HfTokenizer
 from tests.constraints.conftest import EOS
-from tests.constraints.walks import accepts, allowed, text, walk
+from tests.constraints.walks import accepts, list_allowed, text, walk
 
 Schema = dict[str, Any]
 
 
-def closed(**properties: Any) -> Schema:
+def close(**properties: Any) -> Schema:
     return {
         "type": "object",
         "properties": properties,
@@ -35,24 +35,24 @@ def closed(**properties: Any) -> Schema:
 NODE = {"type": "object", "properties": {"v": {"type": "integer"}, "next": {"$ref": "#/$defs/node"}}, "required": ["v"]}
 SUPPORTED: dict[str, Schema] = {
     "enum of everything": {"enum": ["a", "b c", 1, -2.5, None, True, {"x": [1]}, [], 'q"\\']},
-    "const": closed(c={"const": {"a": [1, "x"]}}),
+    "const": close(c={"const": {"a": [1, "x"]}}),
     "recursion": {"$defs": {"node": {**NODE, "additionalProperties": False}}, "$ref": "#/$defs/node"},
-    "definitions": {"definitions": {"n": {"type": "integer"}}, **closed(a={"$ref": "#/definitions/n"})},
+    "definitions": {"definitions": {"n": {"type": "integer"}}, **close(a={"$ref": "#/definitions/n"})},
     "recursion to the root": {"type": "object", "properties": {"a": {"$ref": "#"}}, "additionalProperties": False},
-    "anyOf": {"anyOf": [{"type": "integer"}, closed(s={"type": "string"}), {"type": "null"}]},
-    "oneOf of disjoint": {"oneOf": [closed(k={"const": "a"}, n={"type": "integer"}), closed(k={"const": "b"})]},
-    "allOf": {"allOf": [closed(a={"type": "integer"}), {"properties": {"a": {"minimum": 3, "maximum": 30}}}]},
-    "type list": closed(a={"type": ["string", "null", "integer"]}),
+    "anyOf": {"anyOf": [{"type": "integer"}, close(s={"type": "string"}), {"type": "null"}]},
+    "oneOf of disjoint": {"oneOf": [close(k={"const": "a"}, n={"type": "integer"}), close(k={"const": "b"})]},
+    "allOf": {"allOf": [close(a={"type": "integer"}), {"properties": {"a": {"minimum": 3, "maximum": 30}}}]},
+    "type list": close(a={"type": ["string", "null", "integer"]}),
     "items": {"type": "array", "items": {"type": "boolean"}},
     "prefixItems": {"type": "array", "prefixItems": [{"type": "string"}, {"type": "integer"}], "items": False},
     "minItems and maxItems": {"type": "array", "items": {"enum": ["x", "y"]}, "minItems": 2, "maxItems": 4},
-    "uuid": closed(u={"type": "string", "format": "uuid"}),
-    "addresses": closed(a={"type": "string", "format": "ipv4"}, b={"type": "string", "format": "ipv6"}),
-    "pattern": closed(p={"type": "string", "pattern": "^[A-Z]{2}-[0-9]{1,3}$"}),
-    "lengths": closed(s={"type": "string", "minLength": 2, "maxLength": 5}),
-    "integer bounds": closed(n={"type": "integer", "minimum": -7, "exclusiveMaximum": 112}),
-    "number bounds": closed(n={"type": "number", "exclusiveMinimum": 0.5, "maximum": 3}),
-    "multipleOf": closed(n={"type": "integer", "multipleOf": 5, "minimum": 0, "maximum": 100}),
+    "uuid": close(u={"type": "string", "format": "uuid"}),
+    "addresses": close(a={"type": "string", "format": "ipv4"}, b={"type": "string", "format": "ipv6"}),
+    "pattern": close(p={"type": "string", "pattern": "^[A-Z]{2}-[0-9]{1,3}$"}),
+    "lengths": close(s={"type": "string", "minLength": 2, "maxLength": 5}),
+    "integer bounds": close(n={"type": "integer", "minimum": -7, "exclusiveMaximum": 112}),
+    "number bounds": close(n={"type": "number", "exclusiveMinimum": 0.5, "maximum": 3}),
+    "multipleOf": close(n={"type": "integer", "multipleOf": 5, "minimum": 0, "maximum": 100}),
     "optional properties": {
         "type": "object",
         "properties": {"a": {"type": "integer"}, "b": {"type": "string"}, "c": {"type": "null"}},
@@ -66,7 +66,7 @@ SUPPORTED: dict[str, Schema] = {
         "patternProperties": {"^x_[a-z]+$": {"type": "integer"}},
         "additionalProperties": False,
     },
-    "strange names": closed(**{'a"b\\': {"type": "integer"}, "é\n": {"type": "integer"}, "": {"type": "null"}}),
+    "strange names": close(**{'a"b\\': {"type": "integer"}, "é\n": {"type": "integer"}, "": {"type": "null"}}),
     "boolean schemas": {"type": "object", "properties": {"a": True, "b": False}, "required": ["a"]},
     "annotations": {
         "title": "T",
@@ -76,7 +76,10 @@ SUPPORTED: dict[str, Schema] = {
         "examples": [1],
         "type": "integer",
     },
-    "its own options for llguidance": {"x-guidance": {"whitespace_flexible": True}, **closed(a={"type": "integer"})},
+    "its own options for llguidance": {
+        "x-guidance": {"whitespace_flexible": True},
+        **close(a={"type": "integer"}),
+    },
 }
 REFUSED: dict[str, tuple[Schema, str]] = {
     "not": ({"not": {"type": "string"}}, "not"),
@@ -191,19 +194,19 @@ def test_a_schema_that_is_enforced_gives_no_warning(embedded: HfTokenizer, compi
 def test_there_is_one_way_to_write_an_instance(
     answer: str, fits: bool, embedded: HfTokenizer, compiler: Compiler
 ) -> None:
-    grammar = of(embedded, closed(n={"type": "integer"}))
+    grammar = of(embedded, close(n={"type": "integer"}))
     ids = embedded.encode(answer, special=False)
     assert accepts(compiler, grammar, ids, embedded.special_tokens[EOS]) is fits
 
 
 def test_the_end_is_allowed_only_when_the_instance_is_whole(embedded: HfTokenizer, compiler: Compiler) -> None:
     eos = embedded.special_tokens[EOS]
-    matcher = compiler.compile(of(embedded, closed(a={"type": "array", "items": {"type": "null"}}))).build_matcher()
+    matcher = compiler.compile(of(embedded, close(a={"type": "array", "items": {"type": "null"}}))).build_matcher()
     for id in embedded.encode('{"a": [null]}', special=False):
-        assert eos not in allowed(matcher, embedded.vocab_size)
+        assert eos not in list_allowed(matcher, embedded.vocab_size)
         assert not matcher.finished
         assert matcher.advance(id)
-    assert allowed(matcher, embedded.vocab_size) == [eos]
+    assert list_allowed(matcher, embedded.vocab_size) == [eos]
     assert matcher.finished
 
 
@@ -215,7 +218,7 @@ def test_no_mask_allows_a_control_token(
     matcher = compiler.compile(compose_grammar(embedded.special_tokens, body=body)).build_matcher()
     random = Random(3)
     for _ in range(60):
-        choices = allowed(matcher, embedded.vocab_size)
+        choices = list_allowed(matcher, embedded.vocab_size)
         assert controls.isdisjoint(set(choices) - {eos})
         if choices == [eos]:
             break
@@ -287,7 +290,7 @@ MUCH: dict[str, Schema] = {
     "a long string": {"type": "string", "minLength": 10**6, "maxLength": 10**9},
     "a catastrophic pattern": {"type": "string", "pattern": "^((a{1,300}){1,300}){1,300}(.*b.{900}c)$"},
     "many choices": {"enum": [f"value {i}" for i in range(3_000)]},
-    "many patterns apart": closed(**{f"p{i}": {"type": "string", "pattern": f"^a.*b.*{i}$"} for i in range(100)}),
+    "many patterns apart": close(**{f"p{i}": {"type": "string", "pattern": f"^a.*b.*{i}$"} for i in range(100)}),
 }
 
 
@@ -304,7 +307,7 @@ def test_a_schema_that_only_looks_like_much_work_is_followed(
     matcher = compiler.compile(of(embedded, MUCH[name])).build_matcher()
     random = Random(5)
     for _ in range(40):
-        choices = allowed(matcher, embedded.vocab_size)
+        choices = list_allowed(matcher, embedded.vocab_size)
         assert matcher.advance(random.choice(choices))
 
 

@@ -13,7 +13,7 @@ from dragoman.core.engine import Matcher, Tokenizer
 CLOSERS = (b'"', b"}", b"]", b"\n", b".", b"@")
 
 
-def allowed(matcher: Matcher, size: int) -> list[int]:
+def list_allowed(matcher: Matcher, size: int) -> list[int]:
     bits = np.unpackbits(np.frombuffer(matcher.mask(), np.uint8), bitorder="little")
     return [int(id) for id in np.flatnonzero(bits) if id < size]
 
@@ -33,7 +33,7 @@ def walk(matcher: Matcher, tokenizer: Tokenizer, eos: int, random: Random, most:
     controls = set(tokenizer.special_tokens.values())
     ids: list[int] = []
     while len(ids) < most:
-        choices = allowed(matcher, tokenizer.vocab_size)
+        choices = list_allowed(matcher, tokenizer.vocab_size)
         assert choices, "the mask allows nothing"
         if eos in choices and (len(choices) == 1 or random.random() < (0.2 if len(ids) < 30 else 0.9)):
             assert matcher.advance(eos)

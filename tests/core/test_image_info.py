@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from dragoman.core.errors import RequestError
 from dragoman.core.images import MAX_BYTES, ImageInfo, check_image, read_image_info
 from dragoman.core.message import InlineMedia
-from tests.pictures import PIXEL, framed, png
+from tests.pictures import PIXEL, build_png, png
 
 # Written by Pillow, 31 pixels wide and 7 high; of the JPEGs only the bytes before the pixels.
 BASELINE = "/9j/4AAQSkZJRgABAQAAAQABAAD/2wBDAP//////////////////////////////////////////////////////////////////////////////////////wAALCAAHAB8BAREA"  # noqa: E501
@@ -85,9 +85,9 @@ def test_a_true_type_is_taken_and_none_is_found_out(declared: str | None):
         (InlineMedia(b"GIF89a is no image", "image/png"), "invalid_image_format"),
         (InlineMedia(b"<svg/>", "image/svg+xml"), "invalid_image"),
         (InlineMedia(PIXEL + bytes(MAX_BYTES), "image/png"), "image_too_large"),
-        (InlineMedia(framed(8001, 8000, b""), "image/png"), "image_too_large"),
-        (InlineMedia(framed(2**31 - 1, 2**31 - 1, b""), None), "image_too_large"),
-        (InlineMedia(framed(0, 8, b""), None), "invalid_image"),
+        (InlineMedia(build_png(8001, 8000, b""), "image/png"), "image_too_large"),
+        (InlineMedia(build_png(2**31 - 1, 2**31 - 1, b""), None), "image_too_large"),
+        (InlineMedia(build_png(0, 8, b""), None), "invalid_image"),
     ],
 )
 def test_a_refusal_names_the_field(inline: InlineMedia, code: str):

@@ -54,7 +54,7 @@ def completions_refusal(options: ReaderOptions = OPTIONS, /, **fields: object) -
     return caught.value
 
 
-def streamed(call: GenerationCall, *events: Event) -> str:
+def render(call: GenerationCall, *events: Event) -> str:
     writer = call.writer(HEADER)
     return b"".join(writer.feed(event) for event in events).decode()
 

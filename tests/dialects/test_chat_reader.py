@@ -53,8 +53,8 @@ from dragoman.dialects.base import Header, ReaderOptions
 from dragoman.dialects.chat import read_chat
 from dragoman.dialects.chat.wire import CHAT
 
-from ..pictures import PIXEL, data_url, framed
-from .bodies import HELLO, OPTIONS, WEATHER, chat, chat_refusal, chat_request, conversation, streamed, whole
+from ..pictures import PIXEL, build_png, data_url
+from .bodies import HELLO, OPTIONS, WEATHER, chat, chat_refusal, chat_request, conversation, render, whole
 
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}}
 ANSWER = (Started(1), TextDelta(0, "x"), ChoiceFinished(0, FinishReason.STOP), Finished(Usage(1, 1)))
@@ -162,7 +162,7 @@ def test_other_urls_are_refused(url: str, kind: str):
     [
         (data_url(b"GIF89 is what this is not"), "invalid_image"),
         (data_url(PIXEL, "image/jpeg"), "invalid_image_format"),
-        (data_url(framed(9000, 8000, b"")), "image_too_large"),
+        (data_url(build_png(9000, 8000, b"")), "image_too_large"),
     ],
 )
 def test_what_is_no_image_or_too_large_a_one_is_refused(url: str, code: str):
@@ -518,22 +518,22 @@ def test_the_client_may_choose_the_end_of_the_id():
 def test_the_prompt_is_returned_where_requested():
     call = chat(return_token_ids=True, return_prompt_text=True, stream=True)
     assert call.requests[0].return_prompt
-    text = streamed(call, Started(2), PromptTokens(0, "hi", (Token(5, "hi"),)), TextDelta(0, "x", (Token(6, "x"),)))
+    text = render(call, Started(2), PromptTokens(0, "hi", (Token(5, "hi"),)), TextDelta(0, "x", (Token(6, "x"),)))
     assert '"prompt_token_ids":[5],"prompt_text":"hi"' in text
     assert text.index('"role"') < text.index('"content":"x"')
     assert '"token_ids":[6]' in text
 
 
 def test_roles_do_not_wait_for_a_prompt_that_an_engine_does_not_tell():
-    text = streamed(chat(return_token_ids=True, stream=True), Started(2), TextDelta(0, "x"))
+    text = render(chat(return_token_ids=True, stream=True), Started(2), TextDelta(0, "x"))
     assert text.index('"role"') < text.index('"content":"x"')
 
 
 def test_hidden_reasoning_is_hidden_in_both_forms():
     events = (Started(1), ReasoningDelta(0, "secret"), *ANSWER[1:])
     call = chat(include_reasoning=False, stream=True)
-    assert "secret" not in streamed(call, *events) + whole(call, *events)
-    assert "secret" in streamed(chat(stream=True), *events)
+    assert "secret" not in render(call, *events) + whole(call, *events)
+    assert "secret" in render(chat(stream=True), *events)
 
 
 def test_a_named_function_finishes_as_stop_and_a_required_one_as_tool_calls():
@@ -541,7 +541,7 @@ def test_a_named_function_finishes_as_stop_and_a_required_one_as_tool_calls():
     named = {"type": "function", "function": {"name": "weather"}}
     for choice, reason in (("required", "tool_calls"), ("auto", "tool_calls"), (named, "stop")):
         call = chat(tools=[WEATHER], tool_choice=choice)
-        assert f'"finish_reason":"{reason}"' in streamed(call, *events)
+        assert f'"finish_reason":"{reason}"' in render(call, *events)
         assert f'"finish_reason":"{reason}"' in whole(call, *events)
 
 

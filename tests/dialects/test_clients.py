@@ -36,7 +36,7 @@ from .bodies import (
     completions,
     completions_request,
     conversation,
-    streamed,
+    render,
     whole,
 )
 
@@ -74,7 +74,7 @@ def test_client_05_an_error_in_mid_stream_reaches_the_user_of_the_sdk():
 def test_client_06_roles_of_all_choices_come_first_and_in_order():
     """openai-python appends choices in order of arrival."""
     events = (Started(1, choices=3), TextDelta(2, "c"), TextDelta(0, "a"))
-    sent = [json.loads(line.removeprefix("data: ")) for line in streamed(chat(n=3), *events).split("\n\n")[:-1]]
+    sent = [json.loads(line.removeprefix("data: ")) for line in render(chat(n=3), *events).split("\n\n")[:-1]]
     assert [chunk["choices"][0]["index"] for chunk in sent] == [0, 1, 2, 2, 0]
     assert all(chunk["choices"][0]["delta"] == {"role": "assistant"} for chunk in sent[:3])
 
@@ -93,7 +93,7 @@ def test_client_07_there_are_no_vendor_events():
     """One unknown `event:` breaks openai-node and Vercel; comments are safe everywhere."""
     events = (Started(1), ReasoningDelta(0, "r"), ToolCallStart(0, "c", "f"), ToolCallDelta(0, "{}"))
     for call in (chat(), chat(VLLM), completions()):
-        lines = streamed(call, *events).split("\n\n")[:-1]
+        lines = render(call, *events).split("\n\n")[:-1]
         assert all(line.startswith("data: {") for line in lines)
         assert call.writer(HEADER).keepalive == b": keepalive\n\n"
         assert call.writer(HEADER).end == b"data: [DONE]\n\n"
@@ -152,7 +152,7 @@ def test_client_11_load_tools():
     extra = {"ignore_eos": True, "min_tokens": 5, "max_tokens": 5, "stream": True, "stream_options": options}
     for request in (chat_request(**extra), completions_request(**extra)):
         assert (request.limits.ignore_eos, request.limits.min_tokens, request.limits.max_tokens) == (True, 5, 5)
-    assert streamed(chat(**extra), *ANSWER[:1]).count('"usage":{"prompt_tokens":2,"completion_tokens":0') == 1
+    assert render(chat(**extra), *ANSWER[:1]).count('"usage":{"prompt_tokens":2,"completion_tokens":0') == 1
     parts = [{"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}]
     assert len(conversation(messages=parts).messages[0].parts) == 2
 
@@ -173,7 +173,7 @@ def test_client_12_lm_eval_scores_a_continuation():
 
 def test_client_12_the_stream_says_the_same_as_the_whole():
     call = completions(prompt=[[5, 6]], echo=True, logprobs=1, max_tokens=1, stream=True)
-    sent = [json.loads(line.removeprefix("data: ")) for line in streamed(call, *ANSWER).split("\n\n")[:-1]]
+    sent = [json.loads(line.removeprefix("data: ")) for line in render(call, *ANSWER).split("\n\n")[:-1]]
     assert "".join(chunk["choices"][0]["text"] for chunk in sent) == "Say hi!"
     scores = [score for chunk in sent for score in chunk["choices"][0]["logprobs"]["token_logprobs"]]
     assert scores == [None, -1.5, -0.25]

@@ -41,7 +41,7 @@ from .bodies import (
     chat_request,
     completions,
     conversation,
-    streamed,
+    render,
     whole,
 )
 
@@ -61,7 +61,7 @@ CALLS: tuple[Event, ...] = (
 
 
 def chunks(call: GenerationCall, *events: Event) -> list[Json]:
-    return [json.loads(line.removeprefix("data: ")) for line in streamed(call, *events).split("\n\n")[:-1]]
+    return [json.loads(line.removeprefix("data: ")) for line in render(call, *events).split("\n\n")[:-1]]
 
 
 def deltas(call: GenerationCall, *events: Event) -> list[Json]:
@@ -159,7 +159,7 @@ def test_trap_10_no_calls_is_no_field():
 
 def test_trap_11_a_call_may_be_cut_off_by_the_limit():
     """mlx-lm#905: max_tokens inside a tool call dropped the connection."""
-    text = streamed(chat(), Started(1), ToolCallStart(0, "c", "f"), ToolCallDelta(0, '{"a'), LENGTH, DONE)
+    text = render(chat(), Started(1), ToolCallStart(0, "c", "f"), ToolCallDelta(0, '{"a'), LENGTH, DONE)
     assert '"finish_reason":"length"' in text
     message = json.loads(whole(chat(), Started(1), ToolCallStart(0, "c", "f"), ToolCallDelta(0, '{"a'), LENGTH, DONE))
     assert message["choices"][0]["message"]["tool_calls"][0]["function"]["arguments"] == '{"a'

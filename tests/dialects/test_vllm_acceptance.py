@@ -128,7 +128,7 @@ def differences(dialect: str) -> Iterator[tuple[str, Any, str | None, str | None
                 yield field, value, theirs, ours
 
 
-def explained(field: str, value: Any, theirs: str | None, ours: str | None) -> bool:
+def is_explained(field: str, value: Any, theirs: str | None, ours: str | None) -> bool:
     if theirs is None and ours is not None:
         # Types are JSON's, as for OpenAI: "1" is not a number. Unsupported values are rejected by name.
         return ours.startswith("Invalid type for") or "is not supported here" in ours or field in STRICTER
@@ -139,7 +139,7 @@ def explained(field: str, value: Any, theirs: str | None, ours: str | None) -> b
 @pytest.mark.parametrize("dialect", MODELS)
 def test_a_request_that_vllm_takes_is_taken_and_one_that_it_refuses_is_refused(dialect: str):
     with without_accelerator():
-        found = [one for one in differences(dialect) if not explained(*one)]
+        found = [one for one in differences(dialect) if not is_explained(*one)]
     assert found == []
 
 

@@ -70,17 +70,17 @@ def render_outcome(call: GenerationCall) -> tuple[object, ...]:
     return call.requests, call.stream, call.warnings, streamed, call.writer(header).render_full(fold.build())
 
 
-def named(row: ParameterSupport) -> str:
+def get_test_id(row: ParameterSupport) -> str:
     return f"{row.dialect}-{row.name}"
 
 
-@pytest.mark.parametrize("row", GENERATING, ids=named)
+@pytest.mark.parametrize("row", GENERATING, ids=get_test_id)
 def test_an_example_of_every_honoured_parameter_is_understood(row: ParameterSupport):
     call = ask(row.dialect, examples.body(row.dialect, row.name))
     assert call.unknown == ()
 
 
-@pytest.mark.parametrize("row", GENERATING, ids=named)
+@pytest.mark.parametrize("row", GENERATING, ids=get_test_id)
 def test_what_is_honoured_shows(row: ParameterSupport):
     body = examples.body(row.dialect, row.name)
     if row.name in examples.READ_ONLY[row.dialect]:

@@ -150,7 +150,7 @@ class Speaker:
 
     async def until(self, *streams: Outputs, tokens: int | None) -> None:
         """Wait until each request has so many tokens or has ended; None waits for the end."""
-        while not all(_reached(stream, tokens) for stream in streams):
+        while not all(_has_reached(stream, tokens) for stream in streams):
             self._has_output.clear()
             await asyncio.wait_for(self._has_output.wait(), PATIENCE)
 
@@ -169,7 +169,7 @@ class Client(Speaker):
 
 
 @asynccontextmanager
-async def started(engine: BatchingEngine) -> AsyncGenerator[Client]:
+async def run_client(engine: BatchingEngine) -> AsyncGenerator[Client]:
     await engine.start()
     try:
         yield Client(engine)
@@ -208,5 +208,5 @@ class Only:
         return self._place == len(self._steps)
 
 
-def _reached(stream: Outputs, tokens: int | None) -> bool:
+def _has_reached(stream: Outputs, tokens: int | None) -> bool:
     return stream.end is not None or (tokens is not None and len(stream.tokens) >= tokens)

@@ -80,7 +80,7 @@ def _is_below(path: str, *routes: str) -> bool:
 
 def check_stream(request: Request, data: bytes) -> None:
     """Check a stream's grammar, which also applies to streams that end with an error."""
-    sent = _sent(request)
+    sent = _read_sent_body(request)
     match request.route:
         case "/v1/chat/completions":
             chat.check_stream(data, include_usage=_wants_usage(sent), extra_reasons=_REASONS)
@@ -124,7 +124,7 @@ def _check_whole(request: Request, whole: Any) -> None:
             pass
 
 
-def _sent(request: Request) -> dict[str, Any]:
+def _read_sent_body(request: Request) -> dict[str, Any]:
     """Return the request's body. The request succeeded, so the body is an object."""
     try:
         sent = json.loads(request.body or b"{}")

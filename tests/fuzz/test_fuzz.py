@@ -44,7 +44,7 @@ HOLDING = ("/pause", "/pause_generation", "/sleep", "/release_memory_occupation"
 """Routes that pause generation; their effect is undone before the next request."""
 
 
-def served(settings: Settings) -> ServedModel:
+def load_model(settings: Settings) -> ServedModel:
     (place,) = build_models(settings, SystemClock()).slots
     assert place.model is not None
     return place.model
@@ -57,8 +57,8 @@ async def server(folder: Path) -> AsyncGenerator[tuple[ASGIApp, Models]]:
     models = Models(
         [
             ServedModel("s", EventBackend(ScriptedEngine(script, tokenizer=lent), lent), 4096, 0),
-            served(Settings(model="tiny", served_model_name=("t",), max_model_len=64, kv_cache_tokens=1024)),
-            served(Settings(model=f"encoder:{write_encoder(folder)}", served_model_name=("e",))),
+            load_model(Settings(model="tiny", served_model_name=("t",), max_model_len=64, kv_cache_tokens=1024)),
+            load_model(Settings(model=f"encoder:{write_encoder(folder)}", served_model_name=("e",))),
         ]
     )
     app = create_app(models, store=MemoryStore(), options=ServingOptions(explain=True))

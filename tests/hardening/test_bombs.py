@@ -48,7 +48,7 @@ class Served:
 
 
 @asynccontextmanager
-async def served(*options: str) -> AsyncGenerator[Served]:
+async def run_server(*options: str) -> AsyncGenerator[Served]:
     command = (sys.executable, "-m", "dragoman", "serve", "tiny", "--port", "0", "--store", "none", *options)
     process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
     assert process.stdout is not None
@@ -66,7 +66,7 @@ async def served(*options: str) -> AsyncGenerator[Served]:
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 @pytest.mark.long
 async def test_45_at_once_are_rejected_and_others_are_answered():
-    async with served("--worker-timeout", "1") as server:
+    async with run_server("--worker-timeout", "1") as server:
         before = sum(server.processes().values())
         schema = {"type": "json_schema", "json_schema": {"name": "n", "schema": SCHEMA}}
         bombs = [asyncio.create_task(server.ask(response_format=schema)) for _ in range(45)]
@@ -91,7 +91,7 @@ async def test_45_at_once_are_rejected_and_others_are_answered():
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 @pytest.mark.long
 async def test_sigterm_does_not_wait_for_what_is_compiled():
-    async with served("--worker-timeout", "600", "--shutdown-timeout", "1") as server:
+    async with run_server("--worker-timeout", "600", "--shutdown-timeout", "1") as server:
         bombs = [asyncio.create_task(server.ask(guided_grammar=f"{INTERSECTION}  // {n}")) for n in range(20)]
         while len(server.processes()) < 2:  # noqa: ASYNC110 - the server has no event for it
             await asyncio.sleep(0)
@@ -105,7 +105,7 @@ async def test_sigterm_does_not_wait_for_what_is_compiled():
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 @pytest.mark.long
 async def test_a_client_that_leaves_takes_its_compilation_along():
-    async with served("--worker-timeout", "600") as server:
+    async with run_server("--worker-timeout", "600") as server:
         bomb = asyncio.create_task(server.ask(guided_grammar=INTERSECTION))
         while len(server.processes()) < 2:  # noqa: ASYNC110
             await asyncio.sleep(0)

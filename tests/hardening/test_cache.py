@@ -18,7 +18,7 @@ BODY: dict[str, Any] = {
 }
 
 
-async def cached(client: httpx2.AsyncClient, key: str, **fields: Any) -> int:
+async def count_cached(client: httpx2.AsyncClient, key: str, **fields: Any) -> int:
     answer = await client.post("/v1/chat/completions", json=BODY | fields, headers={"authorization": f"Bearer {key}"})
     return answer.json()["usage"]["prompt_tokens_details"]["cached_tokens"]
 
@@ -28,11 +28,11 @@ async def test_the_prefix_cache_reveals_nothing_across_keys():
     await models.start()
     transport = httpx2.ASGITransport(create_app(models, options=ServingOptions(api_key=("a", "b"))))
     async with httpx2.AsyncClient(transport=transport, base_url="http://localhost") as client:
-        assert await cached(client, "a") == 0
-        assert await cached(client, "a") > 0
-        assert await cached(client, "b") == 0
+        assert await count_cached(client, "a") == 0
+        assert await count_cached(client, "a") > 0
+        assert await count_cached(client, "b") == 0
         # A client's salt is combined with its key, so it cannot equal another key's.
-        assert await cached(client, "a", cache_salt="mine") == 0
-        assert await cached(client, "b", cache_salt="mine") == 0
-        assert await cached(client, "a", cache_salt="mine") > 0
+        assert await count_cached(client, "a", cache_salt="mine") == 0
+        assert await count_cached(client, "b", cache_salt="mine") == 0
+        assert await count_cached(client, "a", cache_salt="mine") > 0
     await models.stop()

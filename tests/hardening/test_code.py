@@ -39,7 +39,7 @@ def calls(tree: ast.AST) -> Iterator[tuple[str, str, ast.Call]]:
                 pass
 
 
-def imported(tree: ast.AST) -> Iterator[str]:
+def find_imports(tree: ast.AST) -> Iterator[str]:
     for node in ast.walk(tree):
         match node:
             case ast.Import(names=names):
@@ -52,8 +52,8 @@ def imported(tree: ast.AST) -> Iterator[str]:
 
 def faults(source: str, file: str = "x.py") -> list[str]:
     tree = ast.parse(source)
-    found = [f"import {name}" for name in imported(tree) if name in NEVER_IMPORTED]
-    found += ["subprocess" for name in imported(tree) if name == "subprocess" and file not in STARTS_PROCESSES]
+    found = [f"import {name}" for name in find_imports(tree) if name in NEVER_IMPORTED]
+    found += ["subprocess" for name in find_imports(tree) if name == "subprocess" and file not in STARTS_PROCESSES]
     for on, name, call in calls(tree):
         path = f"{on}.{name}".removeprefix(".")
         keywords = {each.arg: ast.unparse(each.value) for each in call.keywords}

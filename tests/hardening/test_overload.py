@@ -90,7 +90,7 @@ async def overloaded_server(*, tokens: int = 1000, requests: int = 1000) -> Asyn
         yield OverloadedServer(engine, queue, client)
 
 
-def refused(answer: httpx2.Response) -> bool:
+def is_overloaded(answer: httpx2.Response) -> bool:
     code = answer.json()["error"]["code"] if answer.status_code == 503 else None
     return code == "overloaded" and answer.headers["retry-after"] == "1"
 
@@ -99,8 +99,8 @@ async def test_prompts_that_wait_are_bounded_by_their_tokens():
     async with overloaded_server(tokens=100) as server:
         first = server.ask([5] * 60)
         await server.until(1)
-        assert refused(await server.ask([5] * 60))
-        assert refused(await server.ask([5] * 60, stream=True))
+        assert is_overloaded(await server.ask([5] * 60))
+        assert is_overloaded(await server.ask([5] * 60, stream=True))
         small = server.ask([5] * 40)
         await server.until(2)
         assert server.queue.waiting_tokens == 100
@@ -137,7 +137,7 @@ async def test_an_engine_refusal_rejects_new_requests_until_one_finishes():
         await server.until(1)
         count = server.engine.add_calls
         for _ in range(10):
-            assert refused(await server.ask([5]))
+            assert is_overloaded(await server.ask([5]))
         assert server.engine.add_calls == count + 1
         server.engine.finish()
         assert (await first).status_code == 200
@@ -152,7 +152,7 @@ async def test_refusals_do_not_wait_behind_those_that_are_paced():
     async with overloaded_server(requests=1) as server:
         first = server.ask([5])
         await server.until(1)
-        assert refused(await server.ask([5]))
+        assert is_overloaded(await server.ask([5]))
         burst = [server.ask([5]) for _ in range(400)]
         wrong = server.ask([5], temperature=-1)
         turns = 0
@@ -160,7 +160,7 @@ async def test_refusals_do_not_wait_behind_those_that_are_paced():
             await asyncio.sleep(0)
             turns += 1
         assert wrong.result().status_code == 400
-        assert all(refused(task.result()) for task in burst)
+        assert all(is_overloaded(task.result()) for task in burst)
         # At four per iteration it would take more than a hundred iterations.
         assert turns < 40
         server.engine.finish()

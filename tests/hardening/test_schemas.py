@@ -17,7 +17,7 @@ from dragoman.settings import Settings
 HI: Any = [{"role": "user", "content": "hi"}]
 
 
-def nested(levels: int) -> dict[str, Any]:
+def build_nested(levels: int) -> dict[str, Any]:
     schema: dict[str, Any] = {"type": "string"}
     for _ in range(levels):
         schema = {"type": "object", "properties": {"a": schema}}
@@ -25,7 +25,7 @@ def nested(levels: int) -> dict[str, Any]:
 
 
 WRONG: list[dict[str, Any]] = [
-    {"guided_json": nested(40)},
+    {"guided_json": build_nested(40)},
     {"guided_json": {"type": "string", "description": "x" * 70_000}},
     {"guided_json": {"type": "nonsense"}},
     {"guided_json": {"$ref": "https://evil.example/schema"}},
@@ -69,7 +69,7 @@ async def test_many_optional_properties_are_no_failure(client: httpx2.AsyncClien
 
 async def test_a_tool_schema_that_is_too_deep_is_not_enforced_with_a_warning(client: httpx2.AsyncClient):
     """The model still sees the tool: agents send the tools that they have."""
-    tools = [{"type": "function", "function": {"name": "f", "parameters": nested(40)}}]
+    tools = [{"type": "function", "function": {"name": "f", "parameters": build_nested(40)}}]
     answer = await client.post("/v1/chat/completions", json={"messages": HI, "max_tokens": 1, "tools": tools})
     assert "parameters is not enforced" in answer.headers["x-dragoman-warnings"]
 

@@ -114,17 +114,17 @@ LIMIT = 1000
 ROOM = LIMIT - len(b"GET / " + HEAD + b"x: \r\nconnection: close\r\n\r\n")
 
 
-def filled(size: int) -> bytes:
+def build_head(size: int) -> bytes:
     return b"GET / " + HEAD + b"x: " + b"y" * size + b"\r\nconnection: close\r\n\r\n"
 
 
 @pytest.mark.parametrize(
     ("request_", "status"),
     [
-        (filled(ROOM), 200),
-        (filled(ROOM + 1), 431),
-        (filled(100 * LIMIT), 431),
-        (filled(100 * LIMIT)[:-40], 431),
+        (build_head(ROOM), 200),
+        (build_head(ROOM + 1), 431),
+        (build_head(100 * LIMIT), 431),
+        (build_head(100 * LIMIT)[:-40], 431),
         (b"GET /" + b"a" * LIMIT + b" " + HEAD + b"\r\n", 414),
         (b"GET /" + b"a" * 100 * LIMIT, 414),
     ],

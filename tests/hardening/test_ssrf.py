@@ -12,7 +12,7 @@ import pytest
 from dragoman.core.errors import RequestError
 from dragoman.core.images import MAX_BYTES
 from dragoman.serving.fetch import Fetcher, is_public
-from tests.loopback import served
+from tests.loopback import serve_app
 from tests.pictures import PIXEL
 
 PUBLIC = "93.184.215.14"
@@ -40,16 +40,16 @@ class Web:
         return Fetcher(hosts, resolve=self.resolve, transport=httpx2.MockTransport(self))
 
 
-async def streamed(data: bytes) -> AsyncGenerator[bytes]:
+async def stream(data: bytes) -> AsyncGenerator[bytes]:
     yield data
 
 
 def answer(status: int = 200, **headers: str) -> httpx2.Response:
     """Return a response that is not read yet, as from a network."""
-    return httpx2.Response(status, headers=headers, content=streamed(PIXEL))
+    return httpx2.Response(status, headers=headers, content=stream(PIXEL))
 
 
-def moved(to: str) -> httpx2.Response:
+def redirect(to: str) -> httpx2.Response:
     return httpx2.Response(302, headers={"location": to})
 
 
@@ -101,16 +101,16 @@ async def test_a_name_is_resolved_once():
     ["http://169.254.169.254/meta", "//inner.example/", "file:///etc/passwd", "ftp://x.example/", "http://["],
 )
 async def test_a_redirect_is_looked_at_again(location: str):
-    web = Web({"a.example": [[PUBLIC]], "inner.example": [["10.0.0.1"]]}, {"/a": moved(location)})
+    web = Web({"a.example": [[PUBLIC]], "inner.example": [["10.0.0.1"]]}, {"/a": redirect(location)})
     assert (await refusal(web, "http://a.example/a")).code == "invalid_image_url"
     assert [request.url.path for request in web.requests] == ["/a"]
 
 
 async def test_redirects_are_followed_and_counted():
     names = {"a.example": [[PUBLIC]]}
-    web = Web(names, {"/a": moved("/b"), "/b": moved("http://a.example/c")})
+    web = Web(names, {"/a": redirect("/b"), "/b": redirect("http://a.example/c")})
     assert await web.fetcher().fetch("http://a.example/a", "here") == PIXEL
-    web = Web(names, {"/a": moved("/a")})
+    web = Web(names, {"/a": redirect("/a")})
     assert (await refusal(web, "http://a.example/a")).code == "failed_to_download_image"
     assert len(web.requests) == 4
 
@@ -173,7 +173,7 @@ async def test_over_a_real_connection():
     async def here(_host: str, _port: int) -> list[str]:
         return ["127.0.0.1"]
 
-    with served(app) as where:  # pyright: ignore[reportArgumentType]
+    with serve_app(app) as where:  # pyright: ignore[reportArgumentType]
         port = where.rpartition(":")[2]
         there = Fetcher(resolve=here, is_allowed=lambda _: True)
         assert await there.fetch(f"http://pictures.example:{port}/", "here") == f"pictures.example:{port}".encode()

@@ -31,7 +31,7 @@ ESCAPES = [
 
 
 @asynccontextmanager
-async def served(settings: Settings) -> AsyncGenerator[httpx2.AsyncClient]:
+async def serve(settings: Settings) -> AsyncGenerator[httpx2.AsyncClient]:
     models = build_models(settings, SystemClock())
     await models.start()
     transport = httpx2.ASGITransport(create_app(models))
@@ -41,7 +41,7 @@ async def served(settings: Settings) -> AsyncGenerator[httpx2.AsyncClient]:
 
 
 async def test_a_template_of_a_request_is_refused_unless_the_operator_trusts_them():
-    async with served(Settings()) as client:
+    async with serve(Settings()) as client:
         for path in ("/v1/chat/completions", "/tokenize"):
             answer = await client.post(path, json={"messages": HI, "chat_template": "x"})
             assert answer.status_code == 400
@@ -49,7 +49,7 @@ async def test_a_template_of_a_request_is_refused_unless_the_operator_trusts_the
 
 
 async def test_one_that_is_trusted_gets_out_of_no_sandbox():
-    async with served(Settings(trust_request_chat_template=True)) as client:
+    async with serve(Settings(trust_request_chat_template=True)) as client:
         assert (await client.post("/tokenize", json={"messages": HI, "chat_template": "x"})).status_code == 200
         for template in ESCAPES:
             answer = await client.post("/tokenize", json={"messages": HI, "chat_template": template})
@@ -67,7 +67,7 @@ BOMBS = [
 
 
 async def test_one_that_takes_too_much_ends_with_400_and_others_go_on():
-    async with served(Settings(trust_request_chat_template=True, worker_timeout=0.5)) as client:
+    async with serve(Settings(trust_request_chat_template=True, worker_timeout=0.5)) as client:
         bodies = [{"messages": HI, "chat_template": bomb} for bomb in BOMBS]
         answers = await asyncio.gather(*(client.post("/tokenize", json=body) for body in bodies))
         assert [answer.status_code for answer in answers] == [400] * len(BOMBS)
@@ -77,7 +77,7 @@ async def test_one_that_takes_too_much_ends_with_400_and_others_go_on():
 
 @pytest.mark.parametrize("name", ["tokenize", "chat_template", "tools", "messages", "raise_exception", "__class__"])
 async def test_no_argument_reaches_into_the_rendering(name: str):
-    async with served(Settings()) as client:
+    async with serve(Settings()) as client:
         body = {"messages": HI, "max_tokens": 1, "chat_template_kwargs": {name: False}}
         answer = await client.post("/v1/chat/completions", json=body)
         named = answer.status_code == 400 and answer.json()["error"]["param"] == "chat_template_kwargs"

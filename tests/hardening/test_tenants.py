@@ -73,7 +73,7 @@ async def test_no_text_of_a_client_becomes_sql(text: str, tmp_path: Path):
         body = {"model": "m", "messages": HI, "store": True, "metadata": {text: text} if "\x00" not in text else {}}
         id = (await client.post("/v1/chat/completions", json=body, headers=key)).json()["id"]
         for path in ("/v1/responses/", "/v1/conversations/", "/v1/chat/completions/", "/v1/files/", "/v1/batches/"):
-            found = await client.get(httpx2.URL("http://localhost").join(path + _quoted(text)), headers=key)
+            found = await client.get(httpx2.URL("http://localhost").join(path + _quote(text)), headers=key)
             assert found.status_code in (404, 405), found.text
         for name in ("after", "order", "limit", "model", f"metadata[{text}]"):
             listed = await client.get("/v1/chat/completions", params={name: text}, headers=key)
@@ -85,5 +85,5 @@ async def test_no_text_of_a_client_becomes_sql(text: str, tmp_path: Path):
         assert (await client.get(f"/v1/chat/completions/{id}", headers=key)).status_code == 200
 
 
-def _quoted(text: str) -> str:
+def _quote(text: str) -> str:
     return "".join(f"%{byte:02x}" for byte in text.encode())

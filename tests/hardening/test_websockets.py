@@ -15,7 +15,7 @@ from dragoman.http.context import HttpLimits
 from dragoman.launch.websocket import WebSocket
 from dragoman.serving.service import ServingOptions
 from tests.http.wire import answers
-from tests.serving.responses.test_websocket import served
+from tests.serving.responses.test_websocket import run_server
 
 Ends = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 SAY = ScriptEntry((Say("Well."),), repeat=True)
@@ -42,15 +42,15 @@ def frame(data: bytes, opcode: int = 1, *, fin: bool = True, length: int | None 
     return bytes([opcode | 0x80 * fin, 0xFF]) + struct.pack("!QI", len(data) if length is None else length, 0) + data
 
 
-async def sent(where: str, data: bytes) -> Ends:
+async def send(where: str, data: bytes) -> Ends:
     reader, writer = await asyncio.open_connection(*where.split(":"))
     writer.write(data)
     return reader, writer
 
 
 @asynccontextmanager
-async def connected(where: str) -> AsyncGenerator[Ends]:
-    reader, writer = await sent(where, head())
+async def connect(where: str) -> AsyncGenerator[Ends]:
+    reader, writer = await send(where, head())
     assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 101 ")
     yield reader, writer
     writer.close()
@@ -79,8 +79,8 @@ async def close_code(reader: asyncio.StreamReader) -> int:
     ],
 )
 async def test_an_invalid_handshake_is_answered_and_closed(request_: bytes, status: int) -> None:
-    async with served(SAY) as where:
-        reader, writer = await sent(where, request_)
+    async with run_server(SAY) as where:
+        reader, writer = await send(where, request_)
         async with asyncio.timeout(5):
             found = answers(await reader.read(-1))
         writer.close()
@@ -89,8 +89,8 @@ async def test_an_invalid_handshake_is_answered_and_closed(request_: bytes, stat
 
 
 async def test_an_upgrade_in_http_1_0_is_ignored() -> None:
-    async with served(SAY) as where:
-        reader, writer = await sent(where, head(version="1.0"))
+    async with run_server(SAY) as where:
+        reader, writer = await send(where, head(version="1.0"))
         async with asyncio.timeout(5):
             assert b" 405 " in await reader.readline()
         writer.close()
@@ -99,13 +99,13 @@ async def test_an_upgrade_in_http_1_0_is_ignored() -> None:
 async def test_a_message_counts_only_while_it_arrives() -> None:
     """100 sockets with half a message each took 1.4 GB that no memory budget counted."""
     body = {"model": "m", "input": "x" * 50_000}
-    async with served(SAY, options=ServingOptions(max_inflight_body_bytes=100_000)) as where:  # noqa: SIM117
-        async with connected(where) as (reader, writer), httpx2.AsyncClient(base_url=f"http://{where}") as http:
+    async with run_server(SAY, options=ServingOptions(max_inflight_body_bytes=100_000)) as where:  # noqa: SIM117
+        async with connect(where) as (reader, writer), httpx2.AsyncClient(base_url=f"http://{where}") as http:
             writer.write(frame(b"x" * 60_000, length=90_000))
             async with asyncio.timeout(5):
                 while (await http.post("/v1/responses", json=body)).status_code != 503:
                     pass
-            async with connected(where) as (other, second):
+            async with connect(where) as (other, second):
                 second.write(frame(b"x" * 50_000, fin=False))
                 assert await close_code(other) == 1013
             writer.close()
@@ -119,7 +119,7 @@ async def test_a_message_counts_only_while_it_arrives() -> None:
 async def test_an_incomplete_message_has_a_timeout(part: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     """Pongs between its fragments do not extend the timeout."""
     monkeypatch.setattr(WebSocket, "limits", HttpLimits(body=0.1))
-    async with served(SAY) as where, connected(where) as (reader, writer):
+    async with run_server(SAY) as where, connect(where) as (reader, writer):
         await asyncio.sleep(0.2)
         writer.write(part)
         if part[0] == 1:

@@ -11,7 +11,7 @@ from dragoman.http.asgi_extensions import DirectResponse, find_direct_response
 from tests.http.wire import GET, HEAD, answers, body_of, piece, serving, start
 
 
-def found(scope: Scope) -> DirectResponse:
+def find_direct(scope: Scope) -> DirectResponse:
     direct = find_direct_response(scope)
     assert direct is not None
     return direct
@@ -28,7 +28,7 @@ async def test_pieces_of_both_ways_are_one_body_and_the_connection_lives_on() ->
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         await body_of(receive)
-        direct = found(scope)
+        direct = find_direct(scope)
         results.append(direct.can_write)
         await send(start())
         results.append(direct.can_write)
@@ -51,7 +51,7 @@ async def test_a_response_to_head_has_no_body_in_either_way() -> None:
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         await body_of(receive)
         await send(start())
-        found(scope).write(b"a")
+        find_direct(scope).write(b"a")
         await send(piece(b"b"))
 
     async with serving(app) as wire:
@@ -64,7 +64,7 @@ async def test_more_than_the_declared_length_breaks_the_connection() -> None:
         await body_of(receive)
         await send(start(200, (b"content-length", b"3")))
         with pytest.raises(RuntimeError, match="longer"):
-            found(scope).write(b"four")
+            find_direct(scope).write(b"four")
 
     async with serving(app) as wire:
         assert (await wire.ask(GET)).endswith(b"\r\n\r\n")
@@ -77,7 +77,7 @@ async def test_a_client_that_does_not_read_is_not_written_to() -> None:
         nonlocal written
         await body_of(receive)
         await send(start())
-        direct = found(scope)
+        direct = find_direct(scope)
         while direct.can_write:
             direct.write(b"x" * 65_536)
             written += 65_536
@@ -104,7 +104,7 @@ async def test_headers_do_not_wait_for_the_body() -> None:
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         await body_of(receive)
-        assert not found(scope).can_write
+        assert not find_direct(scope).can_write
         await send(start())
         await read.wait()
         await send(piece())
@@ -127,8 +127,8 @@ async def test_a_client_that_left_is_not_written_to() -> None:
         await send(start())
         begun.set()
         assert (await receive())["type"] == "http.disconnect"
-        results.append(found(scope).can_write)
-        found(scope).write(b"nobody reads this")
+        results.append(find_direct(scope).can_write)
+        find_direct(scope).write(b"nobody reads this")
         left.set()
 
     async with serving(app) as wire:

@@ -27,7 +27,7 @@ CLOSE = b"GET /a " + HEAD + b"connection: close\r\n\r\n"
 
 
 @asynccontextmanager
-async def served(app: ASGIApp, listener: socket.socket | None, **options: Any) -> AsyncGenerator[uvicorn.Server]:
+async def run_server(app: ASGIApp, listener: socket.socket | None, **options: Any) -> AsyncGenerator[uvicorn.Server]:
     make: Any = Http11ProtocolFactory()
     settings = {"log_config": None, "log_level": "critical", "proxy_headers": False, "access_log": False}
     server = uvicorn.Server(uvicorn.Config(app, http=make, **settings, **options))
@@ -46,7 +46,7 @@ def listening(family: socket.AddressFamily = socket.AF_INET) -> socket.socket:
 
 
 async def fetch(app: ASGIApp, listener: socket.socket, **options: Any) -> bytes:
-    async with served(app, listener, lifespan="off", **options):
+    async with run_server(app, listener, lifespan="off", **options):
         reader, writer = await asyncio.open_connection(*listener.getsockname()[:2])
         writer.write(CLOSE)
         output = await reader.read(-1)
@@ -79,7 +79,7 @@ async def test_what_starting_left_is_in_the_state_of_every_request() -> None:
         await stream(scope, receive, send)
 
     with listening() as listener:
-        async with served(app, listener):
+        async with run_server(app, listener):
             reader, writer = await asyncio.open_connection(*listener.getsockname())
             writer.write(GET + CLOSE)
             await reader.read(-1)
@@ -111,7 +111,7 @@ async def test_a_socket_file(tmp_path: Path) -> None:
         await stream(scope, receive, send)
 
     path = str(tmp_path / "s")
-    async with served(app, None, uds=path, lifespan="off"):
+    async with run_server(app, None, uds=path, lifespan="off"):
         reader, writer = await asyncio.open_unix_connection(path)
         writer.write(CLOSE)
         assert answers(await reader.read(-1))[0].status == 200
@@ -119,7 +119,7 @@ async def test_a_socket_file(tmp_path: Path) -> None:
     assert (seen[0]["server"], seen[0]["client"]) == ((path, None), None)
 
 
-def certified(folder: Path) -> Path:
+def write_certificate(folder: Path) -> Path:
     """Write a key and a certificate for this machine in one file."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "localhost")])
@@ -150,7 +150,7 @@ async def test_tls(tmp_path: Path) -> None:
     trusting = ssl.create_default_context()
     trusting.check_hostname, trusting.verify_mode = False, ssl.CERT_NONE
     with listening() as listener:
-        async with served(app, listener, lifespan="off", ssl_certfile=str(certified(tmp_path))):
+        async with run_server(app, listener, lifespan="off", ssl_certfile=str(write_certificate(tmp_path))):
             reader, writer = await asyncio.open_connection(*listener.getsockname(), ssl=trusting)
             writer.write(b"POST / " + HEAD + b"content-length: 1000000\r\n\r\n" + b"x" * 1_000_000 + CLOSE)
             output = await reader.read(-1)
@@ -168,7 +168,7 @@ async def test_closing_tls_is_idempotent(tmp_path: Path) -> None:
     trusting = ssl.create_default_context()
     trusting.check_hostname, trusting.verify_mode = False, ssl.CERT_NONE
     with listening() as listener:
-        async with served(echo, listener, lifespan="off", ssl_certfile=str(certified(tmp_path))) as server:
+        async with run_server(echo, listener, lifespan="off", ssl_certfile=str(write_certificate(tmp_path))) as server:
             reader, writer = await asyncio.open_connection(*listener.getsockname(), ssl=trusting)
             # The client's handshake completes before the server's.
             while not server.server_state.connections:  # noqa: ASYNC110 - uvicorn has no event for it
@@ -197,7 +197,7 @@ async def test_a_websocket_is_handed_over_with_all_that_came() -> None:
         await receive()
 
     with listening() as listener:
-        async with served(app, listener, lifespan="off") as server:
+        async with run_server(app, listener, lifespan="off") as server:
             where = f"localhost:{listener.getsockname()[1]}"
             async with connect(f"ws://{where}/socket?x=y", sock=socket.create_connection(listener.getsockname())) as ws:
                 await ws.send("hi")
@@ -225,7 +225,7 @@ async def test_a_server_that_ends_answers_what_runs_and_closes() -> None:
         await send(piece(b" and done"))
 
     with listening() as listener:
-        async with served(app, listener, lifespan="off") as server:
+        async with run_server(app, listener, lifespan="off") as server:
             idle = await asyncio.open_connection(*listener.getsockname())
             busy = await asyncio.open_connection(*listener.getsockname())
             busy[1].write(GET * 2)

@@ -75,11 +75,11 @@ async def talk(packets: list[bytes]) -> tuple[bytes, bool]:
     return memory.written, memory.is_closing()
 
 
-def _counted(body: bytes) -> bytes:
+def _build_counted(body: bytes) -> bytes:
     return b"POST /counted " + HEAD + b"content-length: %d\r\n\r\n" % len(body) + body
 
 
-def _chunked(pieces: list[bytes]) -> bytes:
+def _build_chunked(pieces: list[bytes]) -> bytes:
     chunks = b"".join(b"%x;e=1\r\n%b\r\n" % (len(piece), piece) for piece in pieces if piece)
     return b"POST /chunked " + HEAD + b"transfer-encoding: chunked\r\n\r\n" + chunks + b"0\r\nx: y\r\n\r\n"
 
@@ -88,8 +88,8 @@ bodies = st.binary(max_size=60) | st.sampled_from([b"\r\n\r\n", b"0\r\n\r\n", b"
 good = st.one_of(
     st.just(b"GET /a?b " + HEAD + b"\r\n"),
     st.just(b"\r\n\r\nHEAD / " + HEAD + b"\r\n"),
-    bodies.map(_counted),
-    st.lists(bodies, max_size=3).map(_chunked),
+    bodies.map(_build_counted),
+    st.lists(bodies, max_size=3).map(_build_chunked),
 )
 last = st.sampled_from(
     [

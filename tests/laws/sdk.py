@@ -11,7 +11,7 @@ from dragoman.core.events import Event
 from dragoman.dialects.base import Writer
 
 
-def written(writer: Writer, events: tuple[Event, ...]) -> bytes:
+def write_stream(writer: Writer, events: tuple[Event, ...]) -> bytes:
     """Return the whole stream as bytes, including its end."""
     return b"".join(writer.feed(event) for event in events) + writer.end
 

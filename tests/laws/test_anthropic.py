@@ -32,7 +32,7 @@ from dragoman.dialects.base import Header
 from dragoman.dialects.json_encoding import replace_surrogates
 
 from .anthropic_sdk import AnthropicSdk
-from .sdk import written
+from .sdk import write_stream
 from .strategies import Case, Kinds, arguments, cases
 
 Json = dict[str, Any]
@@ -43,11 +43,11 @@ def is_consistent(case: Case) -> bool:
     return (case.reply.usage.reasoning or 0) <= case.reply.usage.completion
 
 
-def wrapped(text: str, seal: str) -> str:
+def wrap(text: str, seal: str) -> str:
     return f"{seal} of {text}"
 
 
-def signed(thought: str) -> str:
+def sign_reasoning(thought: str) -> str:
     return f"signed {thought}"
 
 
@@ -57,9 +57,9 @@ views = st.builds(
     MessagesRenderOptions,
     max_tokens=st.sampled_from((None, 0, 5)),
     omit_thinking=st.booleans(),
-    sign=st.sampled_from((no_signature, signed)),
+    sign=st.sampled_from((no_signature, sign_reasoning)),
     reports_edits=st.booleans(),
-    wrap_seal=st.sampled_from((None, wrapped)),
+    wrap_seal=st.sampled_from((None, wrap)),
 )
 # Arguments that a model may write instead of JSON.
 PIECES = (
@@ -114,7 +114,7 @@ def without_nulls(value: Any) -> Any:
 @given(one_answer, views)
 def test_the_sdk_makes_the_whole_out_of_the_stream(sdk: AnthropicSdk, case: Case, view: MessagesRenderOptions):
     read = sdk.edited_message if view.reports_edits else sdk.message
-    streamed = read(written(MessagesWriter(HEADER, view), case.events)).to_json(warnings=False)
+    streamed = read(write_stream(MessagesWriter(HEADER, view), case.events)).to_json(warnings=False)
     whole = MessagesWriter(HEADER, view).render_full(case.reply)
     assert without_nulls(json.loads(streamed)) == without_nulls(json.loads(whole))
 
@@ -123,7 +123,7 @@ def test_the_sdk_makes_the_whole_out_of_the_stream(sdk: AnthropicSdk, case: Case
 def test_whatever_a_model_takes_for_json_the_sdk_makes_the_whole_out_of_it(
     sdk: AnthropicSdk, events: tuple[Event, ...]
 ):
-    streamed = sdk.message(written(MessagesWriter(HEADER), events)).to_json(warnings=False)
+    streamed = sdk.message(write_stream(MessagesWriter(HEADER), events)).to_json(warnings=False)
     assert without_nulls(json.loads(streamed)) == without_nulls(json.loads(whole_of(MessagesRenderOptions(), events)))
 
 
@@ -159,13 +159,13 @@ def parse_arguments(raw: str) -> object:
 
 @given(one_answer, views)
 def test_the_stream_follows_the_wire_grammar(case: Case, view: MessagesRenderOptions):
-    grammar.check_stream(written(MessagesWriter(HEADER, view), case.events))
+    grammar.check_stream(write_stream(MessagesWriter(HEADER, view), case.events))
     grammar.check_object(json.loads(MessagesWriter(HEADER, view).render_full(case.reply)))
 
 
 @given(calls())
 def test_any_call_follows_the_wire_grammar(events: tuple[Event, ...]):
-    grammar.check_stream(written(MessagesWriter(HEADER), events))
+    grammar.check_stream(write_stream(MessagesWriter(HEADER), events))
     grammar.check_object(json.loads(whole_of(MessagesRenderOptions(), events)))
 
 
@@ -174,7 +174,7 @@ def test_objects_and_events_satisfy_the_sdk_types_strictly(case: Case, view: Mes
     BetaMessage.model_validate_json(MessagesWriter(HEADER, view).render_full(case.reply), strict=True)
     Message.model_validate_json(MessagesWriter(HEADER, view).render_full(case.reply), strict=True)
     any_event: TypeAdapter[RawMessageStreamEvent] = TypeAdapter(RawMessageStreamEvent)
-    for event in grammar.check_stream(written(MessagesWriter(HEADER, view), case.events)):
+    for event in grammar.check_stream(write_stream(MessagesWriter(HEADER, view), case.events)):
         any_event.validate_json(json.dumps(event), strict=True)
 
 

@@ -26,7 +26,7 @@ from dragoman.core.reply import ReplyBuilder
 from dragoman.dialects.base import Header, Profile
 from dragoman.dialects.chat import ChatRenderOptions, ChatWriter
 
-from .sdk import OpenAiSdk, written
+from .sdk import OpenAiSdk, write_stream
 from .strategies import Case, Kinds, cases
 
 Json = dict[str, Any]
@@ -56,7 +56,7 @@ def sdk() -> OpenAiSdk:
 
 @given(cases(), views)
 def test_the_sdk_makes_the_whole_out_of_the_stream(sdk: OpenAiSdk, case: Case, view: ChatRenderOptions):
-    streamed = sdk.chat(written(ChatWriter(HEADER, view), case.events)).to_json(warnings=False)
+    streamed = sdk.chat(write_stream(ChatWriter(HEADER, view), case.events)).to_json(warnings=False)
     whole = ChatWriter(HEADER, view).render_full(case.reply)
     if view.profile is Profile.OPENAI:
         contents = [[each["message"]["content"] for each in json.loads(one)["choices"]] for one in (streamed, whole)]
@@ -93,7 +93,7 @@ def without_nulls(value: Any) -> Any:
 @given(cases(), views)
 def test_the_stream_follows_the_grammar_and_its_chunks_add_up_to_the_whole(case: Case, view: ChatRenderOptions):
     chunks = grammar.check_stream(
-        written(ChatWriter(HEADER, view), case.events), include_usage=view.include_usage, extra_reasons=("abort",)
+        write_stream(ChatWriter(HEADER, view), case.events), include_usage=view.include_usage, extra_reasons=("abort",)
     )
     whole = json.loads(ChatWriter(HEADER, view).render_full(case.reply))
     grammar.check_object(whole, extra_reasons=("abort",))

@@ -16,7 +16,7 @@ from dragoman.core.message import Refusal, Text
 from dragoman.dialects.base import Header, Profile
 from dragoman.dialects.completions import CompletionsRenderOptions, CompletionsWriter
 
-from .sdk import OpenAiSdk, written
+from .sdk import OpenAiSdk, write_stream
 from .strategies import Case, Kinds, cases
 
 Json = dict[str, Any]
@@ -47,7 +47,7 @@ def sdk() -> OpenAiSdk:
 def test_the_stream_follows_the_grammar_and_its_chunks_join_to_the_whole(
     sdk: OpenAiSdk, case: Case, view: CompletionsRenderOptions
 ):
-    stream = written(CompletionsWriter(HEADER, view), case.events)
+    stream = write_stream(CompletionsWriter(HEADER, view), case.events)
     grammar.check_stream(stream, include_usage=view.include_usage, extra_reasons=("abort",))
     chunks = [json.loads(chunk.to_json()) for chunk in sdk.completions(stream)]
     whole = json.loads(CompletionsWriter(HEADER, view).render_full(case.reply))
@@ -67,15 +67,15 @@ def folded(chunks: list[Json], count: int) -> list[Json]:
         for part in require_objects(chunk["choices"], "choices"):
             index: int = part["index"]
             choice = choices[index]
-            choice.update({key: joined(choice.get(key), value) for key, value in part.items()})
+            choice.update({key: join_values(choice.get(key), value) for key, value in part.items()})
     return choices
 
 
-def joined(before: Any, now: Any) -> Any:
+def join_values(before: Any, now: Any) -> Any:
     if now is None:
         return before
     if isinstance(before, dict):
-        return {key: joined(value, now[key]) for key, value in cast(Json, before).items()}
+        return {key: join_values(value, now[key]) for key, value in cast(Json, before).items()}
     if isinstance(before, list):
         return cast(list[Any], before) + now
     return before + now if isinstance(before, str) else now

@@ -18,7 +18,7 @@ from dragoman.dialects.tgi import TgiRenderOptions, TgiWriter
 from tests.serving.described import find_errors, find_operation, find_value_schema, read_values
 
 from . import test_anthropic, test_chat, test_completions, test_ollama, test_responses, test_sglang, test_tgi
-from .sdk import written
+from .sdk import write_stream
 from .strategies import Case, Kinds, cases
 
 HEADER = Header("id-1", 1700000000, "org/model", "fp_1")
@@ -30,7 +30,9 @@ def check(path: str, case: Case, stream: Writer | None, whole: Writer | None) ->
     assert operation is not None
     content = operation["responses"]["200"]["content"]
     media = "application/x-ndjson" if path.startswith("/api/") else "text/event-stream"
-    values = [] if stream is None else [(media, value) for value in read_values(media, written(stream, case.events))]
+    values = (
+        [] if stream is None else [(media, value) for value in read_values(media, write_stream(stream, case.events))]
+    )
     if whole is not None:
         kind = "application/json"
         values += [(kind, value) for value in read_values(kind, whole.render_full(case.reply))]

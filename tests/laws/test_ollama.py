@@ -24,7 +24,7 @@ from dragoman.core.message import Reasoning, Refusal, Text, ToolCall
 from dragoman.core.reply import ReplyBuilder
 from dragoman.dialects.ollama import OllamaRenderOptions, OllamaTimings, OllamaWriter
 
-from .sdk import written
+from .sdk import write_stream
 from .strategies import Case, Kinds, cases
 
 ONE = Kinds(max_choices=1, custom=False, weights=False)
@@ -41,7 +41,7 @@ views = st.builds(
 
 @given(cases(ONE), views)
 def test_the_lines_are_the_whole(case: Case, view: OllamaRenderOptions):
-    chunks = grammar.check_stream(written(OllamaWriter(view), case.events), is_chat=view.is_chat)
+    chunks = grammar.check_stream(write_stream(OllamaWriter(view), case.events), is_chat=view.is_chat)
     whole: dict[str, Any] = json.loads(OllamaWriter(view).render_full(case.reply))
     grammar.check_object(whole, is_chat=view.is_chat)
     assert grammar.fold_chunks(chunks, is_chat=view.is_chat) == whole

@@ -25,7 +25,7 @@ from dragoman.dialects.responses.stored import StoredEvent, StoredResponse, fina
 from dragoman.dialects.responses.tools import ToolName
 
 from .responses_sdk import ResponsesSdk
-from .sdk import written
+from .sdk import write_stream
 from .strategies import Case, Kinds, cases
 
 Json = dict[str, Any]
@@ -43,11 +43,11 @@ def is_consistent(case: Case) -> bool:
     return (case.reply.usage.reasoning or 0) <= case.reply.usage.completion
 
 
-def wrapped(text: str, seal: str) -> str:
+def wrap(text: str, seal: str) -> str:
     return f"{seal} of {text}"
 
 
-def sealed(thought: str) -> str:
+def fake_seal(thought: str) -> str:
     return f"sealed {len(thought)}"
 
 
@@ -64,8 +64,8 @@ views = st.builds(
             (ToolName("a", "a", "", "tool_search"), ToolName("b", "b", "", "shell")),
         )
     ),
-    seal_reasoning=st.sampled_from((None, sealed)),
-    wrap_seal=st.sampled_from((None, wrapped)),
+    seal_reasoning=st.sampled_from((None, fake_seal)),
+    wrap_seal=st.sampled_from((None, wrap)),
     now=st.sampled_from((None, lambda: 1700000009)),
 )
 
@@ -75,8 +75,8 @@ def sdk() -> ResponsesSdk:
     return ResponsesSdk()
 
 
-def streamed(case: Case, view: ResponsesRenderOptions) -> bytes:
-    return written(ResponsesWriter(HEADER, view, ECHO), case.events)
+def write_response_stream(case: Case, view: ResponsesRenderOptions) -> bytes:
+    return write_stream(ResponsesWriter(HEADER, view, ECHO), case.events)
 
 
 def whole(case: Case, view: ResponsesRenderOptions) -> Json:
@@ -93,7 +93,7 @@ def normal(value: Any) -> Any:
 
 @given(one_answer, views)
 def test_the_sdk_makes_the_whole_out_of_the_stream(sdk: ResponsesSdk, case: Case, view: ResponsesRenderOptions):
-    last, snapshots = sdk.response(streamed(case, view))
+    last, snapshots = sdk.response(write_response_stream(case, view))
     response = whole(case, view)
     assert normal(json.loads(last.to_json(warnings=False))) == normal(response)
     for index, snapshot in snapshots.items():
@@ -104,13 +104,13 @@ def test_the_sdk_makes_the_whole_out_of_the_stream(sdk: ResponsesSdk, case: Case
 
 @given(one_answer, views)
 def test_the_last_event_carries_the_very_object(case: Case, view: ResponsesRenderOptions):
-    last = streamed(case, view).split(b"\n\n")[-3]
+    last = write_response_stream(case, view).split(b"\n\n")[-3]
     assert last.endswith(b'"response":%s}' % ResponsesWriter(HEADER, view, ECHO).render_full(case.reply))
 
 
 @given(one_answer, views)
 def test_the_stream_follows_the_wire_grammar(case: Case, view: ResponsesRenderOptions):
-    grammar.check_stream(streamed(case, view))
+    grammar.check_stream(write_response_stream(case, view))
     grammar.check_object(whole(case, view))
 
 
@@ -118,7 +118,7 @@ def test_the_stream_follows_the_wire_grammar(case: Case, view: ResponsesRenderOp
 def test_objects_and_events_satisfy_the_sdk_types_strictly(case: Case, view: ResponsesRenderOptions):
     Response.model_validate_json(json.dumps(whole(case, view)), strict=True)
     any_event: TypeAdapter[ResponseStreamEvent] = TypeAdapter(ResponseStreamEvent)
-    for event in grammar.check_stream(streamed(case, view)):
+    for event in grammar.check_stream(write_response_stream(case, view)):
         any_event.validate_json(json.dumps(event), strict=True)
 
 
@@ -192,7 +192,7 @@ def test_every_write_is_whole_events(case: Case):
 # Stored responses.
 
 
-def queued(case: Case, view: ResponsesRenderOptions) -> tuple[ResponsesWriter, list[list[StoredEvent]]]:
+def record_events(case: Case, view: ResponsesRenderOptions) -> tuple[ResponsesWriter, list[list[StoredEvent]]]:
     """Return all events of a background response, grouped by canonical event."""
     writer = ResponsesWriter(HEADER, view, ECHO)
     writer.start_recording()
@@ -208,14 +208,14 @@ def join(batches: list[list[StoredEvent]]) -> list[StoredEvent]:
     return [event for batch in batches for event in batch]
 
 
-def rendered(events: list[StoredEvent]) -> bytes:
+def render_all(events: list[StoredEvent]) -> bytes:
     return b"".join(event.render() for event in events)
 
 
 @given(one_answer, views)
 def test_a_response_in_the_background_waits_in_the_queue_first(case: Case, view: ResponsesRenderOptions):
-    writer, batches = queued(case, view)
-    events = grammar.check_stream(rendered(join(batches)) + writer.end)
+    writer, batches = record_events(case, view)
+    events = grammar.check_stream(render_all(join(batches)) + writer.end)
     assert [event["response"]["status"] for event in events[:3]] == ["queued", "queued", "in_progress"]
     assert events[-1]["response"] == json.loads(writer.render_full(case.reply))
 
@@ -244,8 +244,8 @@ def test_the_object_has_the_same_bytes_every_time(case: Case, view: ResponsesRen
 def test_recorded_events_are_the_bytes_of_a_stream(case: Case, view: ResponsesRenderOptions):
     writer = ResponsesWriter(HEADER, view, ECHO)
     streamed = writer.render_queued_events() + b"".join(writer.feed(event) for event in case.events)
-    events = join(queued(case, view)[1])
-    assert rendered(events) == streamed
+    events = join(record_events(case, view)[1])
+    assert render_all(events) == streamed
     assert [event.number for event in events] == list(range(len(events)))
     assert [event.is_terminal for event in events] == [False] * (len(events) - 1) + [True]
     assert stored.read_events(stored.encode_events(events)) == events
@@ -256,11 +256,11 @@ def test_recorded_events_are_the_bytes_of_a_stream(case: Case, view: ResponsesRe
 def test_a_response_may_be_ended_from_outside_at_any_point(
     case: Case, view: ResponsesRenderOptions, error: EngineError | None, data: st.DataObject
 ):
-    writer, batches = queued(case, view)
+    writer, batches = record_events(case, view)
     events = join(batches[: data.draw(st.integers(1, len(batches) - 1))])
     queued_object = msgspec.Raw(ResponsesWriter(HEADER, view, ECHO).render_queued())
     end = finalize(StoredResponse(object=queued_object), events, error)
     assert end.events[0].number == events[-1].number + 1
-    last = grammar.check_stream(rendered([*events, *end.events]) + writer.end)[-1]["response"]
+    last = grammar.check_stream(render_all([*events, *end.events]) + writer.end)[-1]["response"]
     assert last == json.loads(end.response)
     assert last["status"] == end.status == ("cancelled" if error is None else "failed")

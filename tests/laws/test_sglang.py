@@ -12,7 +12,7 @@ from dragoman.conformance import sglang as grammar
 from dragoman.dialects.base import Header
 from dragoman.dialects.sglang import SglangRenderOptions, SglangWriter
 
-from .sdk import written
+from .sdk import write_stream
 from .strategies import Case, Kinds, cases
 
 HEADER = Header("gen-1", 1700000000, "org/model")
@@ -30,7 +30,7 @@ views = st.builds(
 
 @given(cases(MANY), views)
 def test_the_last_of_each_choice_is_the_whole(case: Case, view: SglangRenderOptions):
-    stream = written(SglangWriter(HEADER, view), case.events)
+    stream = write_stream(SglangWriter(HEADER, view), case.events)
     last = grammar.check_stream(stream, choices=len(case.reply.choices))
     whole: list[Any] = json.loads(SglangWriter(HEADER, view).render_full(case.reply))
     for answer in whole:

@@ -13,7 +13,7 @@ from dragoman.core.events import ChoiceFinished, Event, Finished, FinishReason, 
 from dragoman.core.reply import ReplyBuilder
 from dragoman.dialects.tgi import TgiRenderOptions, TgiWriter
 
-from .sdk import written
+from .sdk import write_stream
 from .strategies import Case, Kinds, cases
 
 ONE = Kinds(max_choices=1, weights=False)
@@ -39,7 +39,7 @@ def drop_stream_fields(token: dict[str, Any]) -> dict[str, Any]:
 
 @given(cases(ONE), views)
 def test_the_events_are_the_whole(case: Case, view: TgiRenderOptions):
-    events = grammar.check_stream(written(TgiWriter(view), case.events), prefix=view.prefix)
+    events = grammar.check_stream(write_stream(TgiWriter(view), case.events), prefix=view.prefix)
     whole: dict[str, Any] = json.loads(TgiWriter(view).render_full(case.reply))
     grammar.check_object(whole)
     last, details = events[-1], whole["details"]

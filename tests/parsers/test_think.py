@@ -78,13 +78,13 @@ def test_a_truncated_thought_keeps_every_character():
     assert answer(think(OPEN), "\n<thi", FinishReason.LENGTH) == [("reasoning", "\n<thi")]
 
 
-def released(tail: str, pieces: list[str]) -> list[list[Event]]:
+def feed_pieces(tail: str, pieces: list[str]) -> list[list[Event]]:
     parser = think(tail)
     return [parser.feed(delta) for delta in deltas(pieces)]
 
 
 def test_reasoning_streams_at_once():
-    events = released(OPEN, ["So", " <", "b>"])
+    events = feed_pieces(OPEN, ["So", " <", "b>"])
     assert events == [
         [ReasoningDelta(0, "So", (token("So"),))],
         [ReasoningDelta(0, " ", (token(" <"),))],

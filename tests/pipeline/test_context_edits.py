@@ -42,7 +42,7 @@ def request(*edits: Edit) -> GenerateRequest:
     return GenerateRequest("tiny", Conversation(STEPS, edits=edits), add_special_tokens=False)
 
 
-async def edited(backend: TokenBackend, *edits: Edit) -> tuple[tuple[Message, ...], tuple[AppliedEdit, ...], int]:
+async def apply_edits(backend: TokenBackend, *edits: Edit) -> tuple[tuple[Message, ...], tuple[AppliedEdit, ...], int]:
     """Return the remaining messages, the applied edits, and the number of prompt tokens."""
     request_, prompted = await build_edited_prompt(backend, request(*edits), TERMS)
     assert isinstance(request_.prompt, Conversation)
@@ -50,7 +50,7 @@ async def edited(backend: TokenBackend, *edits: Edit) -> tuple[tuple[Message, ..
     return request_.prompt.messages, prompted.applied_edits, len(prompted.ids)
 
 
-def cleared(messages: tuple[Message, ...]) -> list[str]:
+def list_cleared(messages: tuple[Message, ...]) -> list[str]:
     parts = (part for message in messages for part in message.parts)
     return [part.call_id for part in parts if isinstance(part, ToolResult) and part.content == (PLACEHOLDER,)]
 
@@ -70,16 +70,16 @@ def cleared(messages: tuple[Message, ...]) -> list[str]:
 )
 async def test_the_oldest_results_are_cleared_once_it_is_due(backend: TokenBackend, edit: ClearToolResults, gone: str):
     before = len((await encode_prompt(backend, request(), TERMS)).ids)
-    messages, edits, tokens = await edited(backend, edit)
-    assert cleared(messages) == list(gone)
+    messages, edits, tokens = await apply_edits(backend, edit)
+    assert list_cleared(messages) == list(gone)
     assert edits == ((AppliedEdit(ClearedKind.RESULTS, len(gone), before - tokens),) if gone else ())
     assert (tokens < before) == bool(gone)
 
 
 async def test_what_saves_just_enough_is_cleared(backend: TokenBackend):
-    _, (edits,), _ = await edited(backend, ALWAYS)
+    _, (edits,), _ = await apply_edits(backend, ALWAYS)
     for least, count in ((edits.tokens, 1), (edits.tokens + 1, 0)):
-        _, again, _ = await edited(backend, msgspec.structs.replace(ALWAYS, at_least=least))
+        _, again, _ = await apply_edits(backend, msgspec.structs.replace(ALWAYS, at_least=least))
         assert len(again) == count
 
 
@@ -87,19 +87,19 @@ async def test_what_saves_just_enough_is_cleared(backend: TokenBackend):
 async def test_calls_may_be_cleared_with_their_results(
     backend: TokenBackend, inputs: frozenset[str] | None, emptied: str
 ):
-    messages, _, _ = await edited(backend, ClearToolResults(0, inputs=inputs))
+    messages, _, _ = await apply_edits(backend, ClearToolResults(0, inputs=inputs))
     calls = [part for message in messages for part in message.parts if isinstance(part, ToolCall)]
     assert [call.id for call in calls if call.arguments == "{}"] == list(emptied)
 
 
 @pytest.mark.parametrize(("keep", "thoughts", "turns"), [(2, 4, 0), (1, 2, 1)])
 async def test_old_turns_lose_their_thoughts(backend: TokenBackend, keep: int, thoughts: int, turns: int):
-    messages, edits, _ = await edited(backend, ClearReasoning(keep))
+    messages, edits, _ = await apply_edits(backend, ClearReasoning(keep))
     left = [part for message in messages for part in message.parts if isinstance(part, Reasoning)]
     assert (len(left), sum(edit.count for edit in edits)) == (thoughts, turns)
 
 
 async def test_edits_follow_one_another_and_each_counts_what_it_saves(backend: TokenBackend):
     before = len((await encode_prompt(backend, request(), TERMS)).ids)
-    _, edits, tokens = await edited(backend, ClearReasoning(1), ALWAYS)
+    _, edits, tokens = await apply_edits(backend, ClearReasoning(1), ALWAYS)
     assert before - sum(edit.tokens for edit in edits) == tokens

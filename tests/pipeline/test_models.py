@@ -25,7 +25,7 @@ def lent() -> HfTokenizer:
     return tokenizer()
 
 
-def served(name: str, engine: FailingEngine) -> ServedModel:
+def build_model(name: str, engine: FailingEngine) -> ServedModel:
     return ServedModel(name, EventBackend(engine), 4096, 0)
 
 
@@ -48,7 +48,7 @@ class ModelHost:
                 raise OSError("no such file")
             self.engines.setdefault(name, []).append(FailingEngine(self.lent))
             self.engines[name][-1].start_error = self.start_error
-            return served(name, self.engines[name][-1])
+            return build_model(name, self.engines[name][-1])
 
         return ModelSpec(name, load, 0, ttl=ttl, memory=10, is_eager=pinned)
 
@@ -208,7 +208,7 @@ async def test_a_key_for_one_model_makes_room_by_unloading_another(lent: HfToken
 
 
 def test_a_key_may_permit_an_adapter_without_its_base_model(lent: HfTokenizer) -> None:
-    spec = ModelSpec("base", lambda: served("base", FailingEngine(lent)), 0, adapters=("adapter",))
+    spec = ModelSpec("base", lambda: build_model("base", FailingEngine(lent)), 0, adapters=("adapter",))
     view = Models([spec]).restrict(("adapter",))
     assert view.find_slot("adapter").name == "base"
     with pytest.raises(ModelNotFound):
@@ -294,7 +294,7 @@ async def test_a_failed_model_is_unloaded_although_its_engine_ends_nothing(lent:
 
 async def dying(lent: HfTokenizer) -> tuple[Models, FailingEngine, Clock]:
     engine, clock = FailingEngine(lent), Clock()
-    models = Models([served("m", engine)], clock=clock, sleep=never)
+    models = Models([build_model("m", engine)], clock=clock, sleep=never)
     await models.start()
     return models, engine, clock
 

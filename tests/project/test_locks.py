@@ -35,7 +35,7 @@ TESTED = ("postgres", "redis", "kv-events", "plots")
 """The extras that the tests use, as in the Makefile."""
 
 
-def wanted(*groups: str) -> list[Requirement]:
+def read_requirements(*groups: str) -> list[Requirement]:
     text = tomllib.loads((ROOT / "pyproject.toml").read_text())
     project = text["project"]
     found = [Requirement(each) for each in project["dependencies"]]
@@ -56,7 +56,7 @@ def test_no_extra_is_for_developers_alone():
 )
 def test_a_lock_has_all_that_the_project_wants(name: str, groups: tuple[str, ...]):
     pinned = pins(LOCKS[name])
-    for requirement in wanted(*groups):
+    for requirement in read_requirements(*groups):
         versions = pinned[canonicalize_name(requirement.name)]
         assert all(requirement.specifier.contains(Version(version)) for version in versions), requirement
 

@@ -33,7 +33,7 @@ def tojson(
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 
 
-def rendered(source: str, messages: list[dict[str, Any]], **given: Any) -> str:
+def render_reference(source: str, messages: list[dict[str, Any]], **given: Any) -> str:
     extensions: list[type[Extension]] = [loopcontrols]
     environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=extensions)
     environment.filters.update({"tojson": tojson})

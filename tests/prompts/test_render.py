@@ -29,7 +29,7 @@ from dragoman.prompts.render import Rendered, Renderer
 from dragoman.prompts.template import ChatTemplate
 from dragoman.prompts.tokenizer import HfTokenizer
 from tests.prompts import vocabularies
-from tests.prompts.reference import NOW, rendered
+from tests.prompts.reference import NOW, render_reference
 from tests.prompts.templates import CONTROLS, SOURCES, TOKENS, template
 
 BYTE_LEVEL = json.dumps(vocabularies.byte_level_data(CONTROLS))
@@ -105,21 +105,21 @@ def render(name: str, conversation: Conversation, **given: Any) -> Rendered:
 def test_a_chat_is_rendered_as_by_transformers(name: str, generate: bool) -> None:
     openai = [OPENAI[key] for key in ("system", "user", "assistant", "go on")]
     found = render(name, of(*CHAT, add_generation_prompt=generate))
-    assert found.text == rendered(SOURCES[name], openai, add_generation_prompt=generate)
+    assert found.text == render_reference(SOURCES[name], openai, add_generation_prompt=generate)
 
 
 @pytest.mark.parametrize("name", ["embedded", "qwen3", "llama3", "deepseek", "harmony"])
 def test_tools_and_their_history_are_rendered_as_by_transformers(name: str) -> None:
     openai = [OPENAI[key] for key in ("user", "calling", "result")]
     found = render(name, of(*TOOLS, tools=(WEATHER,)))
-    assert found.text == rendered(SOURCES[name], openai, tools=[OPENAI_WEATHER])
+    assert found.text == render_reference(SOURCES[name], openai, tools=[OPENAI_WEATHER])
 
 
 @pytest.mark.parametrize("name", ["embedded", "parts"])
 def test_lists_of_parts_are_rendered_as_by_transformers(name: str) -> None:
     parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
     found = render(name, of(Message(Role.USER, (Text("a"), Text("b")))))
-    assert found.text == rendered(SOURCES[name], [{"role": "user", "content": parts}])
+    assert found.text == render_reference(SOURCES[name], [{"role": "user", "content": parts}])
 
 
 @pytest.mark.parametrize("name", SOURCES)
@@ -147,7 +147,7 @@ def test_the_caller_decides_which_tools_are_rendered() -> None:
     assert "other" in render("qwen3", conversation, tools=(FunctionTool("other"),)).text
 
 
-def counted(found: Rendered, tokenizer: HfTokenizer) -> dict[str, int]:
+def count_controls(found: Rendered, tokenizer: HfTokenizer) -> dict[str, int]:
     names = {tokenizer.special_tokens[name]: name for name in tokenizer.control_tokens.names}
     counts = dict.fromkeys(names.values(), 0)
     for id in found.ids:
@@ -216,17 +216,17 @@ def test_no_text_of_a_user_becomes_a_control_token(kind: str, name: str, text: s
     renderer, tokenizer = GUARDED[kind, name], TOKENIZERS[kind]
     harmless = renderer.render(hostile("x" if text.strip() else text), now=NOW)
     found = renderer.render(hostile(text), now=NOW)
-    assert counted(found, tokenizer) == counted(harmless, tokenizer)
+    assert count_controls(found, tokenizer) == count_controls(harmless, tokenizer)
 
 
 @pytest.mark.parametrize("kind", TOKENIZERS)
 def test_every_control_token_of_every_vocabulary_stays_text(kind: str) -> None:
     tokenizer = TOKENIZERS[kind]
     renderer = GUARDED[kind, "echo"]
-    harmless = counted(renderer.render(hostile("x"), now=NOW), tokenizer)
+    harmless = count_controls(renderer.render(hostile("x"), now=NOW), tokenizer)
     for name in tokenizer.control_tokens.names:
         found = renderer.render(hostile(name), now=NOW)
-        assert counted(found, tokenizer) == harmless
+        assert count_controls(found, tokenizer) == harmless
         assert name in found.text
 
 
@@ -288,7 +288,9 @@ def test_templates_that_cut_strings_at_control_tokens_find_them_cut() -> None:
     openai = [OPENAI["user"], {"role": "assistant", "content": "<think>\nhm\n</think>\n\nBlue."}, OPENAI["go on"]]
     for name in ("qwen3", "deepseek"):
         found = render(name, of(USER, past, say(Role.USER, "Go on.")))
-        assert found.text == rendered(SOURCES[name], openai).replace("<|Assistant|>\n\nBlue", "<|Assistant|>Blue")
+        assert found.text == render_reference(SOURCES[name], openai).replace(
+            "<|Assistant|>\n\nBlue", "<|Assistant|>Blue"
+        )
 
 
 @pytest.mark.parametrize(

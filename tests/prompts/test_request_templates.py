@@ -31,34 +31,34 @@ def templates() -> Generator[RequestTemplates]:
     created.close()
 
 
-async def rendered(templates: RequestTemplates, source: str, talk: Conversation = TALK) -> str:
+async def render_text(templates: RequestTemplates, source: str, talk: Conversation = TALK) -> str:
     renderer = await templates.renderer(BASE, source)
     return (await templates.render(renderer, renderer.steps(talk, now=NOW))).text
 
 
 async def test_it_renders_as_in_the_server(templates: RequestTemplates) -> None:
     source = "{{ bos_token }}{{ messages[0].content }} {{ strftime_now('%Y') }}<end>"
-    assert await rendered(templates, source) == "<s>hello 2026<end>"
+    assert await render_text(templates, source) == "<s>hello 2026<end>"
     talk = Conversation((*TALK.messages, Message(Role.ASSISTANT, (Text("Hi"),))), template=PREFILL)
     source = "{% for m in messages %}{{ m.content }}<end>{% endfor %}"
     here = Renderer(ChatTemplate(source), vocabularies.embedded()).render(talk, now=NOW).text
-    assert await rendered(templates, source, talk) == here == "hello<end>Hi"
+    assert await render_text(templates, source, talk) == here == "hello<end>Hi"
 
 
 async def test_what_it_refuses_is_a_request_error(templates: RequestTemplates) -> None:
     with pytest.raises(RequestError, match="No thanks") as refused:
-        await rendered(templates, "{{ raise_exception('No thanks') }}")
+        await render_text(templates, "{{ raise_exception('No thanks') }}")
     assert refused.value.param == "messages"
     with pytest.raises(RequestError, match="does not compile") as wrong:
-        await rendered(templates, "{% if %}")
+        await render_text(templates, "{% if %}")
     assert wrong.value.param == "chat_template"
 
 
 async def test_one_that_takes_too_long_is_killed_and_the_next_one_renders(templates: RequestTemplates) -> None:
     with pytest.raises(RequestError, match="too much time") as caught:
-        await rendered(templates, LOOP + "{{ messages[0].content }}")
+        await render_text(templates, LOOP + "{{ messages[0].content }}")
     assert caught.value.param == "chat_template"
-    assert await rendered(templates, "x") == "x"
+    assert await render_text(templates, "x") == "x"
 
 
 async def test_a_template_is_compiled_once(templates: RequestTemplates) -> None:
@@ -71,7 +71,7 @@ async def test_a_template_is_compiled_once(templates: RequestTemplates) -> None:
 
 async def test_a_request_that_is_cancelled_takes_its_process_along() -> None:
     templates = RequestTemplates(WorkerLimits(seconds=600.0))
-    waiting = asyncio.create_task(rendered(templates, LOOP))
+    waiting = asyncio.create_task(render_text(templates, LOOP))
     while not templates.pool.pids:  # noqa: ASYNC110 - it starts in a thread
         await asyncio.sleep(0)
     waiting.cancel()

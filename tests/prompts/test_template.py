@@ -14,7 +14,7 @@ from dragoman.core.errors import RequestError
 from dragoman.core.message import Message, Role, ToolCall
 from dragoman.prompts.render import MessageOptions, build_message_values
 from dragoman.prompts.template import ChatTemplate, TemplateLimits, load_template
-from tests.prompts.reference import NOW, rendered
+from tests.prompts.reference import NOW, render_reference
 from tests.prompts.templates import SOURCES, template
 from tests.prompts.vocabularies import EMBEDDED
 
@@ -52,7 +52,7 @@ def test_templates_render_as_in_transformers(source: str) -> None:
     messages = [{"role": "system", "content": "Sys <b>"}, {"role": "user", "content": "Hello é"}]
     ours = ChatTemplate(source, {"bos_token": "<s>", "eos_token": "</s>"})
     values = {"messages": messages, "tools": None, "documents": None, "add_generation_prompt": True}
-    assert ours.render(values, now=NOW) == rendered(source, messages)
+    assert ours.render(values, now=NOW) == render_reference(source, messages)
 
 
 def test_marks_of_what_is_trained_on_mean_nothing_here() -> None:

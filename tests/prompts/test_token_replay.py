@@ -20,7 +20,7 @@ RENDERER = Renderer(template("embedded"), TOKENIZER)
 END = TOKENIZER.special_tokens["<|im_end|>"]
 
 
-def rendered(*sampled: tuple[int, ...], answer: str = "Hello there", question: str = "Hi") -> Rendered:
+def render_next(*sampled: tuple[int, ...], answer: str = "Hello there", question: str = "Hi") -> Rendered:
     messages = (
         Message(Role.USER, (Text(question),)),
         Message(Role.ASSISTANT, (Text(answer),)),
@@ -40,15 +40,15 @@ def by_letters(text: str) -> tuple[int, ...]:
 
 def test_an_answer_is_spelled_as_it_was_sampled():
     run = (*opening(), *by_letters("Hello there"), END)
-    plain, found = rendered(), rendered(run)
+    plain, found = render_next(), render_next(run)
     assert found.text == plain.text
     assert len(found.ids) > len(plain.ids)
     assert any(found.ids[i : i + len(run)] == run for i in range(len(found.ids)))
 
 
 def test_another_text_is_spelled_by_the_tokenizer():
-    assert rendered((*opening(), *by_letters("Hello their"), END)).ids == rendered().ids
-    assert rendered((*opening(), *by_letters("Hello there!"), END)).ids == rendered().ids
+    assert render_next((*opening(), *by_letters("Hello their"), END)).ids == render_next().ids
+    assert render_next((*opening(), *by_letters("Hello there!"), END)).ids == render_next().ids
 
 
 def test_equal_texts_are_replayed_in_the_sampled_order():
@@ -58,7 +58,7 @@ def test_equal_texts_are_replayed_in_the_sampled_order():
 
 def test_ids_of_another_vocabulary_are_never_taken():
     run = (*opening(), *TOKENIZER.encode("Hello there", special=False), TOKENIZER.vocab_size + 1, END)
-    assert rendered(run).ids == rendered().ids
+    assert render_next(run).ids == render_next().ids
 
 
 def bytes_of(ids: tuple[int, ...]) -> bytes:
@@ -77,7 +77,7 @@ def test_no_hint_changes_the_text_of_a_prompt_or_its_control_tokens(
     sampled: list[tuple[int, ...]], answer: str, question: str
 ):
     spelled = [(*opening(), *run, END) for run in sampled]
-    plain, found = (rendered(*hints, answer=answer, question=question) for hints in ([], [*sampled, *spelled]))
+    plain, found = (render_next(*hints, answer=answer, question=question) for hints in ([], [*sampled, *spelled]))
     assert msgspec.structs.replace(found, ids=()) == msgspec.structs.replace(plain, ids=())
     assert bytes_of(found.ids) == bytes_of(plain.ids)
     controls = TOKENIZER.control_ids

@@ -234,7 +234,7 @@ def test_many_threads_may_encode() -> None:
     assert found == [tokenizer.encode(text, special=True) for text in texts]
 
 
-def altered(**changes: object) -> Data:
+def build_data(**changes: object) -> Data:
     data = byte_level_data()
     return data | {"model": data["model"] | changes}
 
@@ -247,11 +247,11 @@ def altered(**changes: object) -> Data:
         ("{}", "no model"),
         (json.dumps({"model": {"type": "WordPiece", "vocab": {"a": 0}, "unk_token": "a"}}), "WordPiece"),
         (json.dumps({"model": {"type": "WordLevel", "vocab": {"a": 0}, "unk_token": "a"}}), "WordLevel"),
-        (json.dumps(altered(end_of_word_suffix="</w>")), "</w>"),
-        (json.dumps(altered(continuing_subword_prefix="##")), "##"),
+        (json.dumps(build_data(end_of_word_suffix="</w>")), "</w>"),
+        (json.dumps(build_data(continuing_subword_prefix="##")), "##"),
         (json.dumps(byte_level_data() | {"decoder": {"type": "CTC"}}), "CTC"),
         (json.dumps(byte_level_data() | {"decoder": None, "pre_tokenizer": None}), "None"),
-        (json.dumps(altered(merges=[["nowhere", "x"]])), "nowhere"),
+        (json.dumps(build_data(merges=[["nowhere", "x"]])), "nowhere"),
         (json.dumps(byte_level_data() | {"added_tokens": [{"id": "x"}]}), "added_tokens"),
     ],
 )
@@ -325,7 +325,7 @@ STRIPPING = {
 }
 
 
-def counted(cache: EncodingCache, owner: str, text: str, *, is_first: bool = False) -> tuple[list[int], int]:
+def find_and_count(cache: EncodingCache, owner: str, text: str, *, is_first: bool = False) -> tuple[list[int], int]:
     """Return the cache's results, and how often it encoded."""
     calls: list[str] = []
 
@@ -338,21 +338,23 @@ def counted(cache: EncodingCache, owner: str, text: str, *, is_first: bool = Fal
 
 def test_a_piece_is_encoded_once_for_each_owner_and_place() -> None:
     cache = EncodingCache(10 * ENTRY_CHARS)
-    assert counted(cache, "a", "text") == ([4, 0], 1)
-    assert counted(cache, "a", "text") == ([4, 0], 0)
-    assert counted(cache, "b", "text") == ([4, 0], 1)
-    assert counted(cache, "a", "text", is_first=True) == ([4, 1], 1)
+    assert find_and_count(cache, "a", "text") == ([4, 0], 1)
+    assert find_and_count(cache, "a", "text") == ([4, 0], 0)
+    assert find_and_count(cache, "b", "text") == ([4, 0], 1)
+    assert find_and_count(cache, "a", "text", is_first=True) == ([4, 1], 1)
 
 
 def test_the_cache_is_bounded_and_drops_what_was_used_least_recently() -> None:
     size = 3 * (30 + ENTRY_CHARS) + 10
     cache = EncodingCache(size)
     for name in "abc":
-        counted(cache, "", name * 30)
-    assert counted(cache, "", "a" * 30)[1] == 0
-    counted(cache, "", "d" * 30)
-    assert [counted(cache, "", name * 30)[1] for name in "acd"] == [0, 0, 0]
-    assert counted(cache, "", "b" * 30)[1] == 1
+        find_and_count(cache, "", name * 30)
+    assert find_and_count(cache, "", "a" * 30)[1] == 0
+    find_and_count(cache, "", "d" * 30)
+    assert [find_and_count(cache, "", name * 30)[1] for name in "acd"] == [0, 0, 0]
+    assert find_and_count(cache, "", "b" * 30)[1] == 1
     assert cache.n_chars <= size
-    assert [counted(cache, "", "e" * size)[1] for _ in range(2)] == [1, 1], "a text larger than the cache is not cached"
+    assert [find_and_count(cache, "", "e" * size)[1] for _ in range(2)] == [1, 1], (
+        "a text larger than the cache is not cached"
+    )
     assert cache.n_chars <= size

@@ -68,13 +68,13 @@ def bench(answer: Callable[[Clock], httpx2.Response], base: str = "http://upstre
     return Bench(clock, sink, seen, RecordingProxy(client, sink, now=clock.now, hosts=("localhost",)))
 
 
-def streamed(clock: Clock) -> httpx2.Response:
+def build_stream(clock: Clock) -> httpx2.Response:
     headers = {"content-type": "text/event-stream", "set-cookie": "s=1", "connection": "keep-alive"}
     return httpx2.Response(200, headers=headers, stream=Beats(clock, b"data: a\n\n", b"data: \xc3", b"\xa5\n\n"))
 
 
 def test_bytes_are_forwarded_as_they_arrive_and_recorded_with_their_times() -> None:
-    set_up = bench(streamed)
+    set_up = bench(build_stream)
     received = jumping(ask(set_up.recorder, body=b'{"stream": true}', query="beta=1&key=k"))
     assert received.body == b"data: a\n\ndata: \xc3\xa5\n\n"
     assert [message.get("body") for _, message in received.messages[1:-1]] == [
@@ -93,7 +93,7 @@ def test_bytes_are_forwarded_as_they_arrive_and_recorded_with_their_times() -> N
 
 
 def test_client_headers_are_forwarded_and_only_harmless_ones_recorded() -> None:
-    set_up = bench(streamed)
+    set_up = bench(build_stream)
     sent = {
         "authorization": "Bearer sk-1",
         "x-api-key": "sk-2",
@@ -170,7 +170,7 @@ def test_the_upstream_is_let_go_when_the_client_leaves() -> None:
 
 
 def test_a_host_that_is_not_ours_and_a_body_too_large_are_refused() -> None:
-    set_up = bench(streamed)
+    set_up = bench(build_stream)
     assert jumping(ask(set_up.recorder, headers={"host": "evil.example"})).status == 421
     assert jumping(ask(set_up.recorder, body=b"x" * (32 * 2**20 + 1))).status == 413
     assert set_up.seen == []

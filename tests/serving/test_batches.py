@@ -179,7 +179,7 @@ async def test_a_cancelled_batch_keeps_what_is_done_and_frees_the_engine():
     async with working(options=ServingOptions(batch_concurrency=1), engine={"directives": True}) as server:
         client = server.openai()
         batch = await begin(client, line("done"), line("long", "[[delay 1000]][[say never]]"), line("after"))
-        await counted(client, batch.id, 1)
+        await wait_for_count(client, batch.id, 1)
         assert (await client.batches.cancel(batch.id)).status == "cancelling"
         assert (await client.batches.cancel(batch.id)).status in ("cancelling", "cancelled")
         batch = await until(client, batch.id, *ENDED)
@@ -192,7 +192,7 @@ async def test_a_cancelled_batch_keeps_what_is_done_and_frees_the_engine():
         assert server.engine.num_running == 0
 
 
-async def counted(client: openai.AsyncOpenAI, id: str, completed: int) -> None:
+async def wait_for_count(client: openai.AsyncOpenAI, id: str, completed: int) -> None:
     async with asyncio.timeout(20):
         while ((await client.batches.retrieve(id)).request_counts or NONE).completed < completed:  # noqa: ASYNC110
             await asyncio.sleep(0.005)
@@ -212,7 +212,7 @@ async def test_what_is_not_done_in_time_expires():
     async with working(clock=clock, options=ServingOptions(batch_concurrency=1), engine={"directives": True}) as server:
         client = server.openai()
         batch = await begin(client, line("done"), line("long", "[[delay 1000]][[say never]]"), line("after"))
-        await counted(client, batch.id, 1)
+        await wait_for_count(client, batch.id, 1)
         clock.time += 24 * 3600
         batch = await until(client, batch.id, *ENDED)
         assert batch.status == "expired"
@@ -233,7 +233,7 @@ async def test_results_expire_after_the_end_of_the_batch_not_during_it():
         client = server.openai()
         long = line("long", "[[delay 1000]][[say never]]")
         batch = await begin(client, line("done"), long, extra_body={"output_expires_after": expiry})
-        await counted(client, batch.id, 1)
+        await wait_for_count(client, batch.id, 1)
         clock.time += 7200
         await client.batches.cancel(batch.id)
         batch = await until(client, batch.id, *ENDED)
@@ -251,7 +251,7 @@ async def test_a_server_that_was_stopped_goes_on_where_it_was(tmp_path: Path):
     path = tmp_path / "x.db"
     async with working(store=SqliteStore(path, now=Still().now), engine={"directives": True}) as server:
         batch = await begin(server.openai(), *lines[:4], slow, *lines[4:])
-        await counted(server.openai(), batch.id, 8)
+        await wait_for_count(server.openai(), batch.id, 8)
     async with working(store=SqliteStore(path, now=Still().now)) as server:
         # This engine ignores directives, so the remaining lines are answered at once.
         batch = await until(server.openai(), batch.id, *ENDED)

@@ -178,24 +178,26 @@ WORDS = TOKENIZER.encode("Here is the answer: a fox, and 𝄞 é\u2028 <tag>.", 
 MARKERS = TOKENIZER.encode("<think></think><tool_call></tool_call>", special=True)
 
 
-def sampled(token: Any) -> Callable[[str], TokenOutput]:
+def build_sampled(token: Any) -> Callable[[str], TokenOutput]:
     return lambda id: Sampled(id, token)
 
 
-def scored(token: int) -> Callable[[str], TokenOutput]:
+def build_scored(token: int) -> Callable[[str], TokenOutput]:
     return lambda id: Sampled(id, token, TokenLogprob(-0.5, 1, ((token, -0.5),)))
 
 
-def ended(id: str) -> TokenOutput:
+def build_end(id: str) -> TokenOutput:
     return Ended(id, FinishReason.STOP, 0)
 
 
-def failed(id: str) -> TokenOutput:
+def build_failure(id: str) -> TokenOutput:
     return Failed(id, "broken")
 
 
-tokens = st.sampled_from(WORDS).map(sampled) | st.sampled_from(WORDS).map(scored)
-outputs = st.one_of(tokens, tokens, tokens, st.sampled_from(MARKERS).map(sampled), st.sampled_from([ended, failed]))
+tokens = st.sampled_from(WORDS).map(build_sampled) | st.sampled_from(WORDS).map(build_scored)
+outputs = st.one_of(
+    tokens, tokens, tokens, st.sampled_from(MARKERS).map(build_sampled), st.sampled_from([build_end, build_failure])
+)
 
 
 def drop_after_failure(steps: list[Step]) -> list[Step]:
@@ -203,7 +205,7 @@ def drop_after_failure(steps: list[Step]) -> list[Step]:
     passed: list[Step] = []
     for outputs, pause in steps:
         for position, (_, build) in enumerate(outputs):
-            if build is failed:
+            if build is build_failure:
                 return [*passed, (outputs[: position + 1], 12)]
         passed.append((outputs, pause))
     return passed
@@ -217,11 +219,11 @@ step_lists = st.lists(
 ).map(drop_after_failure)
 
 
-def scheduled(id: str) -> TokenOutput:
+def build_scheduled(id: str) -> TokenOutput:
     return Scheduled(id, 0)
 
 
-SCHEDULED: Step = ([(0, scheduled), (1, scheduled)], 6)
+SCHEDULED: Step = ([(0, build_scheduled), (1, build_scheduled)], 6)
 
 
 def strip_signatures(body: bytes) -> bytes:
@@ -257,7 +259,7 @@ def test_both_drivers_send_the_same(
 
 async def test_tokens_of_a_client_that_keeps_up_are_written_directly() -> None:
     """Otherwise the test above would compare one path with itself."""
-    steps: list[Step] = [SCHEDULED, *(([(0, sampled(word))], 6) for word in WORDS)]
+    steps: list[Step] = [SCHEDULED, *(([(0, build_sampled(word))], 6) for word in WORDS)]
     client, _ = await respond("/v1/messages", steps, stream=True, direct=True, turns=[])
     texts = [piece for piece in client.sent if b"text_delta" in piece]
     assert client.n_direct >= len(texts) - 1
@@ -267,8 +269,8 @@ async def test_tokens_of_one_iteration_are_one_write() -> None:
     """A server that falls behind writes less often, not later."""
     steps: list[Step] = [
         SCHEDULED,
-        ([(0, sampled(WORDS[0]))], 6),
-        ([(0, sampled(WORDS[0]))] * 5, 6),
+        ([(0, build_sampled(WORDS[0]))], 6),
+        ([(0, build_sampled(WORDS[0]))] * 5, 6),
     ]
     client, _ = await respond("/v1/messages", steps, stream=True, direct=True, turns=[])
     assert max(piece.count(b"text_delta") for piece in client.sent) == 5
@@ -302,8 +304,8 @@ async def test_what_is_stored_has_every_token(direct: bool) -> None:
 
 
 async def test_a_token_that_the_pipeline_fails_on_fails_its_own_response(caplog: pytest.LogCaptureFixture) -> None:
-    bad = sampled("no id")
-    steps: list[Step] = [SCHEDULED, ([(0, sampled(WORDS[0]))], 6), ([(0, bad)], 6)]
+    bad = build_sampled("no id")
+    steps: list[Step] = [SCHEDULED, ([(0, build_sampled(WORDS[0]))], 6), ([(0, bad)], 6)]
     for direct in (False, True):
         client, engine = await respond("/v1/messages", steps, stream=True, direct=direct, turns=[])
         assert b"internal_error" in client.sent[-1] or b"api_error" in client.sent[-1]

@@ -17,7 +17,7 @@ CHAT = "/v1/chat/completions"
 HI = [{"role": "user", "content": "hi"}]
 
 
-def checked(answer: Any, status: int) -> dict[str, Any]:
+def check(answer: Any, status: int) -> dict[str, Any]:
     assert answer.status_code == status
     error = answer.json()["error"]
     assert set(error) == {"message", "type", "param", "code"}
@@ -32,7 +32,7 @@ async def test_a_body_that_is_no_request_is_a_400(raw: bytes) -> None:
     it = build_server(HELLO)
     async with it.http() as client:
         answer = await client.post(CHAT, content=raw, headers={"content-type": "application/json"})
-    checked(answer, 400)
+    check(answer, 400)
     assert it.engine.num_requests == 0
 
 
@@ -48,14 +48,14 @@ async def test_a_body_that_is_no_request_is_a_400(raw: bytes) -> None:
 async def test_a_bad_field_is_a_400_that_names_it(field: str, value: object, streamed: bool) -> None:
     it = build_server(HELLO)
     answer = await it.post(CHAT, {"model": "m", "messages": HI, "stream": streamed, field: value})
-    error = checked(answer, 400)
+    error = check(answer, 400)
     assert error["param"] is not None
     assert error["param"].startswith(field)
     assert it.engine.num_requests == 0
 
 
 async def test_an_unknown_model_is_a_404() -> None:
-    error = checked(await build_server(HELLO).post(CHAT, {"model": "nope", "messages": HI}), 404)
+    error = check(await build_server(HELLO).post(CHAT, {"model": "nope", "messages": HI}), 404)
     assert (error["code"], error["param"]) == ("model_not_found", "model")
 
 
@@ -65,8 +65,8 @@ async def test_the_only_model_need_not_be_named() -> None:
 
 
 async def test_trap_17_an_unknown_route_is_a_404_in_the_envelope() -> None:
-    checked(await build_server(HELLO).post("/v1/nope", {}), 404)
-    checked(await build_server(HELLO).get("/nope"), 404)
+    check(await build_server(HELLO).post("/v1/nope", {}), 404)
+    check(await build_server(HELLO).get("/nope"), 404)
 
 
 @pytest.mark.parametrize(
@@ -83,12 +83,12 @@ async def test_trap_17_an_unknown_route_is_a_404_in_the_envelope() -> None:
     ],
 )
 async def test_the_404_of_a_wrong_base_url_names_the_route(path: str, expected: str | None) -> None:
-    message = checked(await build_server(HELLO).get(path), 404)["message"]
+    message = check(await build_server(HELLO).get(path), 404)["message"]
     assert message.endswith(f"Did you mean {expected}?") if expected else "mean" not in message
 
 
 async def test_a_wrong_method_is_a_405_in_the_envelope() -> None:
-    checked(await build_server(HELLO).get("/v1/completions"), 405)
+    check(await build_server(HELLO).get("/v1/completions"), 405)
 
 
 @pytest.mark.parametrize(
@@ -109,36 +109,36 @@ async def test_a_405_lists_the_methods_that_the_path_supports(method: str, path:
 
 async def test_a_wrong_media_type_is_refused() -> None:
     async with build_server(HELLO).http() as client:
-        checked(await client.post(CHAT, content=b"{}", headers={"content-type": "text/plain"}), 415)
+        check(await client.post(CHAT, content=b"{}", headers={"content-type": "text/plain"}), 415)
 
 
 async def test_a_body_over_the_cap_is_a_413() -> None:
     it = build_server(HELLO, options=ServingOptions(max_body_bytes=100))
-    checked(await it.post(CHAT, {"model": "m", "messages": [{"role": "user", "content": "x" * 200}]}), 413)
+    check(await it.post(CHAT, {"model": "m", "messages": [{"role": "user", "content": "x" * 200}]}), 413)
 
 
 @pytest.mark.parametrize("path", ["/v1/models", "/v1/models/m", "/nope", CHAT])
 async def test_without_its_key_a_route_is_a_401(path: str) -> None:
     it = build_server(HELLO, options=ServingOptions(api_key=("secret",)))
-    error = checked(await it.get(path), 401)
+    error = check(await it.get(path), 401)
     assert error["code"] == "invalid_api_key"
     assert (await it.get("/v1/models", {"authorization": "Bearer secret"})).status_code == 200
     assert (await it.get("/v1/models", {"x-api-key": "secret"})).status_code == 200
 
 
 async def test_a_foreign_host_is_misdirected() -> None:
-    checked(await build_server(HELLO).get("/v1/models", {"host": "evil.example"}), 421)
+    check(await build_server(HELLO).get("/v1/models", {"host": "evil.example"}), 421)
 
 
 async def test_trap_30_context_overflow_has_the_form_that_clients_look_for() -> None:
     it = build_server(HELLO, max_model_len=16)
-    error = checked(await it.post(CHAT, {"messages": [{"role": "user", "content": "word " * 100}]}), 400)
+    error = check(await it.post(CHAT, {"messages": [{"role": "user", "content": "word " * 100}]}), 400)
     assert error["code"] == "context_length_exceeded"
     assert error["message"].startswith("This model's maximum context length is 16 tokens. However,")
 
 
 async def test_trap_29_a_responses_body_is_rejected_with_the_right_route() -> None:
-    error = checked(await build_server(HELLO).post(CHAT, {"model": "m", "input": "hi"}), 400)
+    error = check(await build_server(HELLO).post(CHAT, {"model": "m", "input": "hi"}), 400)
     assert "/v1/responses" in error["message"]
 
 

@@ -64,7 +64,7 @@ async def bare(scope: Scope, receive: Receive, send: Send) -> None:
     await asyncio.get_running_loop().create_future()
 
 
-async def measured(
+async def measure(
     app: ASGIApp, path: str, ask: dict[str, Any], streams: int, it: Twin, *, direct: bool
 ) -> tuple[float, int]:
     """Return the bytes per stream and the total number of tasks, while the engine is idle."""
@@ -97,8 +97,8 @@ async def test_a_stream_is_one_task_and_a_few_kilobytes(
 ) -> None:
     # Slowed down, so that a busy machine keeps up: waiting tokens take memory too.
     async with twin(max_model_len=4096, time_scale=0.2) as it:
-        await measured(it.app, path, ask, 8, it, direct=direct)
-        least, _ = await measured(bare, path, ask, STREAMS, it, direct=direct)
-        taken, tasks = await measured(it.app, path, ask, STREAMS, it, direct=direct)
+        await measure(it.app, path, ask, 8, it, direct=direct)
+        least, _ = await measure(bare, path, ask, STREAMS, it, direct=direct)
+        taken, tasks = await measure(it.app, path, ask, STREAMS, it, direct=direct)
     assert tasks == STREAMS
     assert taken - least < most, f"{taken - least:.0f} bytes per stream"

@@ -43,7 +43,7 @@ class Calls:
 
 
 @contextmanager
-def counted() -> Generator[Calls]:
+def count_calls() -> Generator[Calls]:
     calls = Calls()
 
     def count(frame: FrameType, event: str, _: object) -> None:
@@ -70,7 +70,7 @@ async def test_a_request_calls_no_more_functions_than_it_did(kind: str) -> None:
         reader, writer = await server.connect()
         # The first runs fill caches, and health checks may run in others: the minimum is the request's own cost.
         for _ in range(8):
-            with counted() as calls:
+            with count_calls() as calls:
                 writer.write(request)
                 answer = await reader.readuntil(b"\r\n\r\n")
                 await _read_body(reader, answer)

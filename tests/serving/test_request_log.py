@@ -45,7 +45,7 @@ def into(file: Path) -> Iterator[RequestLog]:
     log.close()
 
 
-def written(into: RequestLog, file: Path) -> list[dict[str, Any]]:
+def read_log(into: RequestLog, file: Path) -> list[dict[str, Any]]:
     into.close()
     return [msgspec.json.decode(line) for line in content(file).splitlines()]
 
@@ -61,7 +61,7 @@ async def stream(*batches: Event | Exception) -> AsyncGenerator[list[Event]]:
         yield [event]
 
 
-def watched(into: RequestLog, *batches: Event | Exception) -> AsyncGenerator[list[Event]]:
+def observe_stream(into: RequestLog, *batches: Event | Exception) -> AsyncGenerator[list[Event]]:
     """Observe a stream on a clock that advances by a second at each read; it is not read for tokens after the first."""
     seconds = count(1)
     line = RequestLogLine(100.0, "r", "/v1/completions", "m")
@@ -69,8 +69,8 @@ def watched(into: RequestLog, *batches: Event | Exception) -> AsyncGenerator[lis
 
 
 async def test_a_line_has_counts_times_and_the_end(into: RequestLog, file: Path):
-    assert [event async for (event,) in watched(into, *EVENTS)] == list(EVENTS)
-    assert written(into, file) == [
+    assert [event async for (event,) in observe_stream(into, *EVENTS)] == list(EVENTS)
+    assert read_log(into, file) == [
         {
             "arrival_s": 100.0, "request_id": "r", "route": "/v1/completions", "model": "m", "status": 200,
             "error": None, "finish_reasons": ["stop"], "prompt_tokens": 7, "cached_tokens": 4, "output_tokens": 3,
@@ -80,28 +80,28 @@ async def test_a_line_has_counts_times_and_the_end(into: RequestLog, file: Path)
 
 
 async def test_calibrate_reads_the_log(into: RequestLog, file: Path):
-    async for _ in watched(into, *EVENTS):
+    async for _ in observe_stream(into, *EVENTS):
         pass
     with pytest.raises(EngineError):
-        await anext(watched(into, EngineError("broken")))
+        await anext(observe_stream(into, EngineError("broken")))
     into.close()
     (timing,) = read_json_lines(content(file), "s").timings
     assert (timing.input_tokens, timing.output_tokens, timing.ttft, timing.latency) == (7, 3, 2.0, 5.0)
 
 
 async def test_disconnected_and_failed_requests_are_logged_too(into: RequestLog, file: Path):
-    left = watched(into, *EVENTS)
+    left = observe_stream(into, *EVENTS)
     await anext(left)
     await anext(left)
     await left.aclose()
-    broken = watched(into, EVENTS[0], EngineError("with the prompt in it"))
+    broken = observe_stream(into, EVENTS[0], EngineError("with the prompt in it"))
     await anext(broken)
     with pytest.raises(EngineError):
         await anext(broken)
-    mistaken = watched(into, KeyError("with the prompt in it"))
+    mistaken = observe_stream(into, KeyError("with the prompt in it"))
     with pytest.raises(KeyError):
         await anext(mistaken)
-    first, second, third = written(into, file)
+    first, second, third = read_log(into, file)
     assert (first["status"], first["error"], first["output_tokens"]) == (499, "cancelled", 1)
     assert (second["status"], second["error"], second["ttft_s"]) == (500, "engine_error", None)
     assert (third["status"], third["error"]) == (500, "KeyError")
@@ -112,7 +112,7 @@ async def test_a_served_request_is_logged_without_its_prompt(into: RequestLog, f
     it = build_server(ScriptEntry((Say("A secret answer."),)), request_log=into)
     headers = {"x-request-id": "mine", "authorization": "Bearer a-key"}
     await it.post("/v1/chat/completions", {**ASK, "stream": streamed}, headers)
-    (line,) = written(into, file)
+    (line,) = read_log(into, file)
     assert (line["request_id"], line["route"], line["model"]) == ("mine", "/v1/chat/completions", "m")
     assert (line["status"], line["finish_reasons"]) == (200, ["stop"])
     assert line["output_tokens"] > 0
@@ -124,7 +124,7 @@ async def test_a_refused_request_is_logged_with_its_status(into: RequestLog, fil
     it = build_server(ScriptEntry((Fail(429, "slowly"),)), request_log=into)
     assert (await it.post("/v1/chat/completions", ASK)).status_code == 429
     assert (await it.post("/v1/chat/completions", {**ASK, "max_tokens": 10**6})).status_code == 400
-    assert [line["status"] for line in written(into, file)] == [429, 400]
+    assert [line["status"] for line in read_log(into, file)] == [429, 400]
 
 
 async def test_lines_beyond_the_buffer_are_dropped_without_blocking(tmp_path: Path, caplog: pytest.LogCaptureFixture):

@@ -16,7 +16,7 @@ ANSWER = ScriptEntry((Say("Yes."),), repeat=True)
 HI: Any = [{"role": "user", "content": "hi"}]
 
 
-async def stored(it: ServerHarness, messages: Any = HI, **more: Any) -> str:
+async def store_chat(it: ServerHarness, messages: Any = HI, **more: Any) -> str:
     answer = await it.post("/v1/chat/completions", {"messages": messages, "store": True, **more})
     return answer.json()["id"]
 
@@ -37,7 +37,7 @@ async def test_a_streamed_one_is_stored_as_the_whole_one_would_be() -> None:
     stream = await client.chat.completions.create(model="m", messages=HI, store=True, stream=True)
     chunks = [chunk async for chunk in stream]
     streamed = await client.chat.completions.retrieve(chunks[0].id)
-    whole = await client.chat.completions.retrieve(await stored(it))
+    whole = await client.chat.completions.retrieve(await store_chat(it))
     assert streamed.choices == whole.choices
     assert streamed.usage == whole.usage
 
@@ -61,7 +61,7 @@ async def test_one_that_fails_in_mid_stream_is_not_stored() -> None:
 async def test_they_are_listed_page_by_page_by_model_and_metadata() -> None:
     it = remembering(ANSWER)
     client = it.openai()
-    ids = [await stored(it, metadata={"run": str(i % 2), "all": "yes"}) for i in range(5)]
+    ids = [await store_chat(it, metadata={"run": str(i % 2), "all": "yes"}) for i in range(5)]
     pages = client.chat.completions.list
     assert [each.id async for each in pages(limit=2)] == ids
     assert [each.id async for each in pages(limit=2, order="desc")] == ids[::-1]
@@ -72,7 +72,7 @@ async def test_they_are_listed_page_by_page_by_model_and_metadata() -> None:
 
 async def test_the_metadata_can_be_changed_and_all_can_be_deleted_once() -> None:
     it = remembering(ANSWER)
-    client, id = it.openai(), await stored(it)
+    client, id = it.openai(), await store_chat(it)
     changed = await client.chat.completions.update(id, metadata={"seen": "yes"})
     assert changed == await client.chat.completions.retrieve(id)
     assert changed.metadata == {"seen": "yes"}  # type: ignore[attr-defined]
@@ -85,7 +85,7 @@ async def test_the_metadata_can_be_changed_and_all_can_be_deleted_once() -> None
 async def test_its_messages_are_listed() -> None:
     it = remembering(ANSWER)
     parts = [{"type": "text", "text": "What is "}, {"type": "text", "text": "this?"}]
-    id = await stored(it, [{"role": "system", "content": "Be short."}, {"role": "user", "content": parts}])
+    id = await store_chat(it, [{"role": "system", "content": "Be short."}, {"role": "user", "content": parts}])
     messages = [each async for each in it.openai().chat.completions.messages.list(id, limit=1)]
     assert [(each.role, each.content) for each in messages] == [("system", "Be short."), ("user", "What is this?")]
     assert len({each.id for each in messages}) == 2
@@ -127,6 +127,6 @@ async def test_a_server_without_a_store_says_so() -> None:
 )
 async def test_wrong_metadata_is_refused_by_name(body: Any, param: str) -> None:
     it = remembering(ANSWER)
-    answer = await it.post(f"/v1/chat/completions/{await stored(it)}", body)
+    answer = await it.post(f"/v1/chat/completions/{await store_chat(it)}", body)
     assert answer.status_code == 400
     assert answer.json()["error"]["param"].startswith("metadata")

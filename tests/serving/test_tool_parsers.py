@@ -38,7 +38,7 @@ ONE_A_SHAPE = [
 
 
 @asynccontextmanager
-async def served(tools: str, reasoning: str = "none") -> AsyncGenerator[httpx2.AsyncClient]:
+async def serve(tools: str, reasoning: str = "none") -> AsyncGenerator[httpx2.AsyncClient]:
     models = build_models(
         Settings(max_model_len=2048, tool_call_parser=tools, reasoning_parser=reasoning), SystemClock()
     )
@@ -57,7 +57,7 @@ async def ask_weather(client: httpx2.AsyncClient, **body: Any) -> httpx2.Respons
 @pytest.mark.parametrize("name", ONE_A_SHAPE)
 async def test_a_named_tool_is_called_in_the_form_of_the_family(name: str) -> None:
     choice = {"type": "function", "function": {"name": "get_weather"}}
-    async with served(name, "openai_gptoss" if name == "openai" else "none") as client:
+    async with serve(name, "openai_gptoss" if name == "openai" else "none") as client:
         answer = await ask_weather(client, tools=[WEATHER, CLOCK], tool_choice=choice)
     assert answer.status_code == 200, answer.text
     (only_choice,) = answer.json()["choices"]
@@ -69,7 +69,7 @@ async def test_a_named_tool_is_called_in_the_form_of_the_family(name: str) -> No
 
 @pytest.mark.parametrize("name", ["qwen3_coder", "pythonic", "llama3_json", "openai"])
 async def test_tools_that_may_be_called_leave_room_for_words(name: str) -> None:
-    async with served(name, "openai_gptoss" if name == "openai" else "none") as client:
+    async with serve(name, "openai_gptoss" if name == "openai" else "none") as client:
         answer = await ask_weather(client, tools=[WEATHER, CLOCK], temperature=1.0)
     assert answer.status_code == 200, answer.text
     message = answer.json()["choices"][0]["message"]
@@ -83,7 +83,7 @@ async def test_constraints_that_the_syntax_cannot_enforce_are_refused_or_warned_
     """Syntaxes with separate arguments cannot enforce a schema's rules about all arguments together."""
     strict = {"type": "function", "function": {"name": "f", "parameters": ANY_OF, "strict": True}}
     loose = {"type": "function", "function": {"name": "f", "parameters": ANY_OF}}
-    async with served("qwen3_coder") as client:
+    async with serve("qwen3_coder") as client:
         refused = await ask_weather(client, tools=[strict], tool_choice="required")
         warned = await ask_weather(client, tools=[loose], tool_choice="required", max_tokens=20)
     assert refused.status_code == 400
@@ -120,7 +120,7 @@ def find_arguments(answer: dict[str, Any]) -> Any:
 async def test_a_call_that_is_demanded_is_enforced_without_a_known_format(path: str, fields: dict[str, Any]) -> None:
     talk = [{"role": "user", "content": "How is the weather in Rome?"}]
     limit = "max_output_tokens" if path == "/v1/responses" else "max_tokens"
-    async with served("none") as client:
+    async with serve("none") as client:
         response = await client.post(
             path, json={"input" if path == "/v1/responses" else "messages": talk, limit: 200, **fields}
         )
@@ -129,7 +129,7 @@ async def test_a_call_that_is_demanded_is_enforced_without_a_known_format(path: 
 
 
 async def test_tools_without_a_known_format_are_reported() -> None:
-    async with served("none") as client:
+    async with serve("none") as client:
         response = await ask_weather(client, tools=[WEATHER], max_tokens=8)
     assert response.status_code == 200
     assert "--tool-call-parser" in response.headers["x-dragoman-warnings"]
@@ -137,7 +137,7 @@ async def test_tools_without_a_known_format_are_reported() -> None:
 
 async def test_models_list_tools_only_where_calls_can_be_recognised() -> None:
     for name, listed in (("none", False), ("hermes", True)):
-        async with served(name) as client:
+        async with serve(name) as client:
             card = (await client.get("/v1/models")).json()["data"][0]
         assert ("tools" in card["dragoman"]["capabilities"]) == listed
 
@@ -147,7 +147,7 @@ async def test_models_list_tools_only_where_calls_can_be_recognised() -> None:
 async def test_a_tool_without_parameters_is_called_without_arguments(parser: str, parameters: Any) -> None:
     """`f(**arguments)` fails in the client if the grammar allows undeclared members."""
     tool = {"type": "function", "function": {"name": "get_time", "parameters": parameters}}
-    async with served(parser) as client:
+    async with serve(parser) as client:
         for seed in range(3):
             answer = await ask_weather(client, tools=[tool], tool_choice="required", temperature=1.5, seed=seed)
             assert answer.status_code == 200, answer.text

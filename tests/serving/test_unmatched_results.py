@@ -44,7 +44,7 @@ def messages(call_id: str) -> tuple[str, dict[str, Any]]:
 DIALECTS = [chat, responses, custom, messages]
 
 
-def served(profile: Profile = Profile.OPENAI, *, strict: bool = False) -> ServerHarness:
+def serve(profile: Profile = Profile.OPENAI, *, strict: bool = False) -> ServerHarness:
     options = ServingOptions(profile=profile, strict=strict)
     return build_server(ScriptEntry((Say("Hello"),), repeat=True), options=options)
 
@@ -52,42 +52,42 @@ def served(profile: Profile = Profile.OPENAI, *, strict: bool = False) -> Server
 @pytest.mark.parametrize("dialect", DIALECTS)
 async def test_an_output_without_its_call_is_a_400_that_names_the_id(dialect: Any) -> None:
     path, body = dialect("call_x")
-    answer = await served().post(path, body)
+    answer = await serve().post(path, body)
     assert answer.status_code == 400, answer.text
     message = answer.json()["error"]["message"]
     assert "No tool call found for the tool output with id 'call_x'" in message
     path, body = dialect("call_1")
-    assert (await served().post(path, body)).status_code == 200
+    assert (await serve().post(path, body)).status_code == 200
 
 
 async def test_a_call_after_its_output_does_not_count() -> None:
     _, body = chat("call_1")
     body["messages"][1:] = reversed(body["messages"][1:])
-    assert (await served().post("/v1/chat/completions", body)).status_code == 400
+    assert (await serve().post("/v1/chat/completions", body)).status_code == 400
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)
 async def test_vllms_profile_warns(dialect: Any) -> None:
     path, body = dialect("call_x")
-    answer = await served(Profile.VLLM).post(path, body)
+    answer = await serve(Profile.VLLM).post(path, body)
     assert answer.status_code == 200, answer.text
     assert "no tool call found for the tool output with id 'call_x'" in answer.headers["x-dragoman-warnings"]
     path, body = dialect("call_1")
-    assert "x-dragoman-warnings" not in (await served(Profile.VLLM).post(path, body)).headers
+    assert "x-dragoman-warnings" not in (await serve(Profile.VLLM).post(path, body)).headers
     path, body = dialect("call_x")
-    assert (await served(Profile.VLLM, strict=True).post(path, body)).status_code == 400
+    assert (await serve(Profile.VLLM, strict=True).post(path, body)).status_code == 400
 
 
 async def test_a_function_of_the_old_form_has_no_id_and_may_stand_alone() -> None:
     body = {"messages": [HI, {"role": "function", "name": "f", "content": "x"}]}
-    assert (await served().post("/v1/chat/completions", body)).status_code == 200
+    assert (await serve().post("/v1/chat/completions", body)).status_code == 200
 
 
 async def test_in_ollamas_format_only_a_result_with_an_id_needs_its_call() -> None:
     body = {"model": "m", "stream": False, "messages": [HI, {"role": "tool", "tool_name": "f", "content": "x"}]}
-    assert (await served().post("/api/chat", body)).status_code == 200
+    assert (await serve().post("/api/chat", body)).status_code == 200
     body["messages"] = [HI, {"role": "tool", "tool_name": "f", "tool_call_id": "call_x", "content": "x"}]
-    assert (await served().post("/api/chat", body)).status_code == 400
+    assert (await serve().post("/api/chat", body)).status_code == 400
 
 
 async def test_calls_of_stored_hops_count() -> None:

@@ -184,14 +184,14 @@ async def test_an_answer_that_weights_change_under_says_which_sampled_what(
     await http.post("/pause?mode=keep")
     await post(http, "/update_weights", update_info={"path": "step-1"}, weight_version="new")
     await http.post("/resume")
-    choice = ended((await running).text, stream=stream)
+    choice = get_choice((await running).text, stream=stream)
     spans = choice["weight_versions"]
     assert [span["version"] for span in spans] == ["default", "new"]
     assert [spans[0]["start"], spans[1]["start"], spans[1]["end"]] == [0, spans[0]["end"], 400]
     assert 0 < spans[0]["end"] < 400
 
 
-def ended(text: str, *, stream: bool) -> dict[str, Any]:
+def get_choice(text: str, *, stream: bool) -> dict[str, Any]:
     """Return the choice as reported at its end."""
     if not stream:
         return json.loads(text)["choices"][0]

@@ -10,14 +10,14 @@ import pytest
 from dragoman.settings import GenerationConfig, Settings, SettingsError, is_loopback, load_keywords, load_settings
 
 
-def written(folder: Path, text: str, name: str = "config.toml") -> str:
+def write(folder: Path, text: str, name: str = "config.toml") -> str:
     path = folder / name
     path.write_text(text, encoding="utf-8")
     return str(path)
 
 
 def test_the_command_line_counts_before_the_environment_and_that_before_the_file(tmp_path: Path):
-    file = written(tmp_path, "port = 1\nmax_queued_requests = 1\nstrict = true\napi_profile = 'vllm'\n")
+    file = write(tmp_path, "port = 1\nmax_queued_requests = 1\nstrict = true\napi_profile = 'vllm'\n")
     environment = {"DRAGOMAN_CONFIG": file, "DRAGOMAN_PORT": "2", "DRAGOMAN_MAX_QUEUED_REQUESTS": "2", "HOME": "/"}
     settings = load_settings({"port": "3", "strict": False, "uds": None}, environment)
     assert (settings.port, settings.max_queued_requests, settings.api_profile, settings.strict) == (3, 2, "vllm", False)
@@ -51,7 +51,7 @@ def test_what_kubernetes_says_of_a_service_of_our_name_is_no_setting(service: st
 
 
 def test_the_file_of_the_command_line_counts_before_that_of_the_environment(tmp_path: Path):
-    ours, other = written(tmp_path, "port = 1"), written(tmp_path, "port = 2", "other.toml")
+    ours, other = write(tmp_path, "port = 1"), write(tmp_path, "port = 2", "other.toml")
     assert load_settings({"config": ours}, {"DRAGOMAN_CONFIG": other}).port == 1
 
 
@@ -80,7 +80,7 @@ uds:
 
 @pytest.mark.parametrize(("text", "name"), [(TOML, "c.toml"), (YAML, "c.yaml"), (YAML, "c.yml")])
 def test_a_file_says_the_same_in_every_format(tmp_path: Path, text: str, name: str):
-    file = written(tmp_path, text, name)
+    file = write(tmp_path, text, name)
     assert load_settings({"config": file}, {}) == Settings(
         model="scripted:demo.yaml",
         served_model_name=("a", "b"),
@@ -95,7 +95,7 @@ def test_a_file_says_the_same_in_every_format(tmp_path: Path, text: str, name: s
 
 @pytest.mark.parametrize("name", ["empty.toml", "empty.yaml"])
 def test_an_empty_file_says_nothing(tmp_path: Path, name: str):
-    file = written(tmp_path, "", name)
+    file = write(tmp_path, "", name)
     assert load_settings({"config": file}, {}) == Settings(config=file)
 
 
@@ -128,7 +128,7 @@ def test_a_file_and_the_environment_accept_the_names_of_negated_options(tmp_path
         "DRAGOMAN_KEEP_AGENT_NONCES": word,
         "DRAGOMAN_REQUIRE_AUTH": word,
     }
-    for settings in (load_settings({"config": written(tmp_path, text, "c.yaml")}, {}), load_settings({}, environment)):
+    for settings in (load_settings({"config": write(tmp_path, text, "c.yaml")}, {}), load_settings({}, environment)):
         switches = (settings.access_log, settings.ui, settings.drop_agent_nonces, settings.no_auth)
         assert switches == (value,) * 4
     assert load_keywords({"no_access_log": word}).access_log is value
@@ -213,7 +213,7 @@ def test_an_error_names_its_source(fields: dict[str, object], environment: dict[
 )
 def test_an_error_in_a_file_names_its_key(tmp_path: Path, text: str, name: str, why: str):
     with pytest.raises(SettingsError, match=why) as caught:
-        load_settings({"config": written(tmp_path, text, name)}, {})
+        load_settings({"config": write(tmp_path, text, name)}, {})
     assert str(tmp_path / name) in str(caught.value)
 
 
@@ -259,7 +259,7 @@ FORMER = [
 def test_a_former_name_sets_its_successor_and_warns(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, former: str, name: str, text: str, value: object
 ):
-    file = written(tmp_path, f"{former.replace('_', '-')} = {text!r}\n")
+    file = write(tmp_path, f"{former.replace('_', '-')} = {text!r}\n")
     flag, variable = f"--{name.replace('_', '-')}", f"DRAGOMAN_{name.upper()}"
     old_flag, old_variable = f"--{former.replace('_', '-')}", f"DRAGOMAN_{former.upper()}"
     for old, environment, warning in (

@@ -59,5 +59,5 @@ def calibrate_run(run: Run, measured: tuple[list[WorkloadRequest], list[Timing]]
 
 
 @cache
-def calibrated(run: Run) -> SimulatorProfile:
+def get_profile(run: Run) -> SimulatorProfile:
     return calibrate_run(run, log(run.name))

@@ -12,12 +12,12 @@ from dragoman.simulation.fitting import fit, simulate
 from dragoman.simulation.roofline import Parallelism, find_gpu, load_model_shape, predict_profile
 from dragoman.simulation.workload import WorkloadRequest
 
-from .runs import FITTED, RUNS, Run, calibrate_run, calibrated, log
+from .runs import FITTED, RUNS, Run, calibrate_run, get_profile, log
 
 runs = pytest.mark.parametrize("run", RUNS, ids=lambda run: run.name)
 
 
-def held_out(run: Run, profile: SimulatorProfile) -> HeldOutError:
+def compute_held_out(run: Run, profile: SimulatorProfile) -> HeldOutError:
     workload, measured = log(run.name)
     simulated = simulate(workload, profile.engine, profile.latency, profile.frontend_seconds).timings
     return compare(measured[FITTED:], simulated[FITTED:])
@@ -32,7 +32,7 @@ def worst(error: HeldOutError) -> tuple[float, float]:
 
 @runs
 def test_means_are_within_two_per_cent_and_percentiles_within_five(run: Run) -> None:
-    mean, percentile = worst(held_out(run, calibrated(run)))
+    mean, percentile = worst(compute_held_out(run, get_profile(run)))
     assert mean < 0.02
     assert percentile < 0.05
 
@@ -43,8 +43,8 @@ def test_nothing_but_the_log_is_needed(run: Run) -> None:
     workload, measured = log(run.name)
     observed = [msgspec.structs.replace(timing, scheduled_s=None) for timing in measured[:FITTED]]
     found = fit(workload, observed, run.engine, Prior())
-    bare = msgspec.structs.replace(calibrated(run), latency=found.latency, frontend_seconds=found.frontend_seconds)
-    mean, percentile = worst(held_out(run, bare))
+    bare = msgspec.structs.replace(get_profile(run), latency=found.latency, frontend_seconds=found.frontend_seconds)
+    mean, percentile = worst(compute_held_out(run, bare))
     assert mean < 0.02
     assert percentile < 0.05
 
@@ -54,7 +54,7 @@ def test_a_hundred_from_the_middle_foretell_the_others_as_well(run: Run) -> None
     """Guards against settings of the method that fit only the beginnings of these runs."""
     workload, measured = log(run.name)
     others = [*measured[:FITTED], *measured[2 * FITTED :]]
-    found = fit(workload, measured[FITTED : 2 * FITTED], run.engine, calibrated(run).prior)
+    found = fit(workload, measured[FITTED : 2 * FITTED], run.engine, get_profile(run).prior)
     simulated = simulate(workload, run.engine, found.latency, found.frontend_seconds).timings
     mean, percentile = worst(compare(others, [*simulated[:FITTED], *simulated[2 * FITTED :]]))
     assert mean < 0.02
@@ -74,7 +74,7 @@ def test_noise_in_what_was_measured_does_not_spoil_the_fit() -> None:
         for index, each in enumerate(measured[:FITTED])
     ]
     profile = calibrate_run(run, (workload, [*noisy, *measured[FITTED:]]))
-    mean, percentile = worst(held_out(run, profile))
+    mean, percentile = worst(compute_held_out(run, profile))
     assert mean < 0.02
     assert percentile < 0.05
 
@@ -87,14 +87,14 @@ def test_the_fit_does_not_see_how_the_others_fared() -> None:
         for each in measured[FITTED:]
     ]
     lied_to = calibrate_run(run, (workload, [*measured[:FITTED], *lies]))
-    assert lied_to.latency == calibrated(run).latency
-    assert lied_to.calibration != calibrated(run).calibration
+    assert lied_to.latency == get_profile(run).latency
+    assert lied_to.calibration != get_profile(run).calibration
 
 
 @runs
 def test_the_shipped_profile_is_what_the_fit_gives(run: Run) -> None:
     """Update it with `python -m benchmarks.simulator --write-profiles`."""
-    shipped, found = load(run.name), calibrated(run)
+    shipped, found = load(run.name), get_profile(run)
     assert msgspec.structs.replace(shipped, latency=found.latency, calibration=None, frontend_seconds=0) == (
         msgspec.structs.replace(found, calibration=None, frontend_seconds=0)
     )
@@ -102,7 +102,7 @@ def test_the_shipped_profile_is_what_the_fit_gives(run: Run) -> None:
     assert shipped.latency.per_context_token == pytest.approx(found.latency.per_context_token, rel=0.01)
     assert shipped.calibration is not None
     assert shipped.calibration.error is not None
-    assert worst(shipped.calibration.error) == pytest.approx(worst(held_out(run, shipped)), abs=1e-4)
+    assert worst(shipped.calibration.error) == pytest.approx(worst(compute_held_out(run, shipped)), abs=1e-4)
 
 
 @runs
@@ -152,7 +152,7 @@ def test_a_wrong_setting_increases_the_error(wrong: dict[str, int]) -> None:
     """Negative case: the figures above depend on the scheduler's rules, not on a lucky average."""
     profile = load(RUNS[0].name)
     engine = msgspec.structs.replace(profile.engine, **wrong)
-    assert worst(held_out(RUNS[0], msgspec.structs.replace(profile, engine=engine)))[0] > 0.02
+    assert worst(compute_held_out(RUNS[0], msgspec.structs.replace(profile, engine=engine)))[0] > 0.02
 
 
 def test_expert_parallel_errors_are_within_three_per_cent_and_six_at_p99() -> None:

@@ -33,7 +33,7 @@ def cores(count: int) -> list[EngineCore]:
     return [EngineCore(SimulatedScheduler(CONFIG), lambda load: 0.02 + 1e-5 * load.tokens) for _ in range(count)]
 
 
-def routed(workload: Sequence[WorkloadRequest], router: ReplicaRouter, count: int = 4) -> list[int]:
+def route(workload: Sequence[WorkloadRequest], router: ReplicaRouter, count: int = 4) -> list[int]:
     return [timing.replica for timing in replay(workload, cores(count), router=router).timings]
 
 
@@ -45,7 +45,7 @@ def requests(count: int, seconds: float, *, outputs: int = 20) -> list[WorkloadR
 def test_every_policy_answers_all_requests_and_is_deterministic(policy: Routing) -> None:
     talks = SessionOptions(FixedLength(3), UniformLength(50, 200), UniformLength(5, 20), think_seconds=0.5)
     workload = generate_sessions(np.random.default_rng(1), count=20, rate=5.0, options=talks)
-    runs = [routed(workload, ReplicaRouter(policy, state_delay=delay, seed=7)) for delay in (0.0, 0.3, 0.3)]
+    runs = [route(workload, ReplicaRouter(policy, state_delay=delay, seed=7)) for delay in (0.0, 0.3, 0.3)]
     assert len(runs[0]) == 60
     assert runs[1] == runs[2]
     assert set(runs[0]) == {0, 1, 2, 3}
@@ -58,14 +58,14 @@ def test_the_fewest_tokens_are_not_the_fewest_requests() -> None:
         WorkloadRequest("other", 0.02, 16, 100),
         WorkloadRequest("last", 0.03, 16, 100),
     ]
-    assert routed(workload, ReplicaRouter("least-requests"), 2) == [0, 1, 0, 1]
-    assert routed(workload, ReplicaRouter("least-tokens"), 2) == [0, 1, 1, 1]
+    assert route(workload, ReplicaRouter("least-requests"), 2) == [0, 1, 0, 1]
+    assert route(workload, ReplicaRouter("least-tokens"), 2) == [0, 1, 1, 1]
 
 
 def test_a_conversation_stays_with_its_replica() -> None:
     talks = SessionOptions(FixedLength(5), UniformLength(50, 200), UniformLength(5, 20), think_seconds=0.5)
     workload = generate_sessions(np.random.default_rng(2), count=30, rate=5.0, options=talks)
-    replicas = routed(workload, ReplicaRouter("session-affinity"))
+    replicas = route(workload, ReplicaRouter("session-affinity"))
     by_session: dict[str, set[int]] = {}
     for request, replica in zip(workload, replicas, strict=True):
         by_session.setdefault(request.id.partition("-")[0], set()).add(replica)
@@ -75,8 +75,8 @@ def test_a_conversation_stays_with_its_replica() -> None:
     moved = sum(
         a != b
         for a, b in zip(
-            routed(fewer, ReplicaRouter("session-affinity"), 4),
-            routed(fewer, ReplicaRouter("session-affinity"), 5),
+            route(fewer, ReplicaRouter("session-affinity"), 4),
+            route(fewer, ReplicaRouter("session-affinity"), 5),
             strict=True,
         )
     )
@@ -87,7 +87,7 @@ def test_a_router_that_knows_old_loads_sends_herds() -> None:
     """All requests between two polls go to the replica that was idle; power-of-two is less affected."""
     workload = requests(200, 0.01)
     fresh, old = (
-        max(np.bincount(routed(workload[:50], ReplicaRouter("least-requests", state_delay=delay))))
+        max(np.bincount(route(workload[:50], ReplicaRouter("least-requests", state_delay=delay))))
         for delay in (0.0, 0.4)
     )
     assert fresh < 20
@@ -110,7 +110,7 @@ def test_llm_ds_scores_find_prefixes_and_avoid_queues() -> None:
     }
     assert hits["llm-d"] > hits["round-robin"] + 0.1
     crowd = requests(100, 0.0, outputs=50)
-    assert max(np.bincount(routed(crowd, ReplicaRouter("llm-d")))) < 40
+    assert max(np.bincount(route(crowd, ReplicaRouter("llm-d")))) < 40
 
 
 def test_the_delay_must_not_be_negative() -> None:

@@ -25,7 +25,7 @@ def cores(count: int, *, is_async: bool = True) -> list[EngineCore]:
     return [EngineCore(SimulatedScheduler(config), LATENCY.compute_seconds) for _ in range(count)]
 
 
-def served(workload: list[WorkloadRequest], count: int, ranks: int, *, is_async: bool = True) -> ReplayResult:
+def run_ranks(workload: list[WorkloadRequest], count: int, ranks: int, *, is_async: bool = True) -> ReplayResult:
     engines = cores(count, is_async=is_async)
     result = replay_in_lock_step(workload, engines, ranks, router=ReplicaRouter())
     assert [(core.scheduler.num_running, core.scheduler.pool.num_used) for core in engines] == [(0, 0)] * count
@@ -35,7 +35,7 @@ def served(workload: list[WorkloadRequest], count: int, ranks: int, *, is_async:
 @pytest.mark.parametrize("is_async", [True, False])
 def test_all_ranks_of_a_server_step_together(is_async: bool) -> None:
     workload = [WorkloadRequest(f"r{index}", 0.013 * index, 40 + 200 * (index % 2), 8) for index in range(12)]
-    result = served(workload, 4, 2, is_async=is_async)
+    result = run_ranks(workload, 4, 2, is_async=is_async)
     assert len(result.timings) == 12
     for first in (0, 2):
         one, other = result.steps[first], result.steps[first + 1]
@@ -50,7 +50,7 @@ def test_all_ranks_of_a_server_step_together(is_async: bool) -> None:
 def test_equal_ranks_are_as_fast_as_independent_ones(is_async: bool) -> None:
     workload = [WorkloadRequest(f"r{index}", 0.05 * (index // 2), 100, 5) for index in range(10)]
     alone = replay(workload, cores(2, is_async=is_async), router=ReplicaRouter())
-    together = served(workload, 2, 2, is_async=is_async)
+    together = run_ranks(workload, 2, 2, is_async=is_async)
     assert together.timings == alone.timings
 
 
@@ -59,7 +59,7 @@ def test_a_long_prompt_holds_up_the_other_rank() -> None:
     decoding = WorkloadRequest("decoding", 0.0, 16, 50)
     prompt = WorkloadRequest("prompt", 0.1, 2000, 1)
     alone = replay([decoding, prompt], cores(2), router=ReplicaRouter())
-    together = served([decoding, prompt], 2, 2)
+    together = run_ranks([decoding, prompt], 2, 2)
     held_up = together.timings[0].latency - alone.timings[0].latency
     assert held_up == pytest.approx(LATENCY.compute_seconds(StepLoad(2000)) - LATENCY.compute_seconds(StepLoad(1)))
 

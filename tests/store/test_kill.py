@@ -39,7 +39,7 @@ asyncio.run(main())
 """
 
 
-async def killed_while_writing(path: Path, turn: int, seconds: float) -> list[str]:
+async def kill_while_writing(path: Path, turn: int, seconds: float) -> list[str]:
     """Kill a process while it writes, and return the writes that it acknowledged."""
     command = [sys.executable, "-c", WRITER, path, str(turn)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:  # noqa: ASYNC220 - as below
@@ -71,7 +71,7 @@ async def check(path: Path, acknowledged: list[str]) -> None:
 
 
 async def test_a_killed_writer_loses_nothing_that_it_acknowledged(tmp_path: Path):
-    acknowledged = await killed_while_writing(tmp_path / "x.db", 0, 0.05)
+    acknowledged = await kill_while_writing(tmp_path / "x.db", 0, 0.05)
     await check(tmp_path / "x.db", acknowledged)
 
 
@@ -79,7 +79,7 @@ async def test_a_killed_writer_loses_nothing_that_it_acknowledged(tmp_path: Path
 async def test_writers_killed_again_and_again_lose_nothing(tmp_path: Path):
     chance, acknowledged = random.Random(7), list[str]()
     for turn in range(20):
-        acknowledged += await killed_while_writing(tmp_path / "x.db", turn, chance.uniform(0, 0.3))
+        acknowledged += await kill_while_writing(tmp_path / "x.db", turn, chance.uniform(0, 0.3))
         await check(tmp_path / "x.db", acknowledged[-200:])
     await check(tmp_path / "x.db", acknowledged)
 
@@ -88,6 +88,6 @@ async def test_work_of_a_killed_process_is_seen_at_once(tmp_path: Path):
     store = SqliteStore(tmp_path / "x.db")
     await store.open()
     await put(store, "own", state="running", run=store.run)
-    await killed_while_writing(tmp_path / "x.db", 0, 0)
+    await kill_while_writing(tmp_path / "x.db", 0, 0)
     assert [record.key.id for record in await store.list_abandoned("response")] == ["0-working"]
     await store.close()

@@ -25,7 +25,7 @@ from dragoman.store import (
 from .backends import Storage, key, put
 
 
-async def refused(store: Store, *changes: Put | Replace | Append | Remove | Delete) -> CommitConflict:
+async def expect_conflict(store: Store, *changes: Put | Replace | Append | Remove | Delete) -> CommitConflict:
     with pytest.raises(CommitConflict) as caught:
         await store.commit(*changes)
     return caught.value
@@ -52,7 +52,7 @@ async def test_a_foreign_record_looks_like_an_absent_one(storage: Storage, other
         assert await store.load_entry(other, "items", "i") is None
         assert await store.load_entries(other, "items") == ()
         for change in (Replace(other, "", b""), Append(other, "items", ()), Remove(other, "items", "i"), Delete(other)):
-            assert (await refused(store, change)).found_state is None
+            assert (await expect_conflict(store, change)).found_state is None
 
 
 async def test_lists_are_their_owners_own(storage: Storage):
@@ -66,7 +66,7 @@ async def test_lists_are_their_owners_own(storage: Storage):
 async def test_a_key_that_exists_is_not_overwritten(storage: Storage):
     async with storage.open() as store:
         await put(store, "a", b"first", state="s")
-        assert (await refused(store, Put(key("a"), 0, b"second"))).found_state == "s"
+        assert (await expect_conflict(store, Put(key("a"), 0, b"second"))).found_state == "s"
         record = await store.get(key("a"))
         assert record is not None
         assert record.body == b"first"
@@ -76,7 +76,7 @@ async def test_a_commit_is_all_or_nothing(storage: Storage):
     async with storage.open() as store:
         await put(store, "a", b"old", state="s")
         await store.commit(Append(key("a"), "items", (Item(b"0", "zero"),)))
-        error = await refused(
+        error = await expect_conflict(
             store,
             Put(key("b"), 0, b""),
             Replace(key("a"), "t", b"new"),
@@ -106,13 +106,15 @@ async def test_later_changes_see_earlier_ones(storage: Storage):
 async def test_a_replacement_expects_a_state_or_a_version(storage: Storage):
     async with storage.open() as store:
         await put(store, "a", state="queued", run=store.run)
-        assert (await refused(store, Replace(key("a"), "x", b"", states=frozenset({"done"})))).found_state == "queued"
-        assert (await refused(store, Replace(key("a"), "x", b"", version=7))).found_state == "queued"
+        assert (
+            await expect_conflict(store, Replace(key("a"), "x", b"", states=frozenset({"done"})))
+        ).found_state == "queued"
+        assert (await expect_conflict(store, Replace(key("a"), "x", b"", version=7))).found_state == "queued"
         await store.commit(Replace(key("a"), "done", b"new", states=frozenset({"queued", "running"}), version=1))
         record = await store.get(key("a"))
         assert record is not None
         assert (record.state, record.body, record.version, record.run) == ("done", b"new", 2, None)
-        assert (await refused(store, Delete(key("a"), states=frozenset({"queued"})))).found_state == "done"
+        assert (await expect_conflict(store, Delete(key("a"), states=frozenset({"queued"})))).found_state == "done"
 
 
 async def test_a_replacement_can_change_the_expiry(storage: Storage):
@@ -181,7 +183,7 @@ async def test_an_id_is_once_in_its_series(storage: Storage):
             (Item(b"3", "\0"),),
             (Item(b"", "\ud800"),),
         ):
-            assert (await refused(store, Append(key("a"), "items", again))).found_state == "s"
+            assert (await expect_conflict(store, Append(key("a"), "items", again))).found_state == "s"
         assert len(await store.load_entries(key("a"), "items")) == 3
 
 
@@ -194,7 +196,7 @@ async def test_a_removed_entry_leaves_the_positions_of_the_others(storage: Stora
             (0, "x"),
             (2, "z"),
         ]
-        assert (await refused(store, Remove(key("a"), "items", "y"))).found_state is None
+        assert (await expect_conflict(store, Remove(key("a"), "items", "y"))).found_state is None
         await store.commit(Append(key("a"), "items", (Item(b"", "y"),)))
         assert [entry.position for entry in await store.load_entries(key("a"), "items")] == [0, 2, 3]
 
@@ -274,7 +276,7 @@ async def test_what_has_expired_is_absent_at_once_and_cleaned_later(storage: Sto
         storage.clock.time += 10
         assert await store.get(key("a")) is None
         assert await store.load_page("me", "response") == ()
-        assert (await refused(store, Delete(key("a")))).found_state is None
+        assert (await expect_conflict(store, Delete(key("a")))).found_state is None
         assert await store.clean() == 1
         assert await store.clean() == 0
 
@@ -381,7 +383,7 @@ async def test_a_second_opening_sees_what_the_first_has_committed(storage: Stora
         record = await two.get(key("a"))
         assert record is not None
         await two.commit(Replace(key("a"), "s", b"2", version=record.version))
-        assert (await refused(one, Replace(key("a"), "s", b"3", version=record.version))).found_state == "s"
+        assert (await expect_conflict(one, Replace(key("a"), "s", b"3", version=record.version))).found_state == "s"
         deletions = (store.commit(Delete(key("a"))) for store in (one, two) * 10)
         results = await asyncio.gather(*deletions, return_exceptions=True)
         assert sum(result is None for result in results) == 1

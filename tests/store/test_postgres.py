@@ -14,7 +14,7 @@ from dragoman.store.postgres import PostgresStore
 from .backends import put
 
 
-async def opened(dsn: str) -> PostgresStore:
+async def open_store(dsn: str) -> PostgresStore:
     store = PostgresStore(dsn)
     await store.open()
     return store
@@ -29,20 +29,20 @@ async def run_sql(dsn: str, statement: str) -> None:
 
 async def test_the_error_of_an_unreachable_server_hides_its_address():
     with pytest.raises(StoreUnavailable) as caught:
-        await opened("postgresql://somebody:secret@127.0.0.1:1/nothing")
+        await open_store("postgresql://somebody:secret@127.0.0.1:1/nothing")
     assert "secret" not in caught.value.message
     assert "127.0.0.1" not in caught.value.message
 
 
 async def test_tables_of_a_newer_version_are_refused(postgres: str):
-    await (await opened(postgres)).close()
+    await (await open_store(postgres)).close()
     await run_sql(postgres, "UPDATE dragoman_schema SET version = 99")
     with pytest.raises(StoreUnavailable, match="newer version"):
-        await opened(postgres)
+        await open_store(postgres)
 
 
 async def test_a_lost_connection_is_an_error_and_the_next_commit_succeeds(postgres: str):
-    store = await opened(postgres)
+    store = await open_store(postgres)
     await put(store, "a")
     ours = (
         "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND usename = 'dragoman'"
@@ -59,7 +59,7 @@ async def test_a_lost_connection_is_an_error_and_the_next_commit_succeeds(postgr
 
 
 async def test_a_lock_that_the_server_still_holds_for_a_lost_connection_delays_no_cleaning(postgres: str):
-    one, two = await opened(postgres), await opened(postgres)
+    one, two = await open_store(postgres), await open_store(postgres)
     await put(one, "a", run=one.run)
     lost: Any = one._lock_connection  # pyright: ignore[reportPrivateUsage]
     one._lock_connection = None  # pyright: ignore[reportPrivateUsage]
@@ -74,7 +74,7 @@ async def test_a_lock_that_the_server_still_holds_for_a_lost_connection_delays_n
 
 
 async def test_a_run_that_lost_its_connection_is_soon_seen_as_alive(postgres: str):
-    one, two = await opened(postgres), await opened(postgres)
+    one, two = await open_store(postgres), await open_store(postgres)
     await put(one, "a", run=one.run)
     alive: Any = one._lock_connection  # pyright: ignore[reportPrivateUsage]
     await alive.close()

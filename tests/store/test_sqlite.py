@@ -17,14 +17,14 @@ from dragoman.store.sqlite import RunLock, is_alive
 from .backends import key, put
 
 
-async def opened(path: Path, **more: object) -> SqliteStore:
+async def open_store(path: Path, **more: object) -> SqliteStore:
     store = SqliteStore(path, **more)  # pyright: ignore[reportArgumentType]
     await store.open()
     return store
 
 
 async def test_the_file_is_for_its_owner_alone(tmp_path: Path):
-    store = await opened(tmp_path / "state" / "x.db")
+    store = await open_store(tmp_path / "state" / "x.db")
     await put(store, "a")
     modes = modes_below(tmp_path)
     assert {name.partition(".db")[2] for name in modes} >= {"", "-wal", "-shm"}
@@ -37,10 +37,10 @@ def modes_below(directory: Path) -> dict[str, int]:
 
 
 async def test_what_was_committed_is_there_after_a_restart(tmp_path: Path):
-    store = await opened(tmp_path / "x.db")
+    store = await open_store(tmp_path / "x.db")
     await put(store, "a", b"kept")
     await store.close()
-    store = await opened(tmp_path / "x.db")
+    store = await open_store(tmp_path / "x.db")
     record = await store.get(key("a"))
     assert record is not None
     assert record.body == b"kept"
@@ -49,7 +49,7 @@ async def test_what_was_committed_is_there_after_a_restart(tmp_path: Path):
 
 @pytest.mark.parametrize(("durability", "level"), [("FULL", 2), ("NORMAL", 1)])
 async def test_the_synchronous_level_is_configurable(tmp_path: Path, durability: str, level: int):
-    store = await opened(tmp_path / "x.db", synchronous=durability)
+    store = await open_store(tmp_path / "x.db", synchronous=durability)
 
     def look(connection: sqlite3.Connection) -> list[int]:
         pragmas = ("synchronous", "foreign_keys", "auto_vacuum", "secure_delete")
@@ -66,18 +66,18 @@ async def test_the_file_of_a_newer_version_is_refused_and_left_alone(tmp_path: P
         connection.execute("PRAGMA user_version = 99")
     connection.close()
     with pytest.raises(StoreUnavailable, match="newer version"):
-        await opened(tmp_path / "x.db")
+        await open_store(tmp_path / "x.db")
     assert not list((tmp_path / "x.db-runs").iterdir())
 
 
 async def test_a_file_that_is_no_database_is_refused(tmp_path: Path):
     (tmp_path / "x.db").write_bytes(b"not a database, but long enough to look at " * 100)
     with pytest.raises(StoreUnavailable, match="file is not a database"):
-        await opened(tmp_path / "x.db")
+        await open_store(tmp_path / "x.db")
 
 
 async def test_a_full_disk_acknowledges_nothing_and_recovers(tmp_path: Path):
-    store = await opened(tmp_path / "x.db")
+    store = await open_store(tmp_path / "x.db")
     await put(store, "before")
     writer = store._writer  # pyright: ignore[reportPrivateUsage]
     assert writer is not None
@@ -95,7 +95,7 @@ async def test_a_full_disk_acknowledges_nothing_and_recovers(tmp_path: Path):
 
 
 async def test_a_file_that_another_program_holds_is_an_error_after_a_while(tmp_path: Path):
-    store = await opened(tmp_path / "x.db", busy_timeout=0.05)
+    store = await open_store(tmp_path / "x.db", busy_timeout=0.05)
     other = sqlite3.connect(tmp_path / "x.db", isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
     with pytest.raises(StoreUnavailable, match="locked"):
@@ -108,7 +108,7 @@ async def test_a_file_that_another_program_holds_is_an_error_after_a_while(tmp_p
 
 
 async def test_a_cancelled_commit_does_not_affect_others(tmp_path: Path):
-    store = await opened(tmp_path / "x.db")
+    store = await open_store(tmp_path / "x.db")
     task = asyncio.create_task(store.commit(Put(key("a"), 0, b"")))
     await asyncio.sleep(0)
     task.cancel()
@@ -117,7 +117,7 @@ async def test_a_cancelled_commit_does_not_affect_others(tmp_path: Path):
 
 
 async def test_a_closed_store_says_so(tmp_path: Path):
-    store = await opened(tmp_path / "x.db")
+    store = await open_store(tmp_path / "x.db")
     await store.close()
     for call in (store.commit(Put(key("a"), 0, b"")), store.get(key("a")), store.list_abandoned("response")):
         with pytest.raises(StoreUnavailable, match="closed"):
@@ -125,7 +125,7 @@ async def test_a_closed_store_says_so(tmp_path: Path):
 
 
 async def test_the_file_gives_back_what_was_removed(tmp_path: Path):
-    store = await opened(tmp_path / "x.db", bounds=Bounds(records=1))
+    store = await open_store(tmp_path / "x.db", bounds=Bounds(records=1))
     for number in range(20):
         await put(store, f"r{number}", b"x" * 50_000)
     assert await store.clean() == 19
@@ -161,7 +161,7 @@ def other_process(path: Path) -> subprocess.Popen[str]:
 
 
 async def test_two_processes_share_a_file_and_one_deletion_succeeds(tmp_path: Path):
-    store = await opened(tmp_path / "x.db")
+    store = await open_store(tmp_path / "x.db")
     await put(store, "a", b"hello")
     with ExitStack() as stack:
         processes = [stack.enter_context(other_process(tmp_path / "x.db")) for _ in range(2)]
@@ -186,7 +186,7 @@ def test_the_lock_of_a_run_tells_the_living_from_the_dead(tmp_path: Path):
 
 async def test_entries_of_many_commits_share_few_writes(tmp_path: Path):
     """Group commit: jobs that arrive during a write are committed together."""
-    store = await opened(tmp_path / "x.db", synchronous="NORMAL")
+    store = await open_store(tmp_path / "x.db", synchronous="NORMAL")
     await put(store, "a")
     await asyncio.gather(*(store.commit(Append(key("a"), "e", (Item(b"x"),))) for _ in range(500)))
     assert len(await store.load_entries(key("a"), "e", limit=1000)) == 500

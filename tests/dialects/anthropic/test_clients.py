@@ -28,7 +28,7 @@ from dragoman.dialects.base import Profile
 from dragoman.dialects.models import ModelCard, render_model, render_model_list
 
 from ...laws.anthropic_sdk import AnthropicSdk, client
-from ..bodies import HEADER, streamed
+from ..bodies import HEADER, render
 from .bodies import HELLO, Json, conversation, messages, request
 from .serving import Served
 
@@ -115,7 +115,7 @@ def test_client_05_an_error_may_be_the_first_event():
 
 def test_client_07_nothing_is_sent_that_the_vendor_does_not_send():
     """One unknown event breaks Vercel's provider."""
-    stream = streamed(messages(), *build_events("x"))
+    stream = render(messages(), *build_events("x"))
     names = [line.removeprefix("event: ") for line in stream.split("\n") if line.startswith("event: ")]
     of_the_block = ["content_block_start", "content_block_delta", "content_block_stop"]
     assert names == ["message_start", *of_the_block, "message_delta", "message_stop"]
@@ -133,19 +133,19 @@ def test_client_08_every_event_has_its_name_and_so_have_pings():
 
 
 def test_client_09_usage_is_where_vercel_looks_for_it():
-    events = check_stream(streamed(messages(), *build_events("x")).encode())
+    events = check_stream(render(messages(), *build_events("x")).encode())
     assert events[0]["message"]["usage"]["input_tokens"] == 5
     assert events[-2]["usage"]["output_tokens"] == 3
 
 
 def test_usage_counts_cached_tokens_apart():
     """As in vLLM's test: the counts of message_start add up to the prompt."""
-    events = check_stream(streamed(messages(), Started(10, 4), STOP, Finished(Usage(10, 1, 4))).encode())
+    events = check_stream(render(messages(), Started(10, 4), STOP, Finished(Usage(10, 1, 4))).encode())
     for usage in (events[0]["message"]["usage"], events[-2]["usage"]):
         assert (usage["input_tokens"], usage["cache_read_input_tokens"]) == (6, 4)
         assert usage["cache_creation_input_tokens"] is None
     started = Started(10, 4, written_tokens=2)
-    events = check_stream(streamed(messages(), started, STOP, Finished(Usage(10, 1, 4, written=2))).encode())
+    events = check_stream(render(messages(), started, STOP, Finished(Usage(10, 1, 4, written=2))).encode())
     for usage in (events[0]["message"]["usage"], events[-2]["usage"]):
         assert (usage["input_tokens"], usage["cache_read_input_tokens"]) == (4, 4)
         assert usage["cache_creation_input_tokens"] == 2
@@ -172,7 +172,7 @@ def test_client_14_thoughts_come_back_with_or_without_a_signature():
 def test_thoughts_that_are_omitted_are_signed_all_the_same():
     """Claude Code's default. Keepalives are sent meanwhile."""
     call = messages(thinking={"type": "adaptive", "display": "omitted"})
-    events = check_stream(streamed(call, Started(1), ReasoningDelta(0, "Hm."), TextDelta(0, "x"), STOP, DONE).encode())
+    events = check_stream(render(call, Started(1), ReasoningDelta(0, "Hm."), TextDelta(0, "x"), STOP, DONE).encode())
     assert [event["delta"]["type"] for event in events if event["type"] == "content_block_delta"] == [
         "signature_delta",
         "text_delta",

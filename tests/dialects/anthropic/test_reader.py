@@ -32,7 +32,7 @@ from dragoman.core.request import (
 from dragoman.dialects.anthropic import ThreadUnsupported, read_messages, render_count_tokens
 from dragoman.dialects.base import ReaderOptions
 
-from ..bodies import streamed
+from ..bodies import render
 from ..sealing_key import ReadableSealingKey
 from .bodies import (
     HELLO,
@@ -219,7 +219,7 @@ def test_a_message_of_the_system_can_change_the_effort():
 )
 def test_the_writer_knows_whether_it_was_the_limit_that_ended_an_answer(max_tokens: int, expected: str):
     ended = (ChoiceFinished(0, FinishReason.LENGTH), Finished(Usage(1, 2)))
-    assert f'"stop_reason":"{expected}"' in streamed(messages(max_tokens=max_tokens), Started(1), *ended)
+    assert f'"stop_reason":"{expected}"' in render(messages(max_tokens=max_tokens), Started(1), *ended)
 
 
 @pytest.mark.parametrize(
@@ -227,17 +227,17 @@ def test_the_writer_knows_whether_it_was_the_limit_that_ended_an_answer(max_toke
 )
 def test_the_writer_knows_whether_reasoning_is_visible(display: str | None, visible: bool):
     call = messages(thinking={"type": "adaptive", "display": display})
-    assert ("thinking_delta" in streamed(call, Started(1), ReasoningDelta(0, "Hm."))) == visible
+    assert ("thinking_delta" in render(call, Started(1), ReasoningDelta(0, "Hm."))) == visible
 
 
 def test_thoughts_are_signed_where_there_is_a_key():
     body = msgspec.json.encode({"max_tokens": 5, "messages": HELLO})
     call = read_messages(body, msgspec.structs.replace(OPTIONS, sealing_key=ReadableSealingKey()))
-    assert '"signature":"HM."' in streamed(call, Started(1), ReasoningDelta(0, "Hm."), TextDelta(0, "x"))
+    assert '"signature":"HM."' in render(call, Started(1), ReasoningDelta(0, "Hm."), TextDelta(0, "x"))
 
 
 def test_a_client_can_choose_the_id():
-    assert '"id":"msg_abc"' in streamed(messages(request_id="abc"), Started(1))
+    assert '"id":"msg_abc"' in render(messages(request_id="abc"), Started(1))
 
 
 def test_threads_are_refused():

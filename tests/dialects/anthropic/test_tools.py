@@ -18,7 +18,7 @@ LATER_COMPUTER = {*COMPUTER, "start_coordinate", "scroll_direction", "scroll_amo
 MEMORY = {*EDITOR, "insert_text", "old_path", "new_path"}
 
 
-def named(name: str) -> Json:
+def choose(name: str) -> Json:
     return {"type": "tool", "name": name}
 
 
@@ -106,7 +106,7 @@ def test_of_several_callers_one_may_be_the_model():
         ({"type": "auto"}, ToolChoice()),
         ({"type": "any"}, ToolChoice("required")),
         ({"type": "none"}, ToolChoice("none")),
-        (named("weather"), ToolChoice("required", ("weather",), is_named=True)),
+        (choose("weather"), ToolChoice("required", ("weather",), is_named=True)),
     ],
 )
 def test_the_choice(choice: object, expected: ToolChoice):
@@ -130,8 +130,11 @@ def test_one_call_at_a_time():
         ({"tools": [{"name": "f", "input_schema": "{}"}]}, "tools.0.input_schema: expected an object"),
         ({"tool_choice": {"type": "any"}}, "tool_choice: 'any' needs at least one tool"),
         ({"tools": [SEARCH], "tool_choice": {"type": "any"}}, "tool_choice: 'any' needs at least one tool"),
-        ({"tools": [SEARCH], "tool_choice": named("web_search")}, "tool_choice.name: 'web_search' cannot be run here"),
-        ({"tools": [WEATHER], "tool_choice": named("x")}, "tool_choice: Tool 'x' not found in provided tools"),
+        (
+            {"tools": [SEARCH], "tool_choice": choose("web_search")},
+            "tool_choice.name: 'web_search' cannot be run here",
+        ),
+        ({"tools": [WEATHER], "tool_choice": choose("x")}, "tool_choice: Tool 'x' not found in provided tools"),
         ({"tools": [WEATHER], "tool_choice": {"type": "tool"}}, "tool_choice.name: Field required"),
         ({"tools": [WEATHER], "tool_choice": {"type": "some"}}, "tool_choice.type: 'some'."),
     ],

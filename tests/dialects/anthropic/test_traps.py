@@ -24,7 +24,7 @@ from dragoman.core.message import Reasoning, Role, Text, ToolResult
 from dragoman.dialects.anthropic import render_anthropic_error
 
 from ...laws.anthropic_sdk import AnthropicSdk
-from ..bodies import streamed, whole
+from ..bodies import render, whole
 from .bodies import HELLO, WEATHER, Json, conversation, count, messages, refusal, turns
 
 STOP = ChoiceFinished(0, FinishReason.STOP)
@@ -43,7 +43,7 @@ CALLS: tuple[Event, ...] = (
 
 
 def events(*given: Event) -> list[Json]:
-    return check_stream(streamed(messages(), *given).encode())
+    return check_stream(render(messages(), *given).encode())
 
 
 def reasons(*given: Event) -> tuple[str, str]:
@@ -87,7 +87,7 @@ def test_trap_11_a_stop_string_cuts_a_call_as_the_limit_does():
 
 def test_arguments_deeper_than_the_sdk_can_read_do_not_break_its_stream():
     deep = (Started(1), ToolCallStart(0, "c", "f"), ToolCallDelta(0, '{"a":' + "[" * 1_000), STOP, DONE)
-    (block,) = AnthropicSdk().message(streamed(messages(), *deep).encode()).content
+    (block,) = AnthropicSdk().message(render(messages(), *deep).encode()).content
     assert block.type == "tool_use"
     assert "INVALID_JSON" in block.input
 

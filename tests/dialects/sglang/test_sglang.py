@@ -189,14 +189,14 @@ EVENTS: tuple[Event, ...] = (
 )
 
 
-def streamed(view: SglangRenderOptions) -> list[Any]:
+def render_stream(view: SglangRenderOptions) -> list[Any]:
     writer = SglangWriter(HEADER, view)
     stream = b"".join(writer.feed(event) for event in EVENTS)
     return [json.loads(line[6:]) for line in stream.decode().splitlines() if line]
 
 
 def test_an_event_is_the_whole_answer_so_far():
-    first, last = streamed(SglangRenderOptions())
+    first, last = render_stream(SglangRenderOptions())
     assert (first["text"], first["output_ids"], first["meta_info"]["finish_reason"]) == ("Hi", [7], None)
     assert last == {
         "text": "Hi",
@@ -218,14 +218,14 @@ def test_an_event_is_the_whole_answer_so_far():
 
 
 def test_logprobs_are_triples():
-    *_, last = streamed(SglangRenderOptions(logprobs=1, token_texts=True, logprob_start=0, prompt_token_ids=True))
+    *_, last = render_stream(SglangRenderOptions(logprobs=1, token_texts=True, logprob_start=0, prompt_token_ids=True))
     meta = last["meta_info"]
     assert last["prompt_token_ids"] == [5, 6]
     assert meta["output_token_logprobs"] == [[-0.5, 7, "Hi"], [-0.25, 2, "</s>"]]
     assert meta["output_top_logprobs"] == [[[-0.5, 7, "Hi"]], [[-0.25, 2, "</s>"]]]
     assert meta["input_token_logprobs"] == [[None, 5, "a"], [-2.0, 6, "b"]]
     assert meta["input_top_logprobs"] == [None, [[-1.0, 9, "c"]]]
-    plain = streamed(SglangRenderOptions(logprobs=0))[-1]["meta_info"]
+    plain = render_stream(SglangRenderOptions(logprobs=0))[-1]["meta_info"]
     assert (plain["output_token_logprobs"][0], plain["input_token_logprobs"]) == ([-0.5, 7, None], [])
     assert "output_top_logprobs" not in plain
 

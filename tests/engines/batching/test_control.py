@@ -21,7 +21,7 @@ from dragoman.engines.batching import BlockFiles, EngineConfig, SchedulerConfig,
 from dragoman.engines.tiny import TinyEngine, find_bundled_model
 from dragoman.engines.tiny.model import Llama, read_model
 
-from ..harness import GREEDY, ROOM, Client, Outputs, alone, started
+from ..harness import GREEDY, ROOM, Client, Outputs, alone, run_client
 from ..tiny.models import write_model, write_tensors
 
 PROMPT = tuple(np.random.default_rng(2).integers(0, 96, 40).tolist())
@@ -39,7 +39,7 @@ def other(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest_asyncio.fixture
 async def client(small: Llama) -> AsyncGenerator[Client]:
     engine = TinyEngine(small, EngineConfig(max_model_len=1024, num_kv_tokens=4096), build_rng)
-    async with started(engine) as client:
+    async with run_client(engine) as client:
         yield client
 
 
@@ -223,7 +223,7 @@ async def test_what_lies_in_files_is_of_the_weights_that_it_was_computed_with(
     config, ask = EngineConfig(max_model_len=1024, num_kv_tokens=4096), replace(ASK, max_tokens=20)
     old, new = alone(small, ask).tokens, alone(read_model(other), ask).tokens
     engine = TinyEngine(small, config, build_rng, files=BlockFiles(tmp_path, ROOM))
-    async with started(engine) as client:
+    async with run_client(engine) as client:
         assert (await client.ask(ask)).tokens == old
         await engine.stop()
         await engine.start()
@@ -232,7 +232,7 @@ async def test_what_lies_in_files_is_of_the_weights_that_it_was_computed_with(
         await engine.stop()
         await engine.start()
         assert (await client.ask(ask)).tokens == new
-    async with started(TinyEngine(small, config, build_rng, files=BlockFiles(tmp_path, ROOM))) as client:
+    async with run_client(TinyEngine(small, config, build_rng, files=BlockFiles(tmp_path, ROOM))) as client:
         outputs = await client.ask(ask)
     assert (outputs.tokens, outputs.cached) == (old, [32])
 
@@ -243,7 +243,7 @@ async def test_a_prompt_is_scored_by_one_set_of_weights(small: Llama, other: Pat
     ask = replace(ASK, prompt=PROMPT * 20, prompt_logprobs=0, max_tokens=1)
     old, new = (alone(model, ask, limits).prompt[0].logprobs for model in (small, read_model(other)))
     engine = TinyEngine(small, EngineConfig(max_model_len=1024, num_kv_tokens=4096, scheduler=limits), build_rng)
-    async with started(engine) as client:
+    async with run_client(engine) as client:
         outputs = client.send(ask)
         while not outputs:  # noqa: ASYNC110 - that it is read is said by no token
             await asyncio.sleep(0)
@@ -259,7 +259,7 @@ async def test_lost_weights_are_not_replaced_by_those_of_the_start(client: Clien
     history = steering.history
     assert history == WeightHistory("step-7", 2, "step-7")
     successor = TinyEngine(read_model(find_bundled_model()), EngineConfig(1024, num_kv_tokens=4096), build_rng)
-    async with started(successor) as heir:
+    async with run_client(successor) as heir:
         steering = successor.control
         await steering.succeed(history)
         assert steering.weight_version == "default"
@@ -286,7 +286,7 @@ async def test_weights_of_the_start_that_are_named_again_are_served(small: Llama
         (WeightHistory("default", 2, "step-2"), "step-3"),
     ):
         engine = TinyEngine(small, EngineConfig(max_model_len=1024, num_kv_tokens=4096), build_rng)
-        async with started(engine) as client:
+        async with run_client(engine) as client:
             await engine.control.succeed(history)
             if engine.rejection is not None:
                 await engine.control.set_weight_version("step-3")

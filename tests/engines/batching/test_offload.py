@@ -15,7 +15,7 @@ from dragoman.engines.batching import BlockFiles, EngineConfig, SchedulerConfig,
 from dragoman.engines.tiny.engine import TinyEngine
 from dragoman.engines.tiny.model import Llama
 
-from ..harness import GREEDY, ROOM, Bench, Outputs, alone, files, generate_with_files, started
+from ..harness import GREEDY, ROOM, Bench, Outputs, alone, files, generate_with_files, run_client
 
 PROMPT = tuple(np.random.default_rng(2).integers(0, 96, 90).tolist())
 ASK = TokenRequest(id="a", prompt=PROMPT, max_tokens=8, sampling=GREEDY, logprobs=3)
@@ -170,7 +170,7 @@ async def test_an_engine_that_stops_keeps_all_that_it_computed(small: Llama, tmp
         engine = TinyEngine(small, config, build_rng, files=BlockFiles(tmp_path, ROOM))
         for _ in range(2):
             # The same engine can be started again, as after a failure.
-            async with started(engine) as client:
+            async with run_client(engine) as client:
                 cached += (await client.ask(ASK)).cached
     assert cached == [0, 80, 80, 80]
 

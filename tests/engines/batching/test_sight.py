@@ -14,7 +14,7 @@ from dragoman.engines.batching import BatchingEngine, EngineConfig, build_rng
 from dragoman.engines.tiny.engine import PagedLlama
 from dragoman.engines.tiny.model import Llama
 
-from ..harness import GREEDY, Bench, alone, started
+from ..harness import GREEDY, Bench, alone, run_client
 
 RED, BLUE = PromptImage(20, 36, b"r" * 16, None), PromptImage(20, 36, b"b" * 16, None)
 ASK = TokenRequest(id="a", prompt=tuple(range(3, 67)), max_tokens=4, sampling=GREEDY)
@@ -48,7 +48,7 @@ def test_the_same_ids_with_another_image_are_another_prompt(small: Llama) -> Non
 
 async def test_an_image_that_fails_to_encode_fails_only_its_request(small: Llama) -> None:
     eyes = Eyes()
-    async with started(engine(small, eyes)) as client:
+    async with run_client(engine(small, eyes)) as client:
         asks = [replace(ASK, id=str(n), images=images) for n, images in enumerate([(RED,), (BLUE,), ()])]
         streams = [client.send(ask) for ask in asks]
         await client.ends(*streams)
@@ -59,7 +59,7 @@ async def test_an_image_that_fails_to_encode_fails_only_its_request(small: Llama
 
 
 async def test_a_model_without_vision_rejects_images(small: Llama) -> None:
-    async with started(engine(small, None)) as client:
+    async with run_client(engine(small, None)) as client:
         assert Feature.IMAGES not in client.engine.capabilities.features
         with pytest.raises(Unsupported, match="does not accept images"):
             client.send(replace(ASK, images=(RED,)))

@@ -105,7 +105,7 @@ def write_encoder(file: Path, shape: Shape = PLAIN, *, pooling: int) -> Path:
     writer.add_sep_token_id(SEP)
     writer.add_unk_token_id(UNK)
     writer.add_pad_token_id(PAD)
-    for name, tensor in _renamed(shape):
+    for name, tensor in _rename_tensors(shape):
         writer.add_tensor(name, tensor)
     _finish(writer)
     return file
@@ -134,7 +134,7 @@ _PARTS = {
 }
 
 
-def _renamed(shape: Shape) -> Iterator[tuple[str, Floats]]:
+def _rename_tensors(shape: Shape) -> Iterator[tuple[str, Floats]]:
     for name, tensor in encoder_tensors(shape).items():
         module, _, kind = name.removeprefix("bert.").rpartition(".")
         if module.startswith("encoder."):
@@ -210,10 +210,8 @@ def tensors(directory: Path, config: Mapping[str, Any]) -> dict[str, Floats]:
         out |= {
             f"{ours}attn_norm.weight": found.take(f"{theirs}input_layernorm.weight", hidden),
             f"{ours}ffn_norm.weight": found.take(f"{theirs}post_attention_layernorm.weight", hidden),
-            f"{ours}attn_q.weight": permuted(
-                found.take(f"{theirs}self_attn.q_proj.weight", heads * dim, hidden), heads
-            ),
-            f"{ours}attn_k.weight": permuted(found.take(f"{theirs}self_attn.k_proj.weight", kv * dim, hidden), kv),
+            f"{ours}attn_q.weight": permute(found.take(f"{theirs}self_attn.q_proj.weight", heads * dim, hidden), heads),
+            f"{ours}attn_k.weight": permute(found.take(f"{theirs}self_attn.k_proj.weight", kv * dim, hidden), kv),
             f"{ours}attn_v.weight": found.take(f"{theirs}self_attn.v_proj.weight", kv * dim, hidden),
             f"{ours}attn_output.weight": found.take(f"{theirs}self_attn.o_proj.weight", hidden, heads * dim),
             f"{ours}ffn_gate.weight": found.take(f"{theirs}mlp.gate_proj.weight", inner, hidden),
@@ -223,7 +221,7 @@ def tensors(directory: Path, config: Mapping[str, Any]) -> dict[str, Floats]:
     return out
 
 
-def permuted(weight: Floats, heads: int) -> Floats:
+def permute(weight: Floats, heads: int) -> Floats:
     """Permute weights so that rotary pairs are adjacent, as llama.cpp's Llama expects."""
     rows, columns = weight.shape
     return weight.reshape(heads, 2, rows // heads // 2, columns).swapaxes(1, 2).reshape(rows, columns)

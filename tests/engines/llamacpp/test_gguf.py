@@ -44,7 +44,7 @@ def gguf(entries: list[bytes], *, version: int = 3) -> bytes:
     return b"GGUF" + struct.pack("<IQQ", version, 0, len(entries)) + b"".join(entries)
 
 
-def written(path: Path, data: bytes) -> Path:
+def write(path: Path, data: bytes) -> Path:
     path.write_bytes(data)
     return path
 
@@ -56,15 +56,15 @@ def tensor(name: str, *shape: int) -> bytes:
 def test_the_parameters_of_all_parts_are_counted(tmp_path: Path) -> None:
     for number, tensors in ((1, [tensor("a", 3, 4), tensor("b", 5)]), (2, [tensor("c", 2, 2, 2)])):
         head = b"GGUF" + struct.pack("<IQQ", 3, len(tensors), len(ENTRIES))
-        written(tmp_path / f"m-0000{number}-of-00002.gguf", head + b"".join(ENTRIES) + b"".join(tensors))
+        write(tmp_path / f"m-0000{number}-of-00002.gguf", head + b"".join(ENTRIES) + b"".join(tensors))
     assert count_parameters(tmp_path / "m-00001-of-00002.gguf") == 12 + 5 + 8
-    cut_off = written(tmp_path / "n.gguf", b"GGUF" + struct.pack("<IQQ", 3, 1, 0))
+    cut_off = write(tmp_path / "n.gguf", b"GGUF" + struct.pack("<IQQ", 3, 1, 0))
     with pytest.raises(EngineError, match="truncated or damaged"):
         count_parameters(cut_off)
 
 
 def test_values_of_every_kind_are_read(tmp_path: Path) -> None:
-    found = read_metadata(written(tmp_path / "m.gguf", gguf(ENTRIES)))
+    found = read_metadata(write(tmp_path / "m.gguf", gguf(ENTRIES)))
     assert (
         found.architecture,
         found.get_number(found.build_architecture_key("context_length")),
@@ -90,7 +90,7 @@ def test_values_of_every_kind_are_read(tmp_path: Path) -> None:
 )
 def test_what_is_no_whole_gguf_file_is_refused(tmp_path: Path, data: bytes, reason: str) -> None:
     with pytest.raises(EngineError, match=reason):
-        read_metadata(written(tmp_path / "m.gguf", data))
+        read_metadata(write(tmp_path / "m.gguf", data))
 
 
 @given(cut=st.integers(0, len(gguf(ENTRIES)) - 1), flip=st.integers(0, 255))
@@ -99,16 +99,16 @@ def test_no_damage_ends_in_anything_but_an_error_of_ours(
 ) -> None:
     data = bytearray(gguf(ENTRIES))
     data[cut] ^= flip
-    path = written(tmp_path_factory.getbasetemp() / "damaged.gguf", bytes(data))
+    path = write(tmp_path_factory.getbasetemp() / "damaged.gguf", bytes(data))
     with suppress(EngineError):
         read_metadata(path)
 
 
 def test_a_model_in_parts_is_read_by_its_first(tmp_path: Path) -> None:
-    first = written(tmp_path / "m-00001-of-00002.gguf", gguf(ENTRIES))
+    first = write(tmp_path / "m-00001-of-00002.gguf", gguf(ENTRIES))
     with pytest.raises(EngineError, match=r"is missing its part m-00002-of-00002\.gguf"):
         read_metadata(first)
-    second = written(tmp_path / "m-00002-of-00002.gguf", gguf(ENTRIES))
+    second = write(tmp_path / "m-00002-of-00002.gguf", gguf(ENTRIES))
     assert read_metadata(first).architecture == "llama"
     with pytest.raises(EngineError, match=r"the first is m-00001-of-00002\.gguf"):
         read_metadata(second)

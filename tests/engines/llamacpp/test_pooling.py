@@ -38,7 +38,7 @@ PAIRS = tuple(
 )
 
 
-def built(file: Path) -> ServedModel:
+def build_model(file: Path) -> ServedModel:
     (model,) = build_models(Settings(model=str(file), dtype="float32", threads=1), SystemClock())
     return model
 
@@ -50,7 +50,7 @@ def vectors(packed: tuple[bytes, ...]) -> np.ndarray:
 @pytest.mark.parametrize(("pooling", "mode"), [(1, "pooling_mode_mean_tokens"), (2, "pooling_mode_cls_token")])
 async def test_vectors_are_those_of_numpy(tmp_path: Path, pooling: int, mode: str) -> None:
     ours = encoder.load(write_directory(tmp_path, pooling=mode))
-    model = built(write_encoder(tmp_path / "bert.gguf", pooling=pooling))
+    model = build_model(write_encoder(tmp_path / "bert.gguf", pooling=pooling))
     assert isinstance(model.backend, EmbedderBackend)
     theirs = model.backend.engine
     assert isinstance(ours, BertEmbedder)
@@ -74,7 +74,7 @@ async def test_vectors_are_those_of_numpy(tmp_path: Path, pooling: int, mode: st
 async def test_scores_are_those_of_numpy_where_segments_do_not_count(tmp_path: Path) -> None:
     """llama.cpp does not support a second segment."""
     ours = encoder.load(write_directory(tmp_path, SCORER))
-    model = built(write_encoder(tmp_path / "rank.gguf", SCORER, pooling=4))
+    model = build_model(write_encoder(tmp_path / "rank.gguf", SCORER, pooling=4))
     assert isinstance(model.backend, ScorerBackend)
     theirs = model.backend.engine
     assert isinstance(ours, BertScorer)
@@ -91,7 +91,7 @@ async def test_scores_are_those_of_numpy_where_segments_do_not_count(tmp_path: P
 
 
 async def test_texts_are_read_as_the_files_own_vocabulary_has_them(tmp_path: Path) -> None:
-    model = built(write_encoder(tmp_path / "bert.gguf", pooling=1))
+    model = build_model(write_encoder(tmp_path / "bert.gguf", pooling=1))
     assert model.tokenizer is not None
     text = "The cats sat on a Tokyo mat"
     assert model.tokenizer.encode(text, special=False, add_special_tokens=True) == [
@@ -103,7 +103,7 @@ async def test_texts_are_read_as_the_files_own_vocabulary_has_them(tmp_path: Pat
 
 
 async def test_a_foreign_id_is_refused_and_a_stopped_engine_says_so(tmp_path: Path) -> None:
-    model = built(write_encoder(tmp_path / "bert.gguf", pooling=1))
+    model = build_model(write_encoder(tmp_path / "bert.gguf", pooling=1))
     assert isinstance(model.backend, EmbedderBackend)
     engine = model.backend.engine
     await engine.start()

@@ -56,7 +56,7 @@ def network(kind: str, **more: Any) -> Any:
     return model
 
 
-def generated(model: Any, prompt: list[int], count: int) -> list[int]:
+def generate_alone(model: Any, prompt: list[int], count: int) -> list[int]:
     cache = caches.make_prompt_cache(model)
     ids, generated_ids = prompt, list[int]()
     for _ in range(count):
@@ -70,7 +70,7 @@ def test_a_family_says_in_a_mixed_batch_what_it_says_alone_in_its_library(kind: 
     rng = np.random.default_rng(3)
     prompts = [rng.integers(3, 96, length).tolist() for length in LENGTHS]
     alike = network(kind)
-    expected = [generated(alike, prompt, 12) for prompt in prompts]
+    expected = [generate_alone(alike, prompt, 12) for prompt in prompts]
     model, bytes_per_token = build_paged_model(alike, vocab=96, max_positions=512)
     assert bytes_per_token > 0
     bench = Bench(model, SchedulerConfig(max_num_seqs=8, max_num_batched_tokens=24))

@@ -15,7 +15,7 @@ from dragoman.core.errors import RequestError, Unsupported
 from dragoman.engines import mlx
 from dragoman.engines.batching import EngineLimits
 
-from ..harness import GREEDY, alone, started
+from ..harness import GREEDY, alone, run_client
 from ..tiny.models import make_model, write_model
 
 pytestmark = pytest.mark.mlx
@@ -29,7 +29,7 @@ async def test_it_says_what_the_new_weights_say_in_numpy(tmp_path: Path) -> None
     write_model(tmp_path / "old")
     expected = alone(make_model(tmp_path / "new", seed=1), ASK).tokens
     engine = mlx.load(tmp_path / "old", EngineLimits(), dtype="float32")
-    async with started(engine) as client:
+    async with run_client(engine) as client:
         assert (await client.ask(ASK)).tokens != expected
         with pytest.raises(RequestError, match="not a safetensors file"):
             await engine.control.update_weights(WeightsInMemory((b"\x80\x04.",)))

@@ -81,20 +81,20 @@ ENTRIES = (
 )
 
 
-def written(folder: Path, text: str, name: str = "script.yaml") -> Path:
+def write_script(folder: Path, text: str, name: str = "script.yaml") -> Path:
     path = folder / name
     path.write_text(text, encoding="utf-8")
     return path
 
 
 def test_everything_that_a_script_may_say(tmp_path: Path):
-    assert _same(load_script(written(tmp_path, FULL)), Script(ENTRIES))
+    assert _same(load_script(write_script(tmp_path, FULL)), Script(ENTRIES))
 
 
 def test_all_formats_mean_the_same(tmp_path: Path):
     entries = yaml.safe_load(FULL)
-    whole = load_script(written(tmp_path, json.dumps(entries, indent=1), "script.json"))
-    lines = load_script(written(tmp_path, "\n\n".join(map(json.dumps, entries)) + "\n", "script.jsonl"))
+    whole = load_script(write_script(tmp_path, json.dumps(entries, indent=1), "script.json"))
+    lines = load_script(write_script(tmp_path, "\n\n".join(map(json.dumps, entries)) + "\n", "script.jsonl"))
     assert _same(whole, Script(ENTRIES))
     assert _same(lines, Script(ENTRIES))
 
@@ -145,7 +145,7 @@ def _same(one: Script, other: Script) -> bool:
 )
 def test_an_error_names_its_place(tmp_path: Path, text: str, name: str, why: str):
     with pytest.raises(ScriptError, match=why) as caught:
-        load_script(written(tmp_path, text, name))
+        load_script(write_script(tmp_path, text, name))
     assert str(caught.value).startswith(str(tmp_path / name))
 
 
@@ -159,4 +159,4 @@ def test_an_unreadable_file_is_an_error(tmp_path: Path):
 
 def test_the_example_in_the_documentation_is_a_script(tmp_path: Path):
     example = (files.__doc__ or "").partition("\n\n")[2]
-    assert len(load_script(written(tmp_path, inspect.cleandoc(example))).entries) == 5
+    assert len(load_script(write_script(tmp_path, inspect.cleandoc(example))).entries) == 5

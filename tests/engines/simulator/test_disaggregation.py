@@ -33,7 +33,7 @@ def cores(count: int, seconds: float = 1.0, config: SimulatedSchedulerConfig = C
     return [EngineCore(SimulatedScheduler(config), lambda _: seconds) for _ in range(count)]
 
 
-def served(workload: list[WorkloadRequest], engines: list[EngineCore], split: DisaggregationConfig) -> ReplayResult:
+def run_split(workload: list[WorkloadRequest], engines: list[EngineCore], split: DisaggregationConfig) -> ReplayResult:
     return replay_disaggregated(workload, engines, split, routers=(ReplicaRouter(), ReplicaRouter()))
 
 
@@ -264,7 +264,7 @@ def test_a_transfer_that_costs_less_than_nothing_is_refused(wrong: dict[str, flo
 @pytest.mark.parametrize("protocol", ["kv_transfer_params", "plain"])
 def test_the_first_token_comes_after_prefill_transfer_and_one_step(protocol: str) -> None:
     split = msgspec.convert({"prefill": 1, "cost": COST, "protocol": protocol}, DisaggregationConfig)
-    (timing,) = served([WorkloadRequest("a", 0.0, 20, 3)], cores(2), split).timings
+    (timing,) = run_split([WorkloadRequest("a", 0.0, 20, 3)], cores(2), split).timings
     assert (timing.first_token_s, timing.last_token_s) == (1.0 + 2.5 + 1.0, 6.5)
     assert (timing.kv_transfer_s, timing.prefill_replica, timing.replica) == (2.5, 0, 1)
 
@@ -273,7 +273,7 @@ def test_transfers_wait_for_each_other_only_on_a_shared_link() -> None:
     workload = [WorkloadRequest(f"r{index}", 0.0, 20, 1) for index in range(2)]
     for links, first, second in (("shared", 4.5, 4.5), ("pairs", 2.5, 2.5)):
         split = msgspec.convert({"prefill": 1, "cost": COST, "links": links}, DisaggregationConfig)
-        timings = served(workload, cores(3), split).timings
+        timings = run_split(workload, cores(3), split).timings
         assert [timing.kv_transfer_s for timing in timings] == [first, second]
 
 
@@ -282,7 +282,7 @@ def test_a_lease_that_has_run_out_costs_a_second_prefill() -> None:
     config = msgspec.structs.replace(CONFIG, num_gpu_blocks=8)
     workload = [WorkloadRequest("first", 0.0, 20, 5), WorkloadRequest("late", 0.0, 20, 5)]
     engines = cores(2, config=config)
-    timings = served(workload, engines, split).timings
+    timings = run_split(workload, engines, split).timings
     assert timings[0].kv_transfer_s > 0
     assert timings[1].kv_transfer_s == 0, "its blocks expired before the decode side had memory for it"
     assert all(engine.scheduler.pool.num_used == 0 for engine in engines)
@@ -335,4 +335,4 @@ def test_all_requests_are_answered_and_all_blocks_are_freed(
 
 def test_a_fleet_needs_both_kinds() -> None:
     with pytest.raises(ValueError, match="at least one prefill"):
-        served([WorkloadRequest("a", 0.0, 1, 1)], cores(1), DisaggregationConfig(prefill=1, cost=COST))
+        run_split([WorkloadRequest("a", 0.0, 1, 1)], cores(1), DisaggregationConfig(prefill=1, cost=COST))

@@ -16,7 +16,7 @@ def core(asynchronous: bool, seconds: float = 1.0) -> EngineCore:
     return EngineCore(SimulatedScheduler(config), lambda _: seconds)
 
 
-def served(tested: EngineCore, until: float) -> list[tuple[float, list[str], list[str]]]:
+def run_until(tested: EngineCore, until: float) -> list[tuple[float, list[str], list[str]]]:
     """Return the times at which each sequence got a token, and the sequences that finished."""
     steps: list[tuple[float, list[str], list[str]]] = []
     while tested.next_step_end is not None and tested.next_step_end <= until:
@@ -35,7 +35,7 @@ def test_every_token_has_its_time_and_an_idle_engine_waits_for_nothing() -> None
     assert tested.next_step_end is None
     tested.add(sequence("a", [1, 2], 3))
     assert [each.id for each in tested.step(10.0).admitted] == ["a"]
-    assert served(tested, 20.0) == [(11.0, ["a"], []), (12.0, ["a"], []), (13.0, ["a"], ["a"])]
+    assert run_until(tested, 20.0) == [(11.0, ["a"], []), (12.0, ["a"], []), (13.0, ["a"], ["a"])]
     assert tested.next_step_end is None
 
 
@@ -43,7 +43,7 @@ def test_tokens_come_one_by_one_and_are_never_dumped_at_the_end() -> None:
     tested = core(asynchronous=True, seconds=0.02)
     tested.add(sequence("a", [1], 50))
     tested.step(0.0)
-    times = [at for at, sampled, _ in served(tested, 9.0) if sampled]
+    times = [at for at, sampled, _ in run_until(tested, 9.0) if sampled]
     assert np.diff(times) == pytest.approx(np.full(49, 0.02))
 
 
@@ -52,9 +52,9 @@ def test_an_arrival_during_a_step_waits_if_the_next_step_is_already_scheduled(as
     tested = core(asynchronous)
     tested.add(sequence("a", [1], 20))
     tested.step(0.0)
-    served(tested, 1.0)
+    run_until(tested, 1.0)
     tested.add(sequence("b", [2], 1))  # at 1.5, say: the step from 1 to 2 runs
-    assert next(at for at, sampled, _ in served(tested, 9.0) if "b" in sampled) == first
+    assert next(at for at, sampled, _ in run_until(tested, 9.0) if "b" in sampled) == first
 
 
 def test_a_driver_that_wakes_up_late_does_not_shift_what_follows() -> None:
@@ -79,7 +79,7 @@ def test_the_aborted_gets_no_more_tokens() -> None:
     tested.add(sequence("b", [2], 2))
     tested.step(0.0)
     tested.abort(aborted)
-    assert [sampled for _, sampled, _ in served(tested, 9.0)] == [["b"], ["b"]]
+    assert [sampled for _, sampled, _ in run_until(tested, 9.0)] == [["b"], ["b"]]
 
 
 def test_an_end_that_depends_on_content_is_reported_between_the_halves_of_a_step() -> None:

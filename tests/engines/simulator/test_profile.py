@@ -82,12 +82,12 @@ def test_hardware_and_model_tell_what_to_expect() -> None:
     assert estimate_prior(Hardware("g"), ModelProfile("m", 16e9)) == Prior()
 
 
-def observed(seconds: LatencyModel = TRUTH) -> list[Timing]:
+def observe(seconds: LatencyModel = TRUTH) -> list[Timing]:
     return simulate(WORKLOAD, SimulatedSchedulerConfig(), seconds, 0.001).timings
 
 
 def test_a_fit_finds_the_parameters_behind_the_measurements() -> None:
-    measured = observed()
+    measured = observe()
     found = fit(WORKLOAD, measured[:60], SimulatedSchedulerConfig(), Prior())
     error = compare(measured[60:], simulate(WORKLOAD, SimulatedSchedulerConfig(), found.latency, 0.001).timings[60:])
     assert max(abs(error.tpot.mean), abs(error.latency.mean)) < 0.005
@@ -98,16 +98,16 @@ def test_a_fit_finds_the_parameters_behind_the_measurements() -> None:
 def test_a_fit_never_gives_steps_for_nothing() -> None:
     """Another simulator has this defect: its calibration extrapolates to 0 ms."""
     instant = LatencyModel(1e-6, (TokenCost(0, 1e-4),))
-    found = fit(WORKLOAD, observed(instant)[:40], SimulatedSchedulerConfig(), Prior(frontend=0.0))
+    found = fit(WORKLOAD, observe(instant)[:40], SimulatedSchedulerConfig(), Prior(frontend=0.0))
     assert found.latency.base > 0
 
 
 @pytest.mark.parametrize(
     ("timings", "complaint"),
     [
-        (observed()[:19], "at least 20"),
-        ([msgspec.structs.replace(each, id="x") for each in observed()[:30]], "not in the workload"),
-        ([msgspec.structs.replace(each, first_token_s=each.arrival_s) for each in observed()[:30]], "order"),
+        (observe()[:19], "at least 20"),
+        ([msgspec.structs.replace(each, id="x") for each in observe()[:30]], "not in the workload"),
+        ([msgspec.structs.replace(each, first_token_s=each.arrival_s) for each in observe()[:30]], "order"),
     ],
 )
 def test_measurements_that_cannot_be_fitted_are_refused(timings: list[Timing], complaint: str) -> None:
@@ -119,7 +119,7 @@ def test_something_must_be_held_out() -> None:
     with pytest.raises(CalibrationError, match="held out"):
         calibrate(
             "mine",
-            (WORKLOAD, observed()),
+            (WORKLOAD, observe()),
             hardware=PROFILE.hardware,
             model=PROFILE.model,
             engine=PROFILE.engine,

@@ -24,7 +24,7 @@ def shares(step: SchedulerOutput) -> dict[str, int]:
     return {each.id: 1 for each in step.decodes} | {chunk.sequence.id: chunk.num_tokens for chunk in step.chunks}
 
 
-def added(to: SimulatedScheduler, *sequences: SimulatedSequence) -> None:
+def add_all(to: SimulatedScheduler, *sequences: SimulatedSequence) -> None:
     for each in sequences:
         to.add(each)
 
@@ -42,7 +42,7 @@ def step(of: SimulatedScheduler) -> dict[str, int]:
 
 def test_a_prompt_over_the_budget_is_computed_in_chunks_and_wedges_nothing() -> None:
     tested = scheduler()
-    added(tested, sequence("long", prompt(40), 2), sequence("short", prompt(4, 100), 2))
+    add_all(tested, sequence("long", prompt(40), 2), sequence("short", prompt(4, 100), 2))
     assert [step(tested) for _ in range(4)] == [
         {"long": 16},
         {"long": 16},
@@ -55,7 +55,7 @@ def test_without_chunked_prefill_such_a_prompt_is_refused() -> None:
     tested = scheduler(enable_chunked_prefill=False)
     with pytest.raises(ContextTooLong):
         tested.add(sequence("long", prompt(17), 1))
-    added(tested, sequence("a", prompt(10), 2), sequence("b", prompt(10, 50), 2))
+    add_all(tested, sequence("a", prompt(10), 2), sequence("b", prompt(10, 50), 2))
     assert [step(tested), step(tested)] == [{"a": 10}, {"a": 1, "b": 10}]
 
 
@@ -77,7 +77,7 @@ def test_what_just_fits_is_served() -> None:
 
 def test_a_long_prompt_leaves_room_under_the_threshold() -> None:
     tested = scheduler(long_prefill_token_threshold=6)
-    added(tested, sequence("long", prompt(20), 1), sequence("short", prompt(4, 100), 1))
+    add_all(tested, sequence("long", prompt(20), 1), sequence("short", prompt(4, 100), 1))
     tested.add(sequence("next", prompt(5, 200), 1))
     assert step(tested) == {"long": 6, "short": 4, "next": 5}
     assert step(tested) == {"long": 14}, "no sequence is left that needs the memory"
@@ -87,25 +87,25 @@ def test_a_long_prompt_alone_has_the_whole_budget() -> None:
     tested = scheduler(long_prefill_token_threshold=6)
     tested.add(sequence("long", prompt(20), 1))
     assert step(tested) == {"long": 16}
-    added(tested, sequence("a", prompt(1, 100), 1), sequence("b", prompt(1, 200), 1))
+    add_all(tested, sequence("a", prompt(1, 100), 1), sequence("b", prompt(1, 200), 1))
     assert step(tested) == {"long": 4, "a": 1, "b": 1}
 
 
 def test_an_adaptive_threshold_is_never_below_a_fair_share() -> None:
     tested = scheduler(long_prefill_token_threshold=3, long_prefill_token_threshold_adaptive=True)
-    added(tested, sequence("long", prompt(20), 1), sequence("short", prompt(4, 100), 1))
+    add_all(tested, sequence("long", prompt(20), 1), sequence("short", prompt(4, 100), 1))
     assert step(tested) == {"long": 8, "short": 4}
 
 
 def test_no_more_run_than_may() -> None:
     tested = scheduler(max_num_seqs=1)
-    added(tested, sequence("a", prompt(4), 1), sequence("b", prompt(4), 1))
+    add_all(tested, sequence("a", prompt(4), 1), sequence("b", prompt(4), 1))
     assert [step(tested), step(tested), step(tested)] == [{"a": 4}, {"b": 4}, {}]
 
 
 def test_a_full_cache_makes_requests_wait_and_skips_none() -> None:
     tested = scheduler(num_gpu_blocks=5)
-    added(tested, sequence("a", prompt(8), 3), sequence("b", prompt(12, 50), 1), sequence("c", prompt(1, 90), 1))
+    add_all(tested, sequence("a", prompt(8), 3), sequence("b", prompt(12, 50), 1), sequence("c", prompt(1, 90), 1))
     assert step(tested) == {"a": 8}
     assert step(tested) == {"a": 1}
     assert [each.id for each in tested.list_waiting()] == ["b", "c"]
@@ -114,14 +114,14 @@ def test_a_full_cache_makes_requests_wait_and_skips_none() -> None:
 def test_the_whole_prompt_is_reserved_by_default() -> None:
     for reserve, expected in ((True, {"a": 12}), (False, {"a": 12, "b": 4})):
         tested = scheduler(num_gpu_blocks=6, scheduler_reserve_full_isl=reserve)
-        added(tested, sequence("a", prompt(12), 1), sequence("b", prompt(12, 50), 1))
+        add_all(tested, sequence("a", prompt(12), 1), sequence("b", prompt(12, 50), 1))
         assert shares(tested.schedule()) == expected
 
 
 def test_the_last_to_come_gives_way_and_comes_back_first() -> None:
     tested = scheduler(num_gpu_blocks=5)
     a, b, c = sequence("a", prompt(7), 5), sequence("b", prompt(7, 50), 5), sequence("c", prompt(1, 90), 1)
-    added(tested, a, b, c)
+    add_all(tested, a, b, c)
     assert step(tested) == {"a": 7, "b": 7}
     assert step(tested) == {"a": 1, "b": 1}
     scheduled = tested.schedule()
@@ -133,7 +133,7 @@ def test_the_last_to_come_gives_way_and_comes_back_first() -> None:
 def test_what_was_preempted_finds_its_own_blocks_again() -> None:
     tested = scheduler(num_gpu_blocks=6)
     a, b = sequence("a", prompt(7), 3), sequence("b", prompt(8, 50), 4)
-    added(tested, a, b)
+    add_all(tested, a, b)
     assert [step(tested) for _ in range(4)] == [{"a": 7, "b": 8}, {"a": 1, "b": 1}, {"a": 1}, {"b": 2}]
     assert (b.num_preemptions, b.num_output_tokens) == (1, 3)
 
@@ -141,7 +141,7 @@ def test_what_was_preempted_finds_its_own_blocks_again() -> None:
 def test_the_least_urgent_gives_way_under_the_priority_policy() -> None:
     tested = scheduler(num_gpu_blocks=5, scheduling_policy="priority")
     a, b = sequence("a", prompt(7), 5, priority=2), sequence("b", prompt(7, 50), 5, priority=1)
-    added(tested, a, b)
+    add_all(tested, a, b)
     step(tested)
     step(tested)
     scheduled = tested.schedule()
@@ -151,7 +151,7 @@ def test_the_least_urgent_gives_way_under_the_priority_policy() -> None:
 def test_a_sequence_preempted_after_scheduling_leaves_the_step() -> None:
     tested = scheduler(num_gpu_blocks=5, scheduling_policy="priority")
     a, b = sequence("a", prompt(6), 6, priority=2), sequence("b", prompt(7, 50), 5, priority=1)
-    added(tested, a, b)
+    add_all(tested, a, b)
     assert [step(tested), step(tested)] == [{"a": 6, "b": 7}, {"a": 1, "b": 1}]
     scheduled = tested.schedule()
     assert (shares(scheduled), scheduled.preempted) == ({"b": 1}, [a])
@@ -173,7 +173,7 @@ def test_one_adapter_too_many_waits_and_others_pass_it() -> None:
     tested = scheduler(max_loras=1)
     first, other = sequence("first", prompt(4), 2, lora="a"), sequence("other", prompt(4, 50), 1, lora="b")
     again, plain = sequence("again", prompt(4, 100), 1, lora="a"), sequence("plain", prompt(4, 150), 1)
-    added(tested, first, other, again, plain)
+    add_all(tested, first, other, again, plain)
     assert step(tested) == {"first": 4, "again": 4, "plain": 4}
     assert [each.id for each in tested.list_waiting()] == ["other"]
     assert [step(tested), step(tested)] == [{"first": 1}, {"other": 4}]
@@ -206,7 +206,7 @@ def test_admission_is_by_priority_then_arrival() -> None:
 def test_requests_that_start_together_share_their_prompt() -> None:
     tested = scheduler()
     a, b = sequence("a", prompt(10), 1), sequence("b", prompt(10), 1)
-    added(tested, a, b)
+    add_all(tested, a, b)
     assert step(tested) == {"a": 10, "b": 2}
     assert (a.num_cached_tokens, b.num_cached_tokens) == (0, 8)
     assert (tested.stats.prefix_cache_queries, tested.stats.prefix_cache_hits) == (20, 8)
@@ -249,7 +249,7 @@ def test_with_two_steps_in_flight_it_is_found_when_its_last_token_is_known(
 def test_those_that_end_in_one_step_give_their_blocks_back_in_the_order_of_the_step() -> None:
     tested = scheduler(long_prefill_token_threshold=4, enable_prefix_caching=False)
     slow, fast, last = sequence("slow", prompt(8), 1), sequence("fast", prompt(4, 50), 2), sequence("x", prompt(12), 9)
-    added(tested, slow, fast, last)
+    add_all(tested, slow, fast, last)
     assert step(tested) == {"slow": 4, "fast": 4, "x": 4}
     scheduled = tested.schedule()
     assert shares(scheduled) == {"slow": 4, "fast": 1, "x": 4}
@@ -271,14 +271,14 @@ def test_the_last_token_is_computed_even_if_all_are_cached() -> None:
 
 def test_nothing_is_shared_when_prefix_caching_is_off() -> None:
     tested = scheduler(enable_prefix_caching=False)
-    added(tested, sequence("a", prompt(8), 1), sequence("b", prompt(8), 1))
+    add_all(tested, sequence("a", prompt(8), 1), sequence("b", prompt(8), 1))
     assert step(tested) == {"a": 8, "b": 8}
 
 
 def test_an_abort_frees_at_once_wherever_the_sequence_is() -> None:
     tested = scheduler(max_num_seqs=1)
     running, waiting = sequence("a", prompt(8), 4), sequence("b", prompt(8, 50), 4)
-    added(tested, running, waiting)
+    add_all(tested, running, waiting)
     flying = tested.schedule()
     for each in (running, waiting, running):
         tested.finish(each)

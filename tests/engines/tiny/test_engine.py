@@ -21,7 +21,7 @@ from dragoman.engines.tiny import TinyEngine, find_bundled_model, load
 from dragoman.engines.tiny.engine import compute_mean_state
 from dragoman.engines.tiny.model import Llama
 
-from ..harness import GREEDY, PLAIN, Only, alone, started
+from ..harness import GREEDY, PLAIN, Only, alone, run_client
 from .models import write_model
 
 PROMPT = tuple(np.random.default_rng(2).integers(0, 96, 20).tolist())
@@ -73,7 +73,7 @@ class Broken(Only):
 
 
 async def test_requests_are_answered_and_others_join_and_leave_meanwhile(small: Llama) -> None:
-    async with started(engine(small)) as client:
+    async with run_client(engine(small)) as client:
         endless = client.send(ENDLESS)
         await client.until(endless, tokens=3)
         assert (await client.ask(ASK)).answer == alone(small, ASK).answer
@@ -83,7 +83,7 @@ async def test_requests_are_answered_and_others_join_and_leave_meanwhile(small: 
 
 
 async def test_nothing_is_delivered_after_an_abort(small: Llama) -> None:
-    async with started(engine(small)) as client:
+    async with run_client(engine(small)) as client:
         endless = client.send(ENDLESS)
         await client.until(endless, tokens=2)
         client.engine.abort("endless")
@@ -95,7 +95,7 @@ async def test_nothing_is_delivered_after_an_abort(small: Llama) -> None:
 
 
 async def test_a_queued_request_can_be_aborted(small: Llama) -> None:
-    async with started(engine(small, ONE)) as client:
+    async with run_client(engine(small, ONE)) as client:
         first, queued = client.send(replace(ENDLESS, max_tokens=40)), client.send(ASK)
         third = client.send(replace(ASK, id="third"))
         client.engine.abort("a")
@@ -106,7 +106,7 @@ async def test_a_queued_request_can_be_aborted(small: Llama) -> None:
 async def test_a_prompt_can_be_aborted_between_its_pieces(small: Llama) -> None:
     gate = Gate(asyncio.get_running_loop(), 3)
     prompt = tuple(np.random.default_rng(2).integers(0, 96, 900).tolist())
-    async with started(engine(small, SchedulerConfig(max_step_pairs=1))) as client:
+    async with run_client(engine(small, SchedulerConfig(max_step_pairs=1))) as client:
         held = client.send(replace(ASK, id="gate", matcher=gate))
         long = client.send(replace(ASK, prompt=prompt))
         await gate.reached.wait()
@@ -121,7 +121,7 @@ async def test_a_prompt_can_be_aborted_between_its_pieces(small: Llama) -> None:
 async def test_an_abort_and_a_newcomer_never_wait_for_a_step(small: Llama) -> None:
     """The thread is blocked within a step, and the event loop continues."""
     gate = Gate(asyncio.get_running_loop(), 2)
-    async with started(engine(small)) as client:
+    async with run_client(engine(small)) as client:
         held = client.send(replace(ASK, id="gate", matcher=gate))
         await gate.reached.wait()
         other = client.send(ASK)
@@ -135,7 +135,7 @@ async def test_an_abort_and_a_newcomer_never_wait_for_a_step(small: Llama) -> No
 
 async def test_an_aborted_request_is_computed_for_one_more_step_at_most(small: Llama) -> None:
     counting = Counting([range(96)] * 1000)
-    async with started(engine(small, ONE)) as client:
+    async with run_client(engine(small, ONE)) as client:
         endless = client.send(replace(ENDLESS, matcher=counting))
         await client.until(endless, tokens=1)
         client.engine.abort("endless")
@@ -147,7 +147,7 @@ async def test_an_aborted_request_is_computed_for_one_more_step_at_most(small: L
 async def test_a_step_that_raises_fails_what_runs_and_the_next_request_is_fine(
     small: Llama, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with started(engine(small)) as client:
+    async with run_client(engine(small)) as client:
         endless = client.send(ENDLESS)
         await client.until(endless, tokens=1)
         poisoned = client.send(replace(ASK, matcher=Broken([{1}])))
@@ -160,7 +160,7 @@ async def test_a_step_that_raises_fails_what_runs_and_the_next_request_is_fine(
 
 
 async def test_stopping_fails_what_runs_and_what_waits(small: Llama) -> None:
-    async with started(engine(small, ONE)) as client:
+    async with run_client(engine(small, ONE)) as client:
         streams = [client.send(replace(ENDLESS, id=str(number))) for number in range(3)]
         await client.until(streams[0], tokens=1)
         await client.engine.stop()
@@ -180,7 +180,7 @@ async def test_an_engine_that_never_started_can_be_stopped(small: Llama) -> None
 
 async def test_a_full_queue_says_so(small: Llama) -> None:
     gate = Gate(asyncio.get_running_loop(), 1)
-    async with started(engine(small, ONE, max_num_waiting=1)) as client:
+    async with run_client(engine(small, ONE, max_num_waiting=1)) as client:
         streams = [client.send(replace(ASK, id="gate", matcher=gate)), client.send(ASK)]
         await gate.reached.wait()
         with pytest.raises(Overloaded):
@@ -195,7 +195,7 @@ async def test_an_engine_that_does_not_get_on_is_not_ready(small: Llama) -> None
     now = [0.0]
     gate = Gate(asyncio.get_running_loop(), 1)
     config = EngineConfig(max_model_len=64, num_kv_tokens=64, stall_after=5)
-    async with started(TinyEngine(small, config, build_rng, clock=lambda: now[0])) as client:
+    async with run_client(TinyEngine(small, config, build_rng, clock=lambda: now[0])) as client:
         now[0] = 100.0
         assert client.engine.health().ready
         held = client.send(replace(ASK, matcher=gate))
@@ -216,7 +216,7 @@ async def test_a_receiver_that_raises_takes_nothing_from_others(small: Llama) ->
     def refuse(output: TokenOutput) -> None:
         raise ArithmeticError
 
-    async with started(engine(small)) as client:
+    async with run_client(engine(small)) as client:
         client.engine.add(replace(ASK, id="refuse"), refuse)
         assert (await client.ask(ASK)).end == Ended("a", FinishReason.LENGTH)
     assert complaints
@@ -239,7 +239,7 @@ async def test_a_receiver_that_raises_takes_nothing_from_others(small: Llama) ->
 async def test_what_cannot_be_served_is_refused_before_it_is_queued(
     small: Llama, request_: TokenRequest, error: type[Exception]
 ) -> None:
-    async with started(engine(small)) as client:
+    async with run_client(engine(small)) as client:
         with pytest.raises(error):
             client.send(request_)
         assert client.engine.health().waiting == 0
@@ -247,14 +247,14 @@ async def test_what_cannot_be_served_is_refused_before_it_is_queued(
 
 
 async def test_the_longest_prompt_gets_one_token(small: Llama) -> None:
-    async with started(engine(small)) as client:
+    async with run_client(engine(small)) as client:
         outputs = await client.ask(replace(ASK, prompt=(1,) * 1023))
         assert len(outputs.tokens) == 1
         assert outputs.end == Ended("a", FinishReason.LENGTH)
 
 
 async def test_an_id_runs_once(small: Llama) -> None:
-    async with started(engine(small)) as client:
+    async with run_client(engine(small)) as client:
         client.send(ENDLESS)
         with pytest.raises(ValueError, match="endless"):
             client.send(ENDLESS)
@@ -271,7 +271,7 @@ def test_capabilities_name_every_parameter_and_no_media(small: Llama) -> None:
 async def test_the_packaged_model_loads_and_answers() -> None:
     tiny = load(find_bundled_model(), EngineLimits(max_model_len=512, num_kv_tokens=1024))
     assert tiny.max_model_len == 512
-    async with started(tiny) as client:
+    async with run_client(tiny) as client:
         outputs = await client.ask(replace(ASK, logprobs=20))
     assert len(outputs.tokens) == 10
 
@@ -298,7 +298,7 @@ async def test_texts_are_embedded_beside_the_steps(small: Llama) -> None:
     tiny = engine(small)
     expected = compute_mean_state(small, PROMPT)
     await tiny.embedder.start()
-    async with started(tiny) as client:
+    async with run_client(tiny) as client:
         endless = client.send(replace(ENDLESS, max_tokens=200))
         request = EmbedRequest("m", (PROMPT, PROMPT[:2], PROMPT), normalize=False)
         answers = await asyncio.gather(*(tiny.embedder.embed(request) for _ in range(4)))

@@ -12,7 +12,7 @@ from dragoman.engines.batching import EngineConfig, SchedulerConfig, build_rng
 from dragoman.engines.tiny import TinyEngine
 from dragoman.engines.tiny.model import Llama
 
-from ..harness import GREEDY, Bench, Only, Outputs, alone, started
+from ..harness import GREEDY, Bench, Only, Outputs, alone, run_client
 
 COUNT = 32
 SAMPLINGS = [
@@ -97,7 +97,7 @@ def test_the_packaged_model_keeps_the_promise_too(packaged: Llama) -> None:
 
 async def test_the_thread_keeps_the_promise_too(small: Llama) -> None:
     config = EngineConfig(max_model_len=1024, num_kv_tokens=4096, scheduler=SchedulerConfig(max_num_seqs=COUNT))
-    async with started(TinyEngine(small, config, build_rng)) as client:
+    async with run_client(TinyEngine(small, config, build_rng)) as client:
         streams = [client.send(one) for one in requests(96)]
         await client.ends(*streams)
     for one, ask in zip(streams, requests(96), strict=True):

@@ -31,12 +31,12 @@ SLICE = {
 """One of each kind: windows, latent attention, chunks, sinks, longrope, convolutions, custom masks, state."""
 
 
-def recorded() -> dict[str, str]:
+def read_recorded() -> dict[str, str]:
     return {tried.name: tried.result for tried in msgspec.json.decode(RECORDED.read_bytes(), type=Results).tried}
 
 
 def test_none_is_wrong_and_most_are_right() -> None:
-    results = list(recorded().values())
+    results = list(read_recorded().values())
     assert WRONG not in results
     assert results.count(RIGHT) >= 75
 
@@ -44,4 +44,4 @@ def test_none_is_wrong_and_most_are_right() -> None:
 @pytest.mark.parametrize("name", SLICE)
 def test_an_architecture_is_what_the_record_says(name: str) -> None:
     (tried,) = run([name])
-    assert (tried.result, recorded()[name]) == (SLICE[name], SLICE[name]), f"{tried.reason}; {AGAIN}"
+    assert (tried.result, read_recorded()[name]) == (SLICE[name], SLICE[name]), f"{tried.reason}; {AGAIN}"

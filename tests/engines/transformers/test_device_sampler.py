@@ -64,7 +64,7 @@ def requests(draw: st.DrawFn) -> tuple[TokenRequest, tuple[int, ...]]:
     return request, draw(OUTPUTS)
 
 
-def seeded(seed: int | None) -> Callable[[], float]:
+def build_rng(seed: int | None) -> Callable[[], float]:
     return random.Random(seed).random
 
 
@@ -76,7 +76,7 @@ def state(
     request: TokenRequest,
     output: tuple[int, ...] = (),
     vocab: int = VOCAB,
-    rng: Callable[[int | None], Callable[[], float]] = seeded,
+    rng: Callable[[int | None], Callable[[], float]] = build_rng,
 ) -> SamplingState:
     created = SamplingState(request, vocab, rng)
     for token in output:

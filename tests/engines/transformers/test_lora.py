@@ -32,7 +32,7 @@ from dragoman.serving.service import ServingOptions
 from dragoman.settings import Settings, SettingsError
 
 from ..harness import GREEDY, Bench
-from .test_models import generated, network
+from .test_models import generate_alone, network
 
 pytestmark = [
     pytest.mark.torch,
@@ -76,11 +76,11 @@ def shelf(kind: str) -> tuple[TransformersModel, AdapterRegistry]:
 def test_adapters_share_a_batch_and_say_what_each_says_alone(
     kind: str, options: dict[str, Any], tmp_path: Path
 ) -> None:
-    plain = [generated(network(kind), prompt, 10) for prompt in PROMPTS]
+    plain = [generate_alone(network(kind), prompt, 10) for prompt in PROMPTS]
     expected = [plain]
     for seed in (1, 2):
         adapted = write_adapter(network(kind), tmp_path / str(seed), seed, **options)
-        expected.append([generated(adapted, prompt, 10) for prompt in PROMPTS])
+        expected.append([generate_alone(adapted, prompt, 10) for prompt in PROMPTS])
     assert expected[0] != expected[1] != expected[2]
     model, adapters = shelf(kind)
     adapters.load("1", str(tmp_path / "1"))

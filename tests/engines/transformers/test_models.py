@@ -69,7 +69,7 @@ def network(kind: str, **more: Any) -> Any:
     return library.AutoModelForCausalLM.from_config(config, attn_implementation="eager").eval()
 
 
-def generated(model: Any, prompt: list[int], count: int) -> list[int]:
+def generate_alone(model: Any, prompt: list[int], count: int) -> list[int]:
     ids = torch.tensor([prompt])
     fixed = {"max_new_tokens": count, "min_new_tokens": count, "do_sample": False, "eos_token_id": None}
     with torch.no_grad():
@@ -88,7 +88,7 @@ def test_only_the_requested_kernel_computes(backend: str, monkeypatch: pytest.Mo
         return compute(*given, **more)
 
     prompt = list(range(3, 43))
-    expected = generated(network("llama"), prompt, 8)
+    expected = generate_alone(network("llama"), prompt, 8)
     model, _ = build_paged_model(network("llama"), backend)
     monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", watched)
     request = TokenRequest(id="a", prompt=tuple(prompt), max_tokens=8, sampling=GREEDY)
@@ -105,7 +105,7 @@ def test_a_kernel_that_cannot_compute_here_is_refused_when_the_model_is_loaded()
 def test_a_family_says_in_a_mixed_batch_what_it_says_alone_in_its_library(kind: str) -> None:
     rng = np.random.default_rng(3)
     prompts = [rng.integers(3, 96, length).tolist() for length in LENGTHS]
-    expected = [generated(network(kind), prompt, 12) for prompt in prompts]
+    expected = [generate_alone(network(kind), prompt, 12) for prompt in prompts]
     model, bytes_per_token = build_paged_model(network(kind))
     assert bytes_per_token > 0
     # A budget so small that prompts are prefilled in chunks while others decode.
@@ -179,7 +179,7 @@ def test_only_safetensors_are_read(tmp_path: Path) -> None:
         transformers.load(tmp_path, EngineLimits(), transformers.TransformersOptions())
 
 
-def saved(directory: Path, kind: str, **more: Any) -> Path:
+def save_model(directory: Path, kind: str, **more: Any) -> Path:
     network(kind, **more).save_pretrained(directory)
     return directory
 
@@ -190,8 +190,8 @@ ON_A_CPU = transformers.TransformersOptions(device="cpu", dtype="float32")
 @pytest.mark.parametrize("kind", ["gemma2", "gpt_oss", "vaultgemma"])
 def test_a_model_without_torch_attention_is_loaded_from_its_directory(kind: str, tmp_path: Path) -> None:
     prompt = list(range(3, 43))
-    loaded = load_network(saved(tmp_path, kind), ON_A_CPU)
-    expected = generated(loaded, prompt, 8)
+    loaded = load_network(save_model(tmp_path, kind), ON_A_CPU)
+    expected = generate_alone(loaded, prompt, 8)
     model, _ = build_paged_model(loaded)
     ask = TokenRequest(id="a", prompt=tuple(prompt), max_tokens=8, sampling=GREEDY)
     assert alone(model, ask).tokens == expected
@@ -223,7 +223,7 @@ def test_company_changes_nothing_also_beyond_windows_chunks_and_limits_of_rope(r
     kind, more = ROPES[rope]
     rng = np.random.default_rng(4)
     prompts = [rng.integers(3, 96, length).tolist() for length in (7, 58, 150)]
-    expected = [generated(network(kind, **more), prompt, 20) for prompt in prompts]
+    expected = [generate_alone(network(kind, **more), prompt, 20) for prompt in prompts]
     model, _ = build_paged_model(network(kind, **more))
     bench = Bench(model, SchedulerConfig(max_num_seqs=8, max_num_batched_tokens=32))
     for name in ("first", "again"):
@@ -270,7 +270,7 @@ def test_the_reason_is_one_short_sentence(kind: str, reason: str, tmp_path: Path
         )
         library.AutoModelForSeq2SeqLM.from_config(config).save_pretrained(tmp_path)
     else:
-        saved(tmp_path, kind)
+        save_model(tmp_path, kind)
     with pytest.raises(EngineError, match=reason) as refused:
         build_paged_model(load_network(tmp_path, ON_A_CPU))
     assert len(refused.value.message) < 300
@@ -283,7 +283,7 @@ def test_torch_has_the_configured_threads_or_one_for_each_core(threads: int | No
     try:
         torch.set_num_threads(2)
         options = transformers.TransformersOptions(device="cpu", dtype="float32", threads=threads)
-        transformers.load(saved(tmp_path, "llama"), EngineLimits(), options)
+        transformers.load(save_model(tmp_path, "llama"), EngineLimits(), options)
         assert torch.get_num_threads() == (threads or count_usable_cores())
     finally:
         torch.set_num_threads(before)
@@ -349,13 +349,13 @@ def test_a_checkpoint_that_is_not_whole_is_rejected(
     tmp_path: Path, damage: Callable[[Path], None], reason: str
 ) -> None:
     """The library initializes missing tensors randomly."""
-    damage(saved(tmp_path, "llama"))
+    damage(save_model(tmp_path, "llama"))
     with pytest.raises(EngineError, match=reason) as rejected:
         load_network(tmp_path, ON_A_CPU)
     assert "\n" not in str(rejected.value)
 
 
 def test_tensors_that_a_network_does_not_use_are_reported(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    change_config(saved(tmp_path, "llama"), num_hidden_layers=3)
+    change_config(save_model(tmp_path, "llama"), num_hidden_layers=3)
     load_network(tmp_path, ON_A_CPU)
     assert "LlamaForCausalLM does not use 9 of the tensors, such as model.layers.3." in caplog.text

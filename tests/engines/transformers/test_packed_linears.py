@@ -17,7 +17,7 @@ from dragoman.engines.transformers.model import TransformersOptions, load_networ
 from dragoman.engines.transformers.packed_linears import PackedLinears
 
 from ..harness import GREEDY, alone
-from .test_models import generated, network
+from .test_models import generate_alone, network
 
 pytestmark = [
     pytest.mark.torch,
@@ -53,7 +53,7 @@ def test_a_weight_is_in_memory_once_and_can_be_given_back() -> None:
     assert {loaded.model.layers[0].mlp.up_proj.weight.numel(), loaded.lm_head.weight.numel()} == {0}
     model.linears.unpack()
     assert all(torch.equal(tensor, weights[name]) for name, tensor in loaded.state_dict().items())
-    assert generate(model) == generated(network("llama"), PROMPT, 8)
+    assert generate(model) == generate_alone(network("llama"), PROMPT, 8)
 
 
 def test_a_head_that_is_the_embedding_leaves_the_embedding_alone() -> None:
@@ -62,7 +62,7 @@ def test_a_head_that_is_the_embedding_leaves_the_embedding_alone() -> None:
     assert loaded.lm_head.weight is loaded.model.embed_tokens.weight
     assert loaded.lm_head.weight.shape == (96, 32)
     assert "forward" in vars(loaded.lm_head)
-    assert generate(model) == generated(network("gemma2"), PROMPT, 8)
+    assert generate(model) == generate_alone(network("gemma2"), PROMPT, 8)
 
 
 def test_a_model_that_reads_a_layers_weight_computes_with_plain_layers() -> None:
@@ -75,7 +75,7 @@ def test_a_model_that_reads_a_layers_weight_computes_with_plain_layers() -> None
     model, _ = build_paged_model(loaded)
     assert "forward" not in vars(mlp.down_proj)
     assert all(parameter.numel() for parameter in loaded.parameters())
-    assert generate(model) == generated(network("llama"), PROMPT, 8)
+    assert generate(model) == generate_alone(network("llama"), PROMPT, 8)
 
 
 @pytest.mark.skipif(not _MAPS.exists(), reason="needs /proc")

@@ -20,7 +20,7 @@ from dragoman.engines.transformers.engine import build_paged_model
 from dragoman.engines.transformers.model import TransformersOptions, load_network
 
 from ..harness import GREEDY, alone
-from .test_models import generated, network
+from .test_models import generate_alone, network
 
 pytestmark = [
     pytest.mark.torch,
@@ -47,8 +47,8 @@ def saved(tmp_path: Path) -> Path:
 def test_quantised_weights_are_served_as_the_library_computes_them(method: str, saved: Path) -> None:
     pytest.importorskip("accelerate", reason="needs accelerate")
     pytest.importorskip(method, reason=f"needs {method}")
-    expected = generated(load_network(saved, options(quantization=method)), PROMPT, 8)
-    whole = generated(load_network(saved, options()), PROMPT, 8)
+    expected = generate_alone(load_network(saved, options(quantization=method)), PROMPT, 8)
+    whole = generate_alone(load_network(saved, options()), PROMPT, 8)
     model, _ = build_paged_model(load_network(saved, options(quantization=method)))
     ask = TokenRequest(id="a", prompt=tuple(PROMPT), max_tokens=8, sampling=GREEDY, logprobs=0)
     outputs, plain = alone(model, ask), alone(build_paged_model(load_network(saved, options()))[0], ask)

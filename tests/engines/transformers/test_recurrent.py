@@ -24,9 +24,9 @@ from dragoman.engines.transformers.engine import build_paged_model
 from dragoman.engines.transformers.model import TransformersModel
 from dragoman.engines.transformers.recurrent import StatePool
 
-from ..harness import GREEDY, Bench, Outputs, alone, started
+from ..harness import GREEDY, Bench, Outputs, alone, run_client
 from .architectures import configure
-from .test_models import ON_A_CPU, generated
+from .test_models import ON_A_CPU, generate_alone
 
 pytestmark = [
     pytest.mark.torch,
@@ -57,8 +57,8 @@ def network(kind: str, seed: int = 7) -> Any:
 
 
 @cache
-def expected(kind: str, seed: int = 7) -> list[list[int]]:
-    return [generated(network(kind, seed), prompt, COUNT) for prompt in PROMPTS]
+def generate_expected(kind: str, seed: int = 7) -> list[list[int]]:
+    return [generate_alone(network(kind, seed), prompt, COUNT) for prompt in PROMPTS]
 
 
 @pytest.fixture(scope="module", params=KINDS)
@@ -80,7 +80,7 @@ def test_company_changes_nothing_and_neither_does_a_predecessor(kind: str, model
     for name in ("first", "in the same slots"):
         streams = [bench.add(ask(number, name)) for number in (2, 0, 3, 1)]
         bench.finish()
-        assert [streams[place].tokens for place in (1, 3, 0, 2)] == expected(kind), name
+        assert [streams[place].tokens for place in (1, 3, 0, 2)] == generate_expected(kind), name
         assert [one.cached for one in streams] == [[0]] * 4
 
 
@@ -88,7 +88,7 @@ def test_a_preempted_sequence_goes_on_as_if_nothing_had_happened(kind: str, mode
     bench = Bench(model, TIGHT, num_kv_tokens=80)
     streams = [bench.add(ask(number)) for number in range(4)]
     bench.finish()
-    assert [one.tokens for one in streams] == expected(kind)
+    assert [one.tokens for one in streams] == generate_expected(kind)
     assert bench.stepper.scheduler.num_preemptions > 0
 
 
@@ -103,7 +103,7 @@ def test_what_neighbours_leave_when_they_are_aborted_does_no_harm(kind: str, mod
     bench.step(2)
     bench.stepper.scheduler.remove(bench.sequences[3])
     bench.finish()
-    assert [streams[2].tokens, streams[4].tokens] == [expected(kind)[1], expected(kind)[3]]
+    assert [streams[2].tokens, streams[4].tokens] == [generate_expected(kind)[1], generate_expected(kind)[3]]
 
 
 def test_sequences_wait_for_a_slot(kind: str, model: TransformersModel) -> None:
@@ -114,7 +114,7 @@ def test_sequences_wait_for_a_slot(kind: str, model: TransformersModel) -> None:
         bench.step()
         most = max(most, bench.stepper.scheduler.num_running)
     assert most == 2
-    assert [one.tokens for one in streams] == expected(kind)
+    assert [one.tokens for one in streams] == generate_expected(kind)
 
 
 def test_sleep_and_new_weights_restart_sequences(kind: str, tmp_path: Path) -> None:
@@ -129,13 +129,13 @@ def test_sleep_and_new_weights_restart_sequences(kind: str, tmp_path: Path) -> N
     bench.step(5)
     bench.stepper.close()
     bench.finish()
-    assert [one.tokens for one in streams] == expected(kind)
+    assert [one.tokens for one in streams] == generate_expected(kind)
     again = bench.add(TokenRequest(id="a", prompt=tuple(PROMPTS[3]), max_tokens=COUNT, sampling=GREEDY))
     bench.step(1)
     swap()
     bench.stepper.replace_weights("new")
     bench.finish()
-    assert again.tokens == expected(kind, 8)[3]
+    assert again.tokens == generate_expected(kind, 8)[3]
 
 
 def test_the_logprobs_of_a_prompt_are_the_same_in_one_piece_and_in_many(model: TransformersModel) -> None:
@@ -162,7 +162,7 @@ def test_slots_are_free_after_a_step_that_failed() -> None:
     norm.weight = weight
     outputs = bench.add(ask(2))
     bench.finish()
-    assert outputs.tokens == expected("lfm2")[2]
+    assert outputs.tokens == generate_expected("lfm2")[2]
 
 
 def test_decoding_that_differs_from_computing_prompts_is_refused() -> None:
@@ -201,12 +201,12 @@ async def test_a_model_without_attention_is_served_without_a_limit_of_its_own(tm
     network("mamba2").save_pretrained(tmp_path)
     engine = transformers.load(tmp_path, EngineLimits(max_model_len=100), ON_A_CPU).engine
     assert engine.max_model_len == 100
-    async with started(engine) as client:
-        assert (await client.ask(ask(3))).tokens == expected("mamba2")[3]
+    async with run_client(engine) as client:
+        assert (await client.ask(ask(3))).tokens == generate_expected("mamba2")[3]
         assert engine.count_cached_tokens(PROMPTS[3], "") == 0
         await engine.control.sleep(1)
         await engine.control.wake_up()
-        assert (await client.ask(ask(2))).tokens == expected("mamba2")[2]
+        assert (await client.ask(ask(2))).tokens == generate_expected("mamba2")[2]
 
 
 def test_a_slot_takes_the_bytes_of_all_states_of_all_layers() -> None:
@@ -248,10 +248,10 @@ def test_adapters_of_recurrent_layers_share_a_batch(kind: str, tmp_path: Path) -
         "lfm2": ["in_proj", "out_proj", "v_proj"],
         "granitemoehybrid": ["in_proj", "out_proj", "q_proj"],
     }[kind]
-    answers = [expected(kind)]
+    answers = [generate_expected(kind)]
     for seed in (1, 2):
         adapted = _write_adapter(network(kind), tmp_path / str(seed), seed, targets)
-        answers.append([generated(adapted, prompt, COUNT) for prompt in PROMPTS])
+        answers.append([generate_alone(adapted, prompt, COUNT) for prompt in PROMPTS])
     assert answers[0] != answers[1] != answers[2]
     model, _ = build_paged_model(network(kind))
     adapters = AdapterRegistry(model.lora.read)

@@ -41,8 +41,8 @@ from dragoman.serving.clock import SystemClock
 from dragoman.settings import Settings
 from dragoman.store import MemoryStore
 
-from ...pictures import data_url, framed
-from ..harness import GREEDY, started
+from ...pictures import build_png, data_url
+from ..harness import GREEDY, run_client
 from . import vlms
 
 pytestmark = pytest.mark.torch
@@ -57,7 +57,7 @@ COUNT = 10
 def noise(seed: int, width: int = 40, height: int = 30) -> bytes:
     rows = np.random.default_rng(seed).integers(0, 256, (height, 1 + 3 * width), dtype=np.uint8)
     rows[:, 0] = 0  # each row's filter: none
-    return framed(width, height, rows.tobytes())
+    return build_png(width, height, rows.tobytes())
 
 
 A, B, WIDE = noise(1), noise(2), noise(3, 90, 33)
@@ -222,7 +222,7 @@ async def test_a_response_continues_from_an_earlier_image(directory: Path) -> No
 
 async def test_an_invalid_image_is_a_400(directory: Path) -> None:
     async with serving(directory) as http:
-        cut = framed(40, 30, b"")
+        cut = build_png(40, 30, b"")
         for parts, more, param in (
             (("?", cut), {}, "messages"),
             (("?", A), {"truncate_prompt_tokens": 9}, "truncate_prompt_tokens"),
@@ -284,7 +284,7 @@ async def test_an_image_that_the_model_fails_at_fails_alone(tmp_path: Path) -> N
     (read,) = loaded.vision.prepare([A])
     wrong = PromptImage(0, 16, read.digest, ImagePixels({"pixel_values": torch.zeros(1, 3, 14, 14)}, 16))
     prompt = (3,) * 16 + (60,) * 5
-    async with started(loaded.engine) as client:
+    async with run_client(loaded.engine) as client:
         well = client.send(TokenRequest(id="a", prompt=(60,) * 8, max_tokens=30, sampling=GREEDY))
         failing = client.send(TokenRequest(id="b", prompt=prompt, max_tokens=5, sampling=GREEDY, images=(wrong,)))
         await client.ends(well, failing)
@@ -310,4 +310,4 @@ def test_an_image_is_decoded_upright_on_white(mode: str, colour: Any, seen: tupl
 
 def test_more_pixels_than_may_be_are_not_decoded() -> None:
     with pytest.raises(ValueError, match="pixels"):
-        decode_image(framed(9000, 8000, b""))
+        decode_image(build_png(9000, 8000, b""))

@@ -17,7 +17,7 @@ from dragoman.engines.batching import BatchingEngine, EngineConfig, build_rng
 from dragoman.engines.transformers.backend import safetensors, torch
 from dragoman.engines.transformers.engine import build_paged_model
 
-from ..harness import GREEDY, alone, started
+from ..harness import GREEDY, alone, run_client
 from .test_models import network
 
 pytestmark = pytest.mark.torch
@@ -25,14 +25,14 @@ pytestmark = pytest.mark.torch
 ASK = TokenRequest(id="a", prompt=tuple(range(3, 40)), max_tokens=8, sampling=GREEDY, logprobs=0)
 
 
-def changed(model: Any) -> Any:
+def change_weights(model: Any) -> Any:
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(torch.randn_like(parameter), alpha=0.3)
     return model
 
 
-def sent(model: Any, *without: str, **more: Any) -> WeightsInMemory:
+def pack_weights(model: Any, *without: str, **more: Any) -> WeightsInMemory:
     state = {name: tensor.clone() for name, tensor in model.state_dict().items() if name not in without}
     return WeightsInMemory((safetensors.torch.save(state | more),))
 
@@ -43,10 +43,10 @@ def engine(model: Any) -> BatchingEngine:
 
 @pytest.mark.parametrize("kind", ["llama", "gemma2", "gpt2", "qwen3_moe"])
 async def test_a_family_says_what_its_new_weights_say_alone(kind: str, tmp_path: Path) -> None:
-    other = changed(network(kind))
-    expected = alone(build_paged_model(changed(network(kind)))[0], ASK).scores
-    (tmp_path / "w.safetensors").write_bytes(sent(other).files[0])
-    async with started(engine(network(kind))) as client:
+    other = change_weights(network(kind))
+    expected = alone(build_paged_model(change_weights(network(kind)))[0], ASK).scores
+    (tmp_path / "w.safetensors").write_bytes(pack_weights(other).files[0])
+    async with run_client(engine(network(kind))) as client:
         assert (await client.ask(ASK)).scores != expected
         await client.engine.control.update_weights(WeightsOnDisk(str(tmp_path)))
         assert (await client.ask(ASK)).scores == expected
@@ -55,27 +55,27 @@ async def test_a_family_says_what_its_new_weights_say_alone(kind: str, tmp_path:
 async def test_what_does_not_fit_is_named_and_changes_nothing() -> None:
     model = network("gemma2")  # its head is its embedding
     name = "model.layers.1.mlp.up_proj.weight"
-    async with started(engine(network("gemma2"))) as client:
+    async with run_client(engine(network("gemma2"))) as client:
         before = (await client.ask(ASK)).tokens
         wrong = {
-            f"no tensor {name}": sent(model, name),
-            f"{name} has shape": sent(model, **{name: torch.zeros(3)}),
-            "unexpected tensors.*strange": sent(model, strange=torch.zeros(1)),
-            "one tensor in this model, but differ": sent(model, **{"lm_head.weight": torch.zeros(96, 32)}),
-            "has dtype I64": sent(model, **{name: torch.zeros(48, 32, dtype=torch.int64)}),
+            f"no tensor {name}": pack_weights(model, name),
+            f"{name} has shape": pack_weights(model, **{name: torch.zeros(3)}),
+            "unexpected tensors.*strange": pack_weights(model, strange=torch.zeros(1)),
+            "one tensor in this model, but differ": pack_weights(model, **{"lm_head.weight": torch.zeros(96, 32)}),
+            "has dtype I64": pack_weights(model, **{name: torch.zeros(48, 32, dtype=torch.int64)}),
         }
         for message, weights in wrong.items():
             with pytest.raises(RequestError, match=message):
                 await client.engine.control.update_weights(weights)
         assert (await client.ask(ASK)).tokens == before
-        await client.engine.control.update_weights(sent(model, "lm_head.weight"))
+        await client.engine.control.update_weights(pack_weights(model, "lm_head.weight"))
         assert (await client.ask(ASK)).tokens == before
 
 
 async def test_asleep_at_level_2_it_has_no_weights_until_it_is_sent_some() -> None:
     model = network("llama")
-    weights = sent(model)
-    async with started(engine(model)) as client:
+    weights = pack_weights(model)
+    async with run_client(engine(model)) as client:
         before = (await client.ask(ASK)).tokens
         await client.engine.control.sleep(2)
         assert sum(parameter.numel() for parameter in model.parameters()) == 0

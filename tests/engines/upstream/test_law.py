@@ -99,7 +99,7 @@ def embedded() -> Models:
     return build_models(Settings(served_model_name=("m",), max_model_len=2048), SystemClock())
 
 
-def scripted(lent: HfTokenizer, *parts: Any) -> Models:
+def build_scripted(lent: HfTokenizer, *parts: Any) -> Models:
     actor = ScriptedEngine(Script((ScriptEntry(parts, repeat=True),)), tokenizer=lent)
     return Models([ServedModel("m", EventBackend(actor, lent), 4096, 1_700_000_000)])
 
@@ -138,7 +138,7 @@ async def test_a_script_says_the_same_through_another_server(
     path, body = CASES[case]
     if (reply, case) == ("bytes", "completions with logprobs"):
         pytest.skip("a completion's logprobs tell a token's text and not its bytes, by which offsets are counted")
-    await compare(lambda: scripted(lent, *REPLIES[reply]), path, {**body, "stream": streamed})
+    await compare(lambda: build_scripted(lent, *REPLIES[reply]), path, {**body, "stream": streamed})
 
 
 @pytest.mark.parametrize("streamed", [False, True])
@@ -190,7 +190,7 @@ async def test_a_stream_with_such_an_echo_folds_to_the_whole(embedded: Models, c
 
 
 async def test_owners_of_different_keys_share_no_cache_upstream(lent: HfTokenizer) -> None:
-    behind = scripted(lent, Say("Hi"))
+    behind = build_scripted(lent, Say("Hi"))
     (model,) = behind
     assert isinstance(model.backend.engine, ScriptedEngine)
     options = msgspec.structs.replace(VLLM, api_key=("one", "two"))

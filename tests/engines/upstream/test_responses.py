@@ -146,11 +146,11 @@ CREATED = {"type": "response.created", "response": {"id": "resp_1", "usage": Non
 PROGRESS = {"type": "response.in_progress", "response": {"id": "resp_1"}}
 
 
-def added(index: int, **item: Any) -> dict[str, Any]:
+def build_added(index: int, **item: Any) -> dict[str, Any]:
     return {"type": "response.output_item.added", "output_index": index, "item": item}
 
 
-def done(index: int, **item: Any) -> dict[str, Any]:
+def build_done(index: int, **item: Any) -> dict[str, Any]:
     return {"type": "response.output_item.done", "output_index": index, "item": item}
 
 
@@ -174,7 +174,7 @@ def read(*events: dict[str, Any]) -> list[Event]:
     return list(check_events([*found, *reader.close()]))
 
 
-MESSAGE = (added(0, type="message"), delta("output_text", 0, "Hello"), done(0, type="message"))
+MESSAGE = (build_added(0, type="message"), delta("output_text", 0, "Hello"), build_done(0, type="message"))
 
 
 def test_items_are_parts_of_the_answer() -> None:
@@ -184,20 +184,20 @@ def test_items_are_parts_of_the_answer() -> None:
     assert read(
         CREATED,
         PROGRESS,
-        added(0, type="reasoning"),
+        build_added(0, type="reasoning"),
         delta("reasoning_summary_text", 0, "a"),
         summary_part,
         delta("reasoning_summary_text", 0, "b"),
-        done(0, type="reasoning", encrypted_content="Z0FB"),
-        added(1, type="message"),
+        build_done(0, type="reasoning", encrypted_content="Z0FB"),
+        build_added(1, type="message"),
         delta("output_text", 1, "Hi"),
         delta("refusal", 1, "No."),
-        done(1, type="message"),
-        added(2, **call),
+        build_done(1, type="message"),
+        build_added(2, **call),
         delta("function_call_arguments", 2, "{}"),
-        done(2, **call, arguments="{}"),
-        added(3, **custom),
-        done(3, **custom, input="aa"),
+        build_done(2, **call, arguments="{}"),
+        build_added(3, **custom),
+        build_done(3, **custom, input="aa"),
         end(),
     ) == [
         Started(0),
@@ -234,9 +234,9 @@ def test_an_incomplete_answer_has_its_reason(reason: str, expected: FinishReason
         (CREATED, *MESSAGE, end("incomplete", incomplete_details={"reason": "whim"})),
         (CREATED, MESSAGE[1]),
         (CREATED, MESSAGE[0], delta("output_text", 4, "x")),
-        (CREATED, MESSAGE[0], added(1, type="message")),
+        (CREATED, MESSAGE[0], build_added(1, type="message")),
         MESSAGE,
-        (CREATED, added(0, type="function_call", call_id="c")),
+        (CREATED, build_added(0, type="function_call", call_id="c")),
     ],
 )
 def test_what_is_no_whole_answer_is_an_error(events: tuple[dict[str, Any], ...]) -> None:

@@ -57,13 +57,13 @@ def lent() -> HfTokenizer:
     return tokenizer()
 
 
-def scripted(lent: HfTokenizer, *entries: ScriptEntry) -> tuple[Models, ScriptedEngine]:
+def build_scripted(lent: HfTokenizer, *entries: ScriptEntry) -> tuple[Models, ScriptedEngine]:
     actor = ScriptedEngine(Script(entries), tokenizer=lent)
     return Models([ServedModel("m", EventBackend(actor, lent), 4096, 1_700_000_000)]), actor
 
 
 def repeating(lent: HfTokenizer, *parts: Any) -> Models:
-    return scripted(lent, ScriptEntry(parts, repeat=True))[0]
+    return build_scripted(lent, ScriptEntry(parts, repeat=True))[0]
 
 
 def without_sizes(body: bytes) -> bytes:
@@ -185,7 +185,7 @@ async def continue_responses(client: httpx2.AsyncClient) -> dict[str, Any]:
 async def test_thinking_comes_back_to_the_vendor_as_it_was(
     lent: HfTokenizer, kind: str, go_on: Callable[[httpx2.AsyncClient], Any], options: Any
 ) -> None:
-    behind, actor = scripted(lent, FIRST, SECOND)
+    behind, actor = build_scripted(lent, FIRST, SECOND)
     async with relay(behind, options, kind=kind, behind_options=STRICT) as client:
         answer = await go_on(client)
     assert "3" in json.dumps(answer.get("choices") or answer.get("content") or answer["output"])
@@ -201,7 +201,7 @@ async def test_thinking_comes_back_to_the_vendor_as_it_was(
 
 @pytest.mark.parametrize("kind", KINDS)
 async def test_thinking_that_was_changed_is_rejected_by_the_vendor_and_not_here(lent: HfTokenizer, kind: str) -> None:
-    behind, _ = scripted(lent, FIRST, SECOND)
+    behind, _ = build_scripted(lent, FIRST, SECOND)
     path, body = messages()
     async with relay(behind, kind=kind, behind_options=STRICT) as client:
         content = (await client.post(path, json=body)).json()["content"]
@@ -216,11 +216,11 @@ async def test_thinking_that_was_changed_is_rejected_by_the_vendor_and_not_here(
 @pytest.mark.parametrize("kind", KINDS)
 async def test_reasoning_of_a_vendor_is_left_out_before_another_model(lent: HfTokenizer, kind: str) -> None:
     """Two models of one server: only the vendor can say whether a signature is its own."""
-    behind, _ = scripted(lent, FIRST)
+    behind, _ = build_scripted(lent, FIRST)
     path, body = messages()
     async with relay(behind, kind=kind) as client:
         content = (await client.post(path, json=body)).json()["content"]
-    here, actor = scripted(lent, ScriptEntry((Say("ok"),), repeat=True))
+    here, actor = build_scripted(lent, ScriptEntry((Say("ok"),), repeat=True))
     turns = [{"role": "assistant", "content": [content[0], {"type": "text", "text": "b"}]}, body["messages"][0]]
     async with direct(here) as client:
         answer = await client.post(path, json={**body, "messages": [*body["messages"], *turns]})
@@ -288,7 +288,7 @@ async def test_several_choices_are_several_requests_and_one_answer(
     path, body = chat(max_tokens=LIMIT, n=3, stream=streamed)
     one = {**body, "n": 1, "stream": False}
     entries = [ScriptEntry((Think("Hm."), Say(word), CALL)) for word in ("One two", "Three", "Four", "Five")]
-    behind, actor = scripted(lent, *entries)
+    behind, actor = build_scripted(lent, *entries)
     async with relay(behind, kind=kind) as client:
         answer = await client.post(path, json=body | ({"stream_options": {"include_usage": True}} if streamed else {}))
         single = (await client.post(path, json=one)).json()
@@ -309,7 +309,9 @@ async def test_several_choices_are_several_requests_and_one_answer(
 
 @pytest.mark.parametrize("kind", KINDS)
 async def test_one_choice_that_fails_fails_the_answer(lent: HfTokenizer, kind: str) -> None:
-    behind, _ = scripted(lent, ScriptEntry((Say("One"),)), ScriptEntry((Fail(429, "No."),)), ScriptEntry((Say("Two"),)))
+    behind, _ = build_scripted(
+        lent, ScriptEntry((Say("One"),)), ScriptEntry((Fail(429, "No."),)), ScriptEntry((Say("Two"),))
+    )
     path, body = chat(max_tokens=LIMIT, n=2)
     async with relay(behind, kind=kind) as client:
         assert (await client.post(path, json=body)).status_code == 429

@@ -171,7 +171,7 @@ class NumpyExecutor(executor.Executor):  # pyright: ignore[reportUntypedBaseClas
         due = [place for place, chunk in enumerate(chunks) if chunk.end == chunk.sequence.num_tokens]
         rows = [chunks[place].sequence for place in due]
         tokens = sample(logits[due], [row.sampling for row in rows], [masks.get(ids[place]) for place in due])
-        tokens = [_forced(row, token) for row, token in zip(rows, tokens, strict=True)]
+        tokens = [_apply_budget(row, token) for row, token in zip(rows, tokens, strict=True)]
         scores = [build_logprob(row, token, _MOST) for row, token in zip(log_softmax(logits[due]), tokens, strict=True)]
         sampled: list[list[int]] = [[] for _ in ids]
         for place, row, token in zip(due, rows, tokens, strict=True):
@@ -236,7 +236,7 @@ def _request(id: str, prompt: list[int], params: Params) -> TokenRequest:
     )
 
 
-def _forced(row: Sequence, token: int) -> int:
+def _apply_budget(row: Sequence, token: int) -> int:
     forced = None if row.reasoning_budget is None else row.reasoning_budget.forced_token
     return token if forced is None else forced
 

@@ -56,7 +56,7 @@ def settings(**more: object) -> Settings:
 
 
 @asynccontextmanager
-async def started(settings: Settings) -> AsyncGenerator[Models]:
+async def start_vllm(settings: Settings) -> AsyncGenerator[Models]:
     with without_accelerator():
         models = build_models(settings, SystemClock())
         await models.start()

@@ -39,7 +39,7 @@ from dragoman.serving.clock import SystemClock
 from tests.engines.harness import GREEDY, Outputs, alone
 from tests.engines.tiny.models import write_tensors
 
-from .serving import DIES_OF, settings, started, without_accelerator
+from .serving import DIES_OF, settings, start_vllm, without_accelerator
 
 pytestmark = [
     pytest.mark.vllm,
@@ -52,7 +52,7 @@ PROMPT = tuple(np.random.default_rng(5).integers(3, 2048, 300).tolist())
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def models() -> AsyncGenerator[Models]:
-    async with started(settings()) as models:
+    async with start_vllm(settings()) as models:
         yield models
 
 
@@ -248,7 +248,7 @@ async def test_an_adapter_that_cannot_be_loaded_at_a_start_keeps_nothing_else_do
 ) -> None:
     (tmp_path / "good").mkdir()
     modules = (f"bad={tmp_path / 'bad'}", f"good={tmp_path / 'good'}")
-    async with started(msgspec.structs.replace(settings(), lora_modules=modules)) as models:
+    async with start_vllm(msgspec.structs.replace(settings(), lora_modules=modules)) as models:
         model = next(iter(models))
         assert model.adapters is not None
         assert [adapter.name for adapter in model.adapters] == ["good"]
@@ -307,7 +307,7 @@ async def test_weights_are_replaced_under_a_sequence_that_runs(asker: Client, pa
 
 
 async def test_weights_that_a_restart_has_lost_are_not_replaced_by_those_of_the_start(tmp_path: Path) -> None:
-    async with started(settings()) as models:
+    async with start_vllm(settings()) as models:
         asker = Client(models)
         trainable, place = asker.model.trainable, models.slots[0]
         assert trainable is not None

@@ -9,7 +9,7 @@ import pytest_asyncio
 
 from dragoman.testing import EngineKit, EngineUnderTest
 
-from .serving import settings, started
+from .serving import settings, start_vllm
 
 pytestmark = [
     pytest.mark.vllm,
@@ -21,7 +21,7 @@ pytestmark = [
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def subject() -> AsyncGenerator[EngineUnderTest]:
-    async with started(settings()) as models:
+    async with start_vllm(settings()) as models:
         yield EngineUnderTest(next(iter(models)))
 
 

@@ -28,7 +28,7 @@ from dragoman.launch.multiprocess.supervisor import MAX_DELAY, RestartDelays, ch
 from dragoman.settings import Settings, SettingsError, load_settings
 from dragoman.tenants import KeyHash, Tenant, edit_key_file, hash_key
 from tests.launch.test_systemd import activated
-from tests.loopback import served
+from tests.loopback import serve_app
 from tests.serving.harness import tokenizer
 
 from .processes import EMPTY, LOST, TIMEOUT, Workers, chat, is_running, serving, started
@@ -45,7 +45,7 @@ class Upstream:
     @contextmanager
     def address(self) -> Generator[str]:
         app = Starlette(routes=[Route("/v1/chat/completions", self._answer, methods=["POST"])])
-        with served(app) as address:
+        with serve_app(app) as address:
             try:
                 yield f"{address}/v1"
             finally:

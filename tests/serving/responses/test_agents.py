@@ -87,11 +87,11 @@ async def test_ten_turns_chained_are_those_replayed_and_those_of_the_other_diale
         # All prompts but the first begin with the previous one.
         assert sum(cached for _, cached in usage_list[1:]) / sum(tokens for tokens, _ in usage_list[1:]) > 0.85
     items: list[Any] = replay[-1].to_input_list()
-    responses, chat, messages = await counted(http, items)
+    responses, chat, messages = await count_prompt_tokens(http, items)
     assert (chat, messages) == (responses, responses)
 
 
-async def counted(http: httpx2.AsyncClient, items: list[dict[str, Any]]) -> tuple[int, int, int]:
+async def count_prompt_tokens(http: httpx2.AsyncClient, items: list[dict[str, Any]]) -> tuple[int, int, int]:
     """Return the number of prompt tokens of a conversation in each dialect."""
     schema = get_weather.params_json_schema
     named = {"name": "get_weather", "description": get_weather.description}

@@ -46,7 +46,7 @@ async def start(it: ServerHarness, **more: Any) -> str:
     return answer.json()["id"]
 
 
-async def ended(it: ServerHarness, id: str) -> dict[str, Any]:
+async def wait_until_ended(it: ServerHarness, id: str) -> dict[str, Any]:
     """Return the object after the response has ended, as its events show."""
     await it.get(f"/v1/responses/{id}?stream=true")
     return (await it.get(f"/v1/responses/{id}")).json()
@@ -62,7 +62,7 @@ async def test_it_runs_without_its_client_and_is_polled() -> None:
     client = it.openai()
     response = await client.responses.create(model="m", input="hi", background=True)
     assert (response.status, response.background, response.output) == ("queued", True, [])
-    await ended(it, response.id)
+    await wait_until_ended(it, response.id)
     response = await client.responses.retrieve(response.id)
     assert (response.status, response.output_text, response.background) == ("completed", "Yes.", True)
 
@@ -147,7 +147,7 @@ async def test_a_cancelled_one_stops_and_stays_cancelled() -> None:
 async def test_a_completed_one_cannot_be_cancelled_any_more() -> None:
     it = remembering(ScriptEntry((Say("Yes."),)))
     id = await start(it)
-    whole = await ended(it, id)
+    whole = await wait_until_ended(it, id)
     answer = await it.post(f"/v1/responses/{id}/cancel", None)
     assert answer.json() == whole
     assert whole["status"] == "completed"
@@ -176,7 +176,7 @@ async def test_a_deleted_one_stops() -> None:
 async def test_a_failed_one_says_why() -> None:
     it = remembering(ScriptEntry((Say("Hello "), Fail(500, "the engine broke"))))
     id = await start(it)
-    whole = await ended(it, id)
+    whole = await wait_until_ended(it, id)
     assert (whole["status"], whole["error"]["message"]) == ("failed", "the engine broke")
     assert [event["type"] for event in check_stream(await stream_of(it, id))[-2:]] == ["error", "response.failed"]
 
@@ -189,7 +189,7 @@ async def test_a_running_response_cannot_be_continued() -> None:
     assert answer.status_code == 400
     assert answer.json()["error"]["param"] == "previous_response_id"
     gate.open()
-    await ended(it, id)
+    await wait_until_ended(it, id)
     answer = await it.post("/v1/responses", {"model": "m", "input": "hi", "previous_response_id": id})
     assert answer.status_code == 200
 
@@ -198,7 +198,7 @@ async def test_its_conversation_gets_it_when_it_is_done() -> None:
     it = remembering(ScriptEntry((Say("Yes."),)))
     client = it.openai()
     conversation = await client.conversations.create()
-    await ended(it, await start(it, conversation=conversation.id))
+    await wait_until_ended(it, await start(it, conversation=conversation.id))
     items = await client.conversations.items.list(conversation.id)
     assert [item.role for item in items.data] == ["assistant", "user"]  # type: ignore[union-attr]
 
@@ -211,7 +211,7 @@ async def test_a_response_fails_when_its_conversation_is_deleted() -> None:
     await until(lambda: it.engine.num_running == 1)
     await client.conversations.delete(conversation.id)
     gate.open()
-    failed = await ended(it, id)
+    failed = await wait_until_ended(it, id)
     assert failed["error"]["message"].endswith("not found.")
     # Text that was generated before the store failed is in the stream and in the output.
     assert [item["type"] for item in failed["output"]] == ["reasoning", "message"]
@@ -224,7 +224,7 @@ async def test_there_is_a_most_of_them() -> None:
     answer = await it.post("/v1/responses", ASK)
     assert (answer.status_code, answer.headers["retry-after"]) == (429, "1")
     gate.open()
-    await ended(it, id)
+    await wait_until_ended(it, id)
     await start(it)
 
 
@@ -294,7 +294,7 @@ async def test_a_client_that_leaves_its_stream_leaves_the_response_running() -> 
     await asyncio.gather(leaving, return_exceptions=True)
     (record,) = await store.load_page("", "response")
     gate.open()
-    assert (await ended(it, record.key.id))["status"] == "completed"
+    assert (await wait_until_ended(it, record.key.id))["status"] == "completed"
 
 
 @pytest.mark.parametrize("query", ["include_obfuscation=true", "stream=perhaps"])

@@ -45,7 +45,7 @@ async def test_what_a_killed_process_was_making_another_ends(store: str, tmp_pat
     async with serving(store, tmp_path) as one, serving(store, tmp_path) as two, two.http() as b:
         async with one.http() as a:
             id = (await a.post("/v1/responses", json=SLOW)).json()["id"]
-            stream = await begun(a, id)
+            stream = await read_beginning(a, id)
         followed = asyncio.create_task(b.get(f"/v1/responses/{id}?stream=true"))
         one.kill()
         rest = (await followed).content
@@ -54,7 +54,7 @@ async def test_what_a_killed_process_was_making_another_ends(store: str, tmp_pat
         assert (await b.get(f"/v1/responses/{id}")).json() == check_stream(rest)[-1]["response"]
 
 
-async def begun(client: httpx2.AsyncClient, id: str) -> bytes:
+async def read_beginning(client: httpx2.AsyncClient, id: str) -> bytes:
     """Return the first events, up to the first text."""
     received = b""
     async with client.stream("GET", f"/v1/responses/{id}?stream=true") as answer:

@@ -137,12 +137,12 @@ async def test_what_is_anothers_looks_as_what_is_not_there() -> None:
         refers,
     )
     for use in uses:
-        messages = [await refused(use, id) for id in (mine.id, absent)]
+        messages = [await get_error(use, id) for id in (mine.id, absent)]
         assert messages[0] == messages[1]
     assert (await it.openai("a").responses.retrieve(mine.id)).id == mine.id
 
 
-async def refused(use: Any, id: str) -> tuple[int, str]:
+async def get_error(use: Any, id: str) -> tuple[int, str]:
     with pytest.raises(openai.APIStatusError) as caught:
         await use(id)
     return caught.value.status_code, caught.value.message.replace(id, "ID").replace(id[5:], "ID")

@@ -31,7 +31,7 @@ HI: Any = [{"role": "user", "content": "hi"}]
 
 
 @asynccontextmanager
-async def served(
+async def run_server(
     *entries: ScriptEntry, store: Store | None = None, options: ServingOptions | None = None
 ) -> AsyncGenerator[str]:
     """Run a server and yield its host:port."""
@@ -86,7 +86,7 @@ async def respond(connection: AsyncResponsesConnection, **fields: Any) -> list[A
 
 
 async def test_a_connection_tells_the_events_of_a_stream():
-    async with served(ANSWER) as where, client(where) as sdk:
+    async with run_server(ANSWER) as where, client(where) as sdk:
         async with sdk.responses.connect() as connection:
             sent = [json.loads(event.to_json()) for event in await respond(connection, store=False)]
         stream = await sdk.responses.create(model="m", input=HI, store=False, stream=True)
@@ -97,7 +97,7 @@ async def test_a_connection_tells_the_events_of_a_stream():
 
 @pytest.mark.parametrize("store", [None, MemoryStore()], ids=("without a store", "with one"))
 async def test_a_connection_remembers_its_last_response_though_it_is_not_stored(store: Store | None):
-    async with served(ANSWER, store=store) as where, client(where) as sdk:
+    async with run_server(ANSWER, store=store) as where, client(where) as sdk:
         async with sdk.responses.connect() as connection:
             *_, first = await respond(connection, store=False)
             *_, second = await respond(connection, store=False, previous_response_id=first.response.id)
@@ -116,7 +116,7 @@ async def test_a_connection_remembers_its_last_response_though_it_is_not_stored(
 async def test_a_failed_continuation_is_the_end_of_the_memory():
     failing = ScriptEntry((Say("x"), Fail()))
     entries = (ScriptEntry((Say("a"),)), failing, ANSWER)
-    async with served(*entries) as where, client(where) as sdk, sdk.responses.connect() as connection:
+    async with run_server(*entries) as where, client(where) as sdk, sdk.responses.connect() as connection:
         *_, first = await respond(connection, store=False)
         *_, failed = await respond(connection, store=False, previous_response_id=first.response.id)
         assert failed.type == "response.failed"
@@ -127,7 +127,7 @@ async def test_a_failed_continuation_is_the_end_of_the_memory():
 
 
 async def test_what_is_stored_can_be_continued_on_any_connection():
-    async with served(ANSWER, store=MemoryStore()) as where, client(where) as sdk:
+    async with run_server(ANSWER, store=MemoryStore()) as where, client(where) as sdk:
         async with sdk.responses.connect() as connection:
             *_, first = await respond(connection)
         async with sdk.responses.connect() as connection:
@@ -136,7 +136,7 @@ async def test_what_is_stored_can_be_continued_on_any_connection():
 
 
 async def test_a_prewarm_says_nothing_and_is_remembered():
-    async with served(ANSWER) as where, client(where) as sdk, sdk.responses.connect() as connection:
+    async with run_server(ANSWER) as where, client(where) as sdk, sdk.responses.connect() as connection:
         warm = await respond(connection, store=False, generate=False)
         assert [event.type for event in warm] == ["response.created", "response.in_progress", "response.completed"]
         assert warm[-1].response.output == []
@@ -146,7 +146,7 @@ async def test_a_prewarm_says_nothing_and_is_remembered():
 
 
 async def test_a_prewarm_of_a_continuation_says_nothing_either():
-    async with served(ANSWER) as where, client(where) as sdk, sdk.responses.connect() as connection:
+    async with run_server(ANSWER) as where, client(where) as sdk, sdk.responses.connect() as connection:
         *_, first = await respond(connection, store=False)
         warm = await respond(connection, store=False, generate=False, previous_response_id=first.response.id)
         assert [event.type for event in warm] == ["response.created", "response.in_progress", "response.completed"]
@@ -168,7 +168,7 @@ async def test_a_prewarm_of_a_continuation_says_nothing_either():
     ],
 )
 async def test_a_bad_frame_is_refused_and_the_connection_goes_on(frame: str, param: str | None):
-    async with served(ANSWER) as where, raw_connection(where) as raw:
+    async with run_server(ANSWER) as where, raw_connection(where) as raw:
         await raw.send(frame)
         event = json.loads(await raw.recv())
         assert (event["type"], event["status"], event["error"]["param"]) == ("error", 400, param)
@@ -181,7 +181,7 @@ async def test_a_bad_frame_is_refused_and_the_connection_goes_on(frame: str, par
 
 
 async def test_frames_are_answered_in_their_order():
-    async with served(ANSWER) as where, raw_connection(where) as raw:
+    async with run_server(ANSWER) as where, raw_connection(where) as raw:
         for top_p in (0.25, 0.5):
             await raw.send(json.dumps({"type": "response.create", "model": "m", "input": "hi", "top_p": top_p}))
         ends: list[float] = []
@@ -194,7 +194,7 @@ async def test_frames_are_answered_in_their_order():
 
 async def test_too_many_frames_at_once_end_the_connection():
     slow = ScriptEntry((Say("Well."),), repeat=True, delay=60)
-    async with served(slow) as where, raw_connection(where) as raw:
+    async with run_server(slow) as where, raw_connection(where) as raw:
         with suppress(ConnectionClosed):
             for _ in range(50):
                 await raw.send('{"type":"response.create","model":"m","input":"hi"}')
@@ -206,7 +206,7 @@ async def test_too_many_frames_at_once_end_the_connection():
 async def test_large_frames_that_wait_end_the_connection():
     slow = ScriptEntry((Say("Well."),), repeat=True, delay=60)
     options = ServingOptions(max_body_bytes=100_000)
-    async with served(slow, options=options) as where, raw_connection(where) as raw:
+    async with run_server(slow, options=options) as where, raw_connection(where) as raw:
         for _ in range(3):
             await raw.send(json.dumps({"type": "response.create", "model": "m", "input": "x" * 60_000}))
         with pytest.raises(ConnectionClosed):
@@ -218,7 +218,7 @@ async def test_frames_of_all_connections_together_are_bounded():
     slow = ScriptEntry((Say("Well."),), repeat=True, delay=60)
     frame = json.dumps({"type": "response.create", "model": "m", "input": "x" * 60_000})
     room = ServingOptions(max_inflight_body_bytes=100_000)
-    async with served(slow, options=room) as where, raw_connection(where) as first, raw_connection(where) as second:
+    async with run_server(slow, options=room) as where, raw_connection(where) as first, raw_connection(where) as second:
         for _ in range(2):
             await first.send(frame)
         # The frame that is being answered is no longer in the queue.
@@ -276,7 +276,7 @@ async def test_shutdown_finishes_running_responses_and_closes_idle_connections(g
 
 
 async def test_a_frame_over_the_cap_ends_the_connection():
-    async with served(ANSWER) as where, raw_connection(where) as raw:
+    async with run_server(ANSWER) as where, raw_connection(where) as raw:
         await raw.send(json.dumps({"type": "response.create", "model": "m", "input": "x" * 100_001}))
         with pytest.raises(ConnectionClosed):
             await raw.recv()
@@ -285,7 +285,7 @@ async def test_a_frame_over_the_cap_ends_the_connection():
 
 async def test_a_connection_ends_at_its_age():
     options = ServingOptions(socket_lifetime=0.0)
-    async with served(ANSWER, options=options) as where, raw_connection(where) as raw:
+    async with run_server(ANSWER, options=options) as where, raw_connection(where) as raw:
         frame = json.loads(await raw.recv())
         assert (frame["type"], frame["error"]["code"]) == ("error", "websocket_connection_limit_reached")
         with pytest.raises(ConnectionClosed):
@@ -303,7 +303,7 @@ async def test_a_connection_ends_at_its_age():
     ],
 )
 async def test_a_client_without_http_access_cannot_connect(headers: dict[str, str], status: int):
-    async with served(ANSWER, options=ServingOptions(api_key=("mine", "yours"))) as where:
+    async with run_server(ANSWER, options=ServingOptions(api_key=("mine", "yours"))) as where:
         assert await handshake(where, headers) == status
         async with connect(f"ws://{where}/v1/responses", additional_headers={"x-api-key": "mine"}):
             pass
@@ -323,7 +323,7 @@ async def handshake(where: str, headers: dict[str, str]) -> int:
 
 
 async def test_only_so_many_may_connect():
-    async with served(ANSWER, options=ServingOptions(max_sockets=1)) as where:
+    async with run_server(ANSWER, options=ServingOptions(max_sockets=1)) as where:
         async with connect(f"ws://{where}/v1/responses"):
             with pytest.raises(InvalidStatus) as refused:
                 async with connect(f"ws://{where}/v1/responses"):
