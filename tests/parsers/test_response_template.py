@@ -222,12 +222,21 @@ def test_malformed_arguments_of_a_call_that_streams_survive():
     assert answer(parser(QWEN3), text) == [("call", "f", '{"n": [1}}'), ("text", "Yes")]
 
 
-def test_arguments_are_cast_to_types_that_the_schema_refers_to():
-    schema = {"properties": {"n": {"$ref": "#/$defs/count"}}, "$defs": {"count": {"type": "integer"}}}
+@pytest.mark.parametrize(
+    ("schema", "cast"),
+    [
+        ({"$ref": "#/$defs/count"}, "1"),
+        ({"type": ["string", "integer"]}, '"1"'),
+        ({"type": "number"}, "1"),
+        ({}, '"1"'),
+    ],
+)
+def test_strings_in_json_are_cast_to_the_types_of_the_schema_unless_it_allows_strings(schema: Template, cast: str):
+    parameters = {"properties": {"n": schema}, "$defs": {"count": {"type": "integer"}}}
     _, tools = load(source(COHERE))
-    reader = tools.create_parser(context(FunctionTool("f", parameters=json.dumps(schema))))
+    reader = tools.create_parser(context(FunctionTool("f", parameters=json.dumps(parameters))))
     text = '<|START_ACTION|>[{"tool_name": "f", "parameters": {"n": "1"}}]<|END_ACTION|>'
-    assert answer(reader, text) == [("call", "f", '{"n": 1}')]
+    assert answer(reader, text) == [("call", "f", f'{{"n": {cast}}}')]
 
 
 def test_a_truncated_call_is_not_completed():

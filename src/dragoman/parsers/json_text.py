@@ -421,7 +421,7 @@ def _as_list(value: Json) -> list[Json]:
 
 
 def coerce(raw: str, types: Sequence[str]) -> Json:
-    """Convert the text to the first of these types that fits; return it unchanged if none fits."""
+    """Convert the text to the first of these types that fits, other than `string`; return it unchanged if none fits."""
     for type_name in types:
         try:
             return _convert(raw, type_name)

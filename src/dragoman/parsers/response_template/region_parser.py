@@ -80,7 +80,8 @@ def parse_calls(
         value = [fill_transform(field.transform, {**scope, **_require_object(item)}) for item in value]
     elif field.transform is not None:
         value = fill_transform(field.transform, {**scope, "content": value})
-    parsed = [_parse_call(item, tools) for item in (value if isinstance(value, list) else [value])]
+    items, has_types = value if isinstance(value, list) else [value], isinstance(field.content, JsonContent)
+    parsed = [_parse_call(item, tools, has_types=has_types) for item in items]
     calls = [call for call in parsed if call is not None]
     # The caller emits such text unchanged, so it is shown to the user instead of lost.
     if not calls:
@@ -94,8 +95,11 @@ def _require_object(value: Json) -> dict[str, Json]:
     return value
 
 
-def _parse_call(value: Json, tools: Mapping[str, Tool]) -> ParsedCall | None:
-    """Parse a call; return None if its tool is not declared. Raises ValueError if it is invalid."""
+def _parse_call(value: Json, tools: Mapping[str, Tool], *, has_types: bool) -> ParsedCall | None:
+    """Parse a call; return None if its tool is not declared. Raises ValueError if it is invalid.
+
+    has_types: the call was written in JSON, so a string that the schema allows is meant as a string.
+    """
     item = _require_object(value)
     # Both {"function": {"name": …}} and {"name": …}: the templates of transformers' chat format allow both.
     function = _require_object(item.get("function", item))
@@ -113,7 +117,11 @@ def _parse_call(value: Json, tools: Mapping[str, Tool]) -> ParsedCall | None:
     if isinstance(arguments, dict):
         parameters = read_parameters(tool)
         # Strings are cast to the schema's types, since in XML every value is a string.
-        arguments = {key: _cast_value(value, parameters.find_types(key)) for key, value in arguments.items()}
+        types = {key: parameters.find_types(key) for key in arguments}
+        arguments = {
+            key: value if has_types and "string" in types[key] else _cast_value(value, types[key])
+            for key, value in arguments.items()
+        }
     return ParsedCall(name, _encode_arguments({} if arguments is None else arguments), is_custom=False)
 
 
