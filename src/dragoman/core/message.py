@@ -171,8 +171,8 @@ class ToolChoice(Struct, frozen=True):
 
     mode: none | auto | required.
     names: the callable tools; None is all declared ones.
-    is_named: the client named one function, not a list of allowed ones. Then at most one call is made, OpenAI's finish
-    reason is `stop`, and upstreams get the function itself.
+    is_named: the client named one tool, not a list of allowed ones. Then at most one call is made, OpenAI's finish
+    reason is `stop`, and upstreams get the name itself.
     """
 
     mode: str = "auto"

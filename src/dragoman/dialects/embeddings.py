@@ -47,7 +47,7 @@ class EmbeddingsBody(TextInputFields, frozen=True, kw_only=True):
         str | InputList, Note("a string, 1 to 2048 strings, token ids, or lists of token ids; ids are used unchanged")
     ]
     dimensions: Annotated[
-        AtLeastOne | None, Note("shortens and renormalises the vector, if the model supports it; otherwise a 400")
+        AtLeastOne | None, Note("shortens and renormalizes the vector, if the model supports it; otherwise a 400")
     ] = None
     encoding_format: Annotated[
         Literal["float", "base64"] | None, Note("float, or base64 of little-endian float32 with identical bits")
@@ -237,7 +237,7 @@ class CohereEmbedBody(Struct, frozen=True, kw_only=True):
         Note("float (the default), binary, ubinary, base64 of little-endian float32; int8 and uint8 are a 400"),
     ] = None
     output_dimension: Annotated[
-        AtLeastOne | None, Note("shortens and renormalises the vector, if the model supports it; otherwise a 400")
+        AtLeastOne | None, Note("shortens and renormalizes the vector, if the model supports it; otherwise a 400")
     ] = None
     truncate: Annotated[
         Literal["NONE", "START", "END"] | None,

@@ -124,7 +124,7 @@ class ModelSummary:
         if model.infill_tokens is not None:
             capabilities |= {"infill"}
         if model.tools is None and not model.capabilities.native_tools:
-            # Only calls that a request demands can be enforced; what the model calls by itself cannot be recognised.
+            # Only calls that a request demands can be enforced; what the model calls by itself cannot be recognized.
             capabilities -= {Feature.TOOLS.value}
         vocab_size = None if model.tokenizer is None else model.tokenizer.vocab_size
         return cls(model.max_model_len, tuple(sorted(capabilities)), model.details, vocab_size)
