@@ -9,7 +9,7 @@ import msgspec
 
 from dragoman.core.errors import RequestError
 from dragoman.engines.scripted import Say, Script, ScriptedEngine, ScriptEntry
-from dragoman.pipeline.models import EventBackend, Models, ServedModel
+from dragoman.pipeline.models import EventBackend, Models, ModelSpec, ServedModel
 from dragoman.pipeline.served_model import Adapters
 from dragoman.serving.app import create_app
 from dragoman.serving.service import ServingOptions
@@ -73,3 +73,15 @@ async def test_without_the_directory_nothing_is_loaded_at_run_time(tmp_path: Pat
         refused = await load(http, build_adapter(tmp_path / "sql"))
     assert (refused.status_code, "--lora-dir" in refused.text) == (403, True)
     assert loader.loaded == []
+
+
+async def test_without_a_loaded_model_the_load_is_to_be_retried():
+    def build() -> ServedModel:
+        raise AssertionError("the model is not loaded for an adapter")
+
+    models = Models([ModelSpec("m", build, 0, ttl=60.0, memory=10)])
+    async with httpx2.AsyncClient(
+        transport=httpx2.ASGITransport(create_app(models)), base_url="http://localhost"
+    ) as http:
+        refused = await load(http, "sql")
+    assert (refused.status_code, "not loaded" in refused.text) == (503, True)

@@ -280,7 +280,7 @@ async def load_adapter(http: HttpRequest) -> JsonResponse | Responder:
         raise RequestError("A path cannot contain NUL.", param="lora_path")
     models = http.service.models
     if request.base_model_name is None:
-        loaded_models = list(models)
+        loaded_models = list(models) or [models.find_loaded(models.slots[0].name)]
         base = next((model for model in loaded_models if model.adapters is not None), loaded_models[0])
     else:
         base = models.find_loaded(request.base_model_name)
