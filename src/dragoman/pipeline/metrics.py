@@ -71,6 +71,7 @@ class RequestMetrics:
         "_first_token_time",
         "_last_token_time",
         "_open_choices",
+        "_prompt_tokens",
         "_start_time",
         "_stats",
         "_tokens",
@@ -80,7 +81,7 @@ class RequestMetrics:
         self._stats, self._clock = stats, clock
         self._arrival_time = self._start_time = self._last_token_time = clock()
         self._first_token_time: float | None = None
-        self._tokens = 0
+        self._prompt_tokens = self._tokens = 0
         self._open_choices = 1
         """Choices that have not ended."""
 
@@ -104,9 +105,7 @@ class RequestMetrics:
             count += len(get_answer_tokens(event))
             match event:
                 case Started(prompt_tokens, cached_tokens, choices, elapsed=elapsed):
-                    stats.prompt_tokens += prompt_tokens
-                    stats.prompt_tokens_cached += cached_tokens or 0
-                    stats.request_prompt_tokens.observe(prompt_tokens)
+                    self._count_prompt(prompt_tokens, cached_tokens)
                     stats.request_choices.observe(choices)
                     self._start_time = self._clock() - elapsed
                     stats.queue.observe(self._start_time - self._arrival_time)
@@ -116,6 +115,12 @@ class RequestMetrics:
                     if not self._open_choices:
                         # Counted once per request, like the histograms. The choice that ends last gives the reason.
                         stats.record_finish(reason)
+                case Finished(usage):
+                    # Many upstreams report counts only at the end, and no tokens.
+                    self._count_prompt(usage.prompt, usage.cached)
+                    if not self._tokens + count:
+                        self._tokens = usage.completion
+                        stats.generation_tokens += usage.completion
                 case _:
                     pass
         if not count:
@@ -131,6 +136,14 @@ class RequestMetrics:
         if count:
             stats.inter_token.observe((now - self._last_token_time) / count, count)
         self._last_token_time = now
+
+    def _count_prompt(self, tokens: int, cached: int | None) -> None:
+        """Count the prompt, unless it has been counted or its tokens are not known yet."""
+        if tokens and not self._prompt_tokens:
+            self._prompt_tokens = tokens
+            self._stats.prompt_tokens += tokens
+            self._stats.prompt_tokens_cached += cached or 0
+            self._stats.request_prompt_tokens.observe(tokens)
 
     def __enter__(self) -> RequestMetrics:
         return self

@@ -69,6 +69,9 @@ class RequestLogLine(Struct):
                     self.prompt_tokens, self.cached_tokens, self.queue_s = prompt_tokens, cached_tokens, elapsed
                 case Finished(usage):
                     self.output_tokens, self.status = usage.completion, 200
+                    # Many upstreams report the prompt's tokens only at the end.
+                    self.prompt_tokens = usage.prompt or self.prompt_tokens
+                    self.cached_tokens = self.cached_tokens if usage.cached is None else usage.cached
                 case PromptTokens():
                     pass
                 case _:
