@@ -80,9 +80,9 @@ async def test_a_line_has_counts_times_and_the_end(into: RequestLog, file: Path)
 
 
 async def test_counts_that_an_upstream_reports_only_at_the_end_are_logged(into: RequestLog, file: Path):
-    async for _ in watched(into, Started(0), *EVENTS[1:-1], Finished(Usage(7, 3, 4))):
+    async for _ in observe_stream(into, Started(0), *EVENTS[1:-1], Finished(Usage(7, 3, 4))):
         pass
-    (line,) = written(into, file)
+    (line,) = read_log(into, file)
     assert (line["prompt_tokens"], line["cached_tokens"], line["output_tokens"]) == (7, 4, 3)
 
 

@@ -115,7 +115,7 @@ def test_a_model_in_parts_is_read_by_its_first(tmp_path: Path) -> None:
 
 
 def test_a_name_with_zero_parts_is_one_file(tmp_path: Path) -> None:
-    assert read_metadata(written(tmp_path / "m-00001-of-00000.gguf", gguf(ENTRIES))).architecture == "llama"
+    assert read_metadata(write(tmp_path / "m-00001-of-00000.gguf", gguf(ENTRIES))).architecture == "llama"
 
 
 def metadata(**values: int | tuple[str, ...]) -> GgufMetadata:
