@@ -1934,9 +1934,11 @@ def _run_tests(tree: Path, tests: tuple[str, ...], timeout: float = TIMEOUT) -> 
     """Return the names of the tests that failed. Exit if tests cannot be collected."""
     environment = {**os.environ, "PYTHONPATH": str(tree / "src"), "HYPOTHESIS_PROFILE": "mutants"}
     options = ["-q", "-x", "-m", QUICK_TESTS, "-p", "no:cacheprovider", "--tb=no"]
+    # A worker, which has a session of its own and is kept busy by a mutant, would outlive the tests and occupy a core.
+    limited = ["sh", "-c", f'ulimit -t {int(timeout) * (os.cpu_count() or 1)}; exec "$@"', "sh"]
     try:
         done = subprocess.run(
-            [sys.executable, "-m", "pytest", *options, *tests],
+            [*limited, sys.executable, "-m", "pytest", *options, *tests],
             cwd=tree, env=environment, capture_output=True, text=True, timeout=timeout, check=False,
         )  # fmt: skip
     except subprocess.TimeoutExpired:
