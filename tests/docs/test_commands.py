@@ -71,8 +71,8 @@ print(json.load(urllib.request.urlopen(request))["choices"][0]["message"]["conte
     ("page", "why"),
     [
         (part("$ echo one\ntwo", kind="test: none"), "printed:\none"),
-        (part("$ false", kind="test: none"), "left with 1"),
-        (part("raise SystemExit(3)", "python", "test: none"), "left with 3"),
+        (part("$ false", kind="test: none"), "exit status 1"),
+        (part("raise SystemExit(3)", "python", "test: none"), "exit status 3"),
         (part("print(1)", "python", "test: none") + part("2", "", "output"), "it printed:\n1"),
         (part("1", "", "output"), "no python before"),
         (part("x", "rust", "test: none"), "rust cannot be run"),
