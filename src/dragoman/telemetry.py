@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import queue
+import re
 import struct
 import threading
 import time
@@ -46,6 +47,8 @@ RETRIES = (0.5, 1.0, 2.0)
 # Status codes that the OTLP specification declares retryable.
 _RETRIED = frozenset({429, 502, 503, 504})
 CONTENT_TYPE = "application/x-protobuf"
+# A header line: a token, and a value of visible ASCII characters, spaces and tabs.
+_HEADER = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+: [\t\x20-\x7e]*")
 
 # Bucket boundaries of the semantic conventions.
 _SECONDS = (0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92)
@@ -256,13 +259,14 @@ def read_otlp_environment(endpoint: str | None, environment: Mapping[str, str], 
     endpoint: takes precedence over the variables; None if unset.
 
     Raises:
-        ValueError: the endpoint is not an HTTP URL.
+        ValueError: the endpoint is not an HTTP URL, or a header is malformed.
     """
+    source = "--otlp-endpoint" if endpoint else "OTEL_EXPORTER_OTLP_ENDPOINT"
     endpoint = endpoint or environment.get("OTEL_EXPORTER_OTLP_ENDPOINT")
     if not endpoint or environment.get("OTEL_SDK_DISABLED", "").lower() == "true":
         return None
     if not endpoint.startswith(("http://", "https://")):
-        raise ValueError(f"{endpoint!r} is not an http or https URL")
+        raise ValueError(f"{source}: {endpoint!r} is not an http or https URL")
     resource = {
         "service.name": "dragoman",
         "service.version": version,
@@ -274,6 +278,10 @@ def read_otlp_environment(endpoint: str | None, environment: Mapping[str, str], 
     if environment.get("OTEL_SERVICE_NAME"):
         resource["service.name"] = environment["OTEL_SERVICE_NAME"]
     headers = _parse_pairs(environment.get("OTEL_EXPORTER_OTLP_HEADERS", ""))
+    for name, value in headers.items():
+        # The value can be a credential, so the message does not quote it.
+        if _HEADER.fullmatch(f"{name}: {value}") is None:
+            raise ValueError(f"OTEL_EXPORTER_OTLP_HEADERS: the header {name!r} is malformed")
     return OtlpSettings(endpoint.rstrip("/"), headers, resource)
 
 
@@ -294,7 +302,7 @@ class OtlpExporter:
         self._spans: queue.Queue[Span | None] = queue.Queue(QUEUE_SIZE)
         self._dropped = 0
         self._is_closing = threading.Event()
-        self._has_failed = False
+        self._has_failed = self._has_given_up = False
         self._thread = threading.Thread(target=self._run, name="otlp", daemon=True)
         self._thread.start()
 
@@ -306,13 +314,27 @@ class OtlpExporter:
             self._dropped += 1
 
     def close(self) -> None:
-        """Send the remaining spans and metrics without retries, and stop the thread. Blocks."""
+        """Send the remaining spans and metrics without retries, and stop the thread. Blocks.
+
+        What remains is dropped if the receiver does not respond.
+        """
         self._is_closing.set()
-        # Blocks while the queue is full: the thread takes spans until it gets the None.
-        self._spans.put(None)
+        # While the queue is full, the thread takes spans until it gets the None, unless it has failed.
+        while self._thread.is_alive():
+            try:
+                self._spans.put(None, timeout=0.1)
+                break
+            except queue.Full:
+                continue
         self._thread.join()
 
     def _run(self) -> None:
+        try:
+            self._send_until_closed()
+        except Exception:
+            log.exception("telemetry is no longer sent")
+
+    def _send_until_closed(self) -> None:
         next_metrics = time.monotonic() + METRIC_INTERVAL
         import httpx2  # noqa: PLC0415 - servers without telemetry do not need it
 
@@ -346,6 +368,8 @@ class OtlpExporter:
     def _send(self, client: httpx2.Client, signal: str, body: bytes) -> None:
         import httpx2  # noqa: PLC0415
 
+        if self._has_given_up:
+            return
         url = f"{self._settings.endpoint}/v1/{signal}"
         failure: str | None = None
         for delay in (*RETRIES, None):
@@ -355,6 +379,8 @@ class OtlpExporter:
                 is_final = status not in _RETRIED
             except (httpx2.HTTPError, OSError) as error:
                 failure, is_final = type(error).__name__, False
+                # Each further request could wait for the timeout and delay the end of the server.
+                self._has_given_up = self._is_closing.is_set()
             if failure is None:
                 self._has_failed = False
                 return
@@ -363,7 +389,8 @@ class OtlpExporter:
             self._is_closing.wait(delay)
         # Logged only for the first of consecutive failures: a receiver that is down must not flood the log.
         if not self._has_failed:
-            log.warning("%s cannot be sent to %s: %s; %d spans were dropped", signal, url, failure, self._dropped)
+            dropped = self._dropped
+            log.warning("%s cannot be sent to %s: %s; the full queue dropped %d spans", signal, url, failure, dropped)
         self._has_failed = True
 
 

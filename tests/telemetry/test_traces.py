@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import socketserver
 import subprocess
 import sys
+import threading
 from collections.abc import AsyncGenerator, Generator
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,6 +25,8 @@ from dragoman.pipeline.models import EventBackend, Models, ServedModel
 from dragoman.serving.app import create_app
 from dragoman.serving.tracing import ServerSpan, Telemetry
 from dragoman.telemetry import (
+    BATCH_SIZE,
+    QUEUE_SIZE,
     GenAiMetrics,
     HistogramMetric,
     HistogramPoint,
@@ -264,6 +268,36 @@ def test_a_receiver_that_is_down_costs_spans_and_nothing_else(caplog: pytest.Log
     assert "it answered 400" in caplog.text
 
 
+def build_spans(count: int) -> list[Span]:
+    ended: list[Span] = []
+    tracer = build_tracer(ended)
+    tracer.end(tracer.start("name", SpanKind.INTERNAL, None, {}), {})
+    return ended * count
+
+
+def test_an_exporter_that_has_failed_can_be_closed(caplog: pytest.LogCaptureFixture) -> None:
+    exporter = OtlpExporter(OtlpSettings("http://127.0.0.1:9", {"x": "é"}), MetricSet(0), ("dragoman", "1"))
+    for span in build_spans(QUEUE_SIZE):
+        exporter.export(span)
+    exporter.close()
+    assert "telemetry is no longer sent" in caplog.text
+
+
+def test_a_receiver_that_does_not_respond_is_not_asked_again_at_the_end() -> None:
+    accepted: list[None] = []
+
+    class Handler(socketserver.BaseRequestHandler):
+        def handle(self) -> None:
+            accepted.append(None)
+
+    with socketserver.TCPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, args=(0.01,)).start()
+        # The first batch may be sent, and repeated, before the exporter closes.
+        export(Collector(f"http://127.0.0.1:{server.server_address[1]}"), *build_spans(5 * BATCH_SIZE))
+        server.shutdown()
+    assert 1 <= len(accepted) <= 2
+
+
 def test_opentelemetrys_own_variables_are_read() -> None:
     environment = {
         "OTEL_EXPORTER_OTLP_ENDPOINT": "http://collector:4318/",
@@ -277,8 +311,17 @@ def test_opentelemetrys_own_variables_are_read() -> None:
     assert (found.resource["service.name"], found.resource["deployment.environment.name"]) == ("gateway", "test")
     assert read_otlp_environment(None, {**environment, "OTEL_SDK_DISABLED": "true"}, "1") is None
     assert read_otlp_environment(None, {}, "1") is None
-    with pytest.raises(ValueError, match="not an http"):
+    with pytest.raises(ValueError, match=r"--otlp-endpoint: .*not an http"):
         read_otlp_environment("collector:4317", {}, "1")
+    with pytest.raises(ValueError, match=r"OTEL_EXPORTER_OTLP_ENDPOINT: .*not an http"):
+        read_otlp_environment(None, {"OTEL_EXPORTER_OTLP_ENDPOINT": "collector:4317"}, "1")
+
+
+@pytest.mark.parametrize("header", ["x=%C3%A9", "x=a%0D%0Ab", "a%20b=x", "=x"])
+def test_a_malformed_header_is_named_without_its_value(header: str) -> None:
+    variables = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://c", "OTEL_EXPORTER_OTLP_HEADERS": header}
+    with pytest.raises(ValueError, match=r"OTEL_EXPORTER_OTLP_HEADERS: the header '.{0,3}' is malformed"):
+        read_otlp_environment(None, variables, "1")
 
 
 def test_the_messages_are_those_of_opentelemetrys_definitions() -> None:

@@ -88,7 +88,7 @@ def build_telemetry(settings: Settings, environment: Mapping[str, str]) -> Telem
     try:
         otlp = read_otlp_environment(settings.otlp_endpoint, environment, __version__)
     except ValueError as error:
-        raise SettingsError(f"--otlp-endpoint: {error}") from error
+        raise SettingsError(str(error)) from error
     if otlp is None:
         return None
     # Two processes that send cumulative metrics of the same name must differ in their resource.
