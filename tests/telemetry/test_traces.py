@@ -283,7 +283,7 @@ def test_an_exporter_that_has_failed_can_be_closed(caplog: pytest.LogCaptureFixt
     assert "telemetry is no longer sent" in caplog.text
 
 
-def test_a_receiver_that_does_not_respond_is_not_asked_again_at_the_end() -> None:
+def test_closing_sends_one_request_to_a_receiver_that_does_not_respond() -> None:
     accepted: list[None] = []
 
     class Handler(socketserver.BaseRequestHandler):
