@@ -96,7 +96,8 @@ def test_a_deeply_nested_body_has_a_hash() -> None:
     [
         ([], "the header is missing"),
         ([b"\n"], "the header is missing"),
-        ([HEAD, b'{"other": ' + b"[" * 100_000 + b"]" * 100_000 + b"}"], "line 2: nested too deeply"),
+        # Python 3.14 limits recursion by the size of the stack, which may suffice.
+        ([HEAD, b'{"other": ' + b"[" * 100_000 + b"]" * 100_000 + b"}"], "line 2: (nested too deeply|Object missing)"),
         ([b'{"id": 1}'], "line 1: Object missing required field"),
         ([encode_line(CassetteHeader(2, "x"))], "line 1: the recording has version 2; the supported version is 1"),
         ([HEAD, b"{broken"], "line 2"),

@@ -55,7 +55,7 @@ async def test_either_vendors_clients_see_the_same_files():
 
 async def test_a_name_that_is_a_broken_url_can_be_listed():
     async with working() as server:
-        file = await server.openai().files.create(file=("http://[x/a.pdf", b"%PDF"), purpose="user_data")
+        file = await server.openai().files.create(file=("http://[x/a.pdf", b"%PDF", ""), purpose="user_data")
         assert [each.mime_type async for each in sdk(server).files.list()] == ["application/pdf"]
         assert (await sdk(server).files.retrieve_metadata(file.id)).filename == "http://[x/a.pdf"
 
