@@ -267,8 +267,10 @@ async def blind() -> AsyncGenerator[tuple[httpx2.AsyncClient, list[str]]]:
     upload, ids = {"purpose": "user_data"}, list[str]()
     transport = httpx2.ASGITransport(app)
     async with lifespan(app), httpx2.AsyncClient(transport=transport, base_url="http://localhost") as http:
-        for name, content in (("a.txt", FACT.encode()), ("a.pdf", b"%PDF-1.4")):
-            ids.append((await http.post("/v1/files", data=upload, files={"file": (name, content)})).json()["id"])
+        for name, content in (("a.txt", FACT.encode()), ("a.pdf", b"%PDF-1.4"), ("http://[x/a.txt", FACT.encode())):
+            # An empty type, so that the client does not guess it: on Python 3.13 it fails at the last name.
+            sent = {"file": (name, content, "")}
+            ids.append((await http.post("/v1/files", data=upload, files=sent)).json()["id"])
         yield http, ids
 
 
@@ -283,6 +285,7 @@ async def test_a_file_that_is_text_is_read_by_an_engine_that_reads_no_files():
         id, path = ids[0], "/v1/messages/count_tokens"
         inline = await counted(path, reading(type="text", media_type="text/plain", data=FACT))
         assert await counted(path, reading(type="file", file_id=id)) == inline
+        assert await counted(path, reading(type="file", file_id=ids[2])) == inline
         files: list[Any] = [{"file_id": id}, {"filename": "a.txt", "file_data": data_url(FACT.encode(), "text/plain")}]
         parts = [{"type": "input_text", "text": FACT}, *({"type": "input_file", **file} for file in files)]
         bodies = [{"model": "tiny", "input": [{"role": "user", "content": [part]}]} for part in parts]

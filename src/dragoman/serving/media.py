@@ -174,7 +174,7 @@ class MediaResolver:
                         param=param,
                         code="image_too_large",
                     )
-                media_type = file.mime_type or mimetypes.guess_type(file.filename)[0]
+                media_type = file.mime_type or guess_media_type(file.filename)
                 inline, name = InlineMedia(await owner_files.content(id), media_type), file.filename
             case RemoteMedia(url):
                 if self._options.urls != "fetch":
@@ -188,7 +188,7 @@ class MediaResolver:
 
                     self._fetcher = Fetcher(self._options.hosts)
                 # Without the query, which may end in what looks like a file extension.
-                media_type = mimetypes.guess_type(url.partition("?")[0])[0]
+                media_type = guess_media_type(url.partition("?")[0])
                 inline = InlineMedia(await self._fetcher.fetch(url, param), media_type)
             case InlineMedia():
                 return medium
@@ -202,11 +202,17 @@ class MediaResolver:
                 return msgspec.structs.replace(medium, source=inline)
 
 
+def guess_media_type(path: str) -> str | None:
+    """Return the media type that belongs to the extension of a file's name, path or URL."""
+    # Without the directories: Python 3.13 parses the path as a URL and raises ValueError for one like `http://[x`.
+    return mimetypes.guess_type(path.rpartition("/")[2])[0]
+
+
 def _decode_text(file: Medium) -> Text | None:
     """Decode a text file for an engine without file support; None if it is not text."""
     if not isinstance(file, File) or not isinstance(file.source, InlineMedia):
         return None
-    media_type = file.source.media_type or mimetypes.guess_type(file.filename or "")[0]
+    media_type = file.source.media_type or guess_media_type(file.filename or "")
     if media_type is None or not media_type.startswith(_TEXT_TYPES):
         return None
     try:

@@ -25,6 +25,7 @@ from ...store import Record
 from ..auth import Access
 from ..endpoint import BY_CLIENT, Handler, HandlerResult, HttpRequest, JsonResponse, Route
 from ..file_store import FILE_KIND, find_file, is_complete, read_chunks
+from ..media import guess_media_type
 from ..store_access import list_newest_first, list_records, require_store
 from ..streaming import RawFraming, ReplayResponder, Responder
 from ..uploads import UploadDescription, delete_file, find_file_part, load_file_record, read_fields, store_upload
@@ -125,7 +126,7 @@ def _read_anthropic_upload(form: FormData) -> UploadDescription:
     seconds = read_anthropic_expiry(read_fields(form).get("expires_in_seconds"))
     # Some old browsers on Windows send whole paths.
     name = (part.filename or "").replace("\\", "/").rpartition("/")[2]
-    mime_type = part.content_type or mimetypes.guess_type(name)[0] or _OCTET_STREAM
+    mime_type = part.content_type or guess_media_type(name) or _OCTET_STREAM
     name = name or f"unnamed{mimetypes.guess_extension(mime_type) or ''}"
     # Both vendors share the records; OpenAI's purpose for files that models read is `user_data`.
     return UploadDescription("file_", name[:512], "user_data", seconds, mime_type)
@@ -158,12 +159,10 @@ def _render_file(file: FileObject) -> JsonResponse:
 
 
 def _build_metadata(file: FileObject) -> FileMetadata:
-    # Without the path: Python 3.13 parses the name as a URL and raises ValueError for one like `http://[x`.
-    name = file.filename.rpartition("/")[2]
     return FileMetadata(
         id=file.id,
         filename=file.filename,
-        mime_type=file.mime_type or mimetypes.guess_type(name)[0] or _OCTET_STREAM,
+        mime_type=file.mime_type or guess_media_type(file.filename) or _OCTET_STREAM,
         size_bytes=file.bytes,
         created_at=format_timestamp(file.created_at),
         expires_at=None if file.expires_at is None else format_timestamp(file.expires_at),
