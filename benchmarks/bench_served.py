@@ -18,11 +18,11 @@ from pathlib import Path
 from simulator_served import simulated
 from simulator_server import SIMULATOR, server
 
-from dragoman.commands.bench_report import read_run
-from dragoman.engines.simulator.profile import load
-from dragoman.launch.simulator import DEFAULT_PROFILE
-from dragoman.simulation.calibrate import compare
-from dragoman.simulation.workload import Timing, WorkloadRequest
+from dragoman_check.load.bench_report import read_run
+from dragoman_sim.engine.profile import load
+from dragoman_sim.build import DEFAULT_PROFILE
+from dragoman_sim.lab.calibrate import compare
+from dragoman_check.load.workload import Timing, WorkloadRequest
 
 
 def stretch(timing: Timing, factor: float) -> Timing:

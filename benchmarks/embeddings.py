@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 
 import numpy as np
-from tests.engines.encoder.directories import WORDS, Shape, write_encoder
+from tests.engines.encoder.directories import Shape, WORDS, write_encoder
 
 from dragoman.core.embeddings import EmbedRequest
 from dragoman.engines.encoder import BertEmbedder, load

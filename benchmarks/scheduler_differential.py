@@ -14,7 +14,7 @@ import time
 from collections import Counter
 from itertools import count
 
-from tests.engines.vllm.lockstep import MIXES, Comparison, Difference, Lockstep, VllmParts, describe, draw_case
+from tests.engines.vllm.lockstep import Comparison, Difference, Lockstep, MIXES, VllmParts, describe, draw_case
 from tests.engines.vllm.serving import without_accelerator
 
 

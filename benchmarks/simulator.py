@@ -15,29 +15,20 @@ from typing import Any
 import msgspec
 import numpy as np
 from msgspec.structs import astuple
-from tests.simulation.runs import FITTED, RUNS, Run, get_profile, log
+from tests.lab.runs import FITTED, RUNS, Run, get_profile, log
 
-from dragoman.engines.simulator.config import SimulatedSchedulerConfig
-from dragoman.engines.simulator.engine_core import EngineCore
-from dragoman.engines.simulator.latency import StepLoad, StepTime
-from dragoman.engines.simulator.profile import (
-    PROFILES_DIR,
-    SUFFIX,
-    HeldOutError,
-    MetricError,
-    Prior,
-    SimulatorProfile,
-    dumps,
-    load,
-)
-from dragoman.engines.simulator.scheduler import CountSampled, SchedulerOutput, SimulatedScheduler
-from dragoman.engines.simulator.sequence import SimulatedSequence
-from dragoman.simulation.calibrate import calibrate, compare, measure_spread
-from dragoman.simulation.fitting import CONTEXT, PAIRS, TOKENS, fit, simulate
-from dragoman.simulation.replay import replay
-from dragoman.simulation.roofline import Parallelism, find_gpu, load_model_shape, predict_profile
-from dragoman.simulation.workload import Timing, WorkloadRequest
-from dragoman.simulation.workload_sources import SessionOptions, UniformLength, generate_poisson, generate_sessions
+from dragoman_sim.engine.config import SimulatedSchedulerConfig
+from dragoman_sim.engine.engine_core import EngineCore
+from dragoman_sim.engine.latency import StepLoad, StepTime
+from dragoman_sim.engine.profile import HeldOutError, MetricError, PROFILES_DIR, Prior, SUFFIX, SimulatorProfile, dumps, load
+from dragoman_sim.engine.scheduler import CountSampled, SchedulerOutput, SimulatedScheduler
+from dragoman_sim.engine.sequence import SimulatedSequence
+from dragoman_sim.lab.calibrate import calibrate, compare, measure_spread
+from dragoman_sim.lab.fitting import CONTEXT, PAIRS, TOKENS, fit, simulate
+from dragoman_sim.lab.replay import replay
+from dragoman_sim.lab.roofline import Parallelism, find_gpu, load_model_shape, predict_profile
+from dragoman_check.load.workload import Timing, WorkloadRequest
+from dragoman_check.load.workload_sources import SessionOptions, UniformLength, generate_poisson, generate_sessions
 
 
 def speed() -> None:

@@ -24,16 +24,16 @@ from pathlib import Path
 import numpy as np
 from simulator_server import SIMULATOR, server
 
-from dragoman.engines.simulator.blocks import SimulatedBlockPool
-from dragoman.engines.simulator.engine_core import EngineCore
-from dragoman.engines.simulator.profile import SimulatorProfile, load
-from dragoman.engines.simulator.scheduler import SimulatedScheduler
-from dragoman.launch.simulator import DEFAULT_PROFILE, build_scheduler_config
+from dragoman_sim.engine.blocks import SimulatedBlockPool
+from dragoman_sim.engine.engine_core import EngineCore
+from dragoman_sim.engine.profile import SimulatorProfile, load
+from dragoman_sim.engine.scheduler import SimulatedScheduler
+from dragoman_sim.build import DEFAULT_PROFILE, build_scheduler_config
 from dragoman.settings import Settings
-from dragoman.simulation.calibrate import read_log
-from dragoman.simulation.replay import replay
-from dragoman.simulation.workload import Timing, WorkloadRequest
-from dragoman.simulation.workload_sources import generate_poisson, parse_lengths
+from dragoman_sim.lab.calibrate import read_log
+from dragoman_sim.lab.replay import replay
+from dragoman_check.load.workload import Timing, WorkloadRequest
+from dragoman_check.load.workload_sources import generate_poisson, parse_lengths
 
 LEAD = 0.5
 """Seconds between the measurement's beginning and the first request."""

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, cast
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from dragoman.core.metrics import LENGTH_BUCKETS, CacheConfig, EngineStats, Histogram, KvOffloadStats, LoraState
+from dragoman.core.metrics import CacheConfig, EngineStats, Histogram, KvOffloadStats, LENGTH_BUCKETS, LoraState
 from dragoman.launch.multiprocess.metrics_hub import build_engine_families, build_worker_families
 from dragoman.serving.http_metrics import HttpMetrics, build_registry
 from dragoman.serving.routes.metrics import BuildCollector, EngineCollector, HttpCollector, KeyCollector

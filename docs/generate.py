@@ -18,8 +18,8 @@ from examples import DIALECTS, REFUSES, body
 from msgspec.structs import replace
 from typer.testing import CliRunner
 
-from dragoman.check.areas import AREAS, CHECKS
-from dragoman.check.session import Check
+from dragoman_check.areas import AREAS, CHECKS
+from dragoman_check.session import Check
 from dragoman.cli import create_app
 from dragoman.commands.options import list_explained_flags
 from dragoman.core.engine import Capabilities, Feature
@@ -36,17 +36,11 @@ from dragoman.launch import build_models
 from dragoman.parsers.call_families import CALL_FAMILIES
 from dragoman.parsers.delimited_calls import AlternativeSyntaxes
 from dragoman.parsers.json_calls import JsonObjectSyntax, NamePrefixedSyntax
-from dragoman.parsers.model_families import (
-    HARMONY_FINGERPRINTS,
-    HARMONY_REASONING_NAMES,
-    HARMONY_TOOL_NAMES,
-    REASONING_FAMILIES,
-    Fingerprints,
-)
+from dragoman.parsers.model_families import Fingerprints, HARMONY_FINGERPRINTS, HARMONY_REASONING_NAMES, HARMONY_TOOL_NAMES, REASONING_FAMILIES
 from dragoman.pipeline.admission import CallTerms, check_request
 from dragoman.pipeline.metrics import ModelMetrics
 from dragoman.serving.clock import SystemClock
-from dragoman.serving.endpoint import ANTHROPIC, OPENAI, TGI, Route
+from dragoman.serving.endpoint import ANTHROPIC, OPENAI, Route, TGI
 from dragoman.serving.http_metrics import HttpMetrics
 from dragoman.serving.routes.responses.websocket import ResponsesWebSocket
 from dragoman.serving.routes.table import Features, build_routes

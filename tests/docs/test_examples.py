@@ -11,21 +11,7 @@ from typing import Any
 import pytest
 
 from dragoman.core.errors import RequestError
-from dragoman.core.events import (
-    Alternative,
-    ChoiceFinished,
-    Event,
-    Finished,
-    FinishReason,
-    PromptTokens,
-    ReasoningDelta,
-    Started,
-    TextDelta,
-    Token,
-    ToolCallDelta,
-    ToolCallStart,
-    Usage,
-)
+from dragoman.core.events import Alternative, ChoiceFinished, Event, FinishReason, Finished, PromptTokens, ReasoningDelta, Started, TextDelta, Token, ToolCallDelta, ToolCallStart, Usage
 from dragoman.core.reply import ReplyBuilder
 from dragoman.dialects.all_dialects import list_parameters
 from dragoman.dialects.base import GenerationCall, Header, Profile, ReaderOptions

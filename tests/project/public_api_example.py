@@ -9,24 +9,7 @@ from collections.abc import AsyncGenerator
 from pathlib import Path
 
 import dragoman
-from dragoman import (
-    BaseEngine,
-    BaseTokenEngine,
-    ChoiceFinished,
-    Conversation,
-    Event,
-    Finished,
-    FinishReason,
-    GenerateRequest,
-    Reply,
-    ReplyBuilder,
-    Started,
-    Text,
-    TextDelta,
-    Token,
-    TokenRequest,
-    Usage,
-)
+from dragoman import BaseEngine, BaseTokenEngine, ChoiceFinished, Conversation, Event, FinishReason, Finished, GenerateRequest, Reply, ReplyBuilder, Started, Text, TextDelta, Token, TokenRequest, Usage
 
 
 class Shouter(BaseEngine):

@@ -16,7 +16,7 @@ from dragoman.engines.rollout import RolloutEngine, RolloutSampling
 from dragoman.engines.scripted.engine import PARAMETERS
 from dragoman.engines.upstream.discovery import KINDS
 from tests.engines.rollout.executors import Dice
-from tests.engines.simulator.serving import twin
+from tests.engine.serving import twin
 
 from .code_metrics import ROOT
 

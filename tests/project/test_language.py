@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from . import code_metrics
-from .code_metrics import ROOT, Module
+from .code_metrics import Module, ROOT
 
 MAX_PRIVATE_USED_ONCE = 0.12
 """The highest share of functions that are private and referenced once (h11 5 %, starlette 3 %)."""

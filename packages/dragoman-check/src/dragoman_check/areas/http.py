@@ -1,0 +1,471 @@
+"""Checks of HTTP: framing (request smuggling), headers, methods, CORS, API keys, and heavy load."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import re
+from collections.abc import Awaitable, Callable
+from urllib.parse import urlsplit
+
+from ..rules.checks import require
+from ..dialects import CHAT, check_openai_error
+from ..session import Area, Exchange, Level, Session, Skipped
+
+RFC = "https://www.rfc-editor.org/rfc/rfc9112"
+SEMANTICS = "https://www.rfc-editor.org/rfc/rfc9110"
+AREA = Area("http", claims=("http",), source=RFC)
+PATHS = ("/v1/models", "/health", "/api/tags")
+RESPONSE = re.compile(rb"HTTP/1\.[01] (\d{3})")
+
+
+async def find_path(s: Session) -> str:
+    """Return a path that is answered with 200. Raises Skipped if there is none."""
+
+    async def find() -> str:
+        for path in PATHS:
+            if (await s.get(path)).status == 200:
+                return path
+        raise Skipped(f"none of {', '.join(PATHS)} is answered with 200")
+
+    return await s.share("http.path", find)
+
+
+def count_responses(exchange: Exchange) -> int:
+    return len(RESPONSE.findall(exchange.body))
+
+
+def build_second(s: Session) -> bytes:
+    """Build a second request, which must not be answered after a request whose end is ambiguous."""
+    return s.build_head("GET", "/smuggled", "Connection: close") + b"\r\n"
+
+
+Framing = tuple[str, str, tuple[str, ...], bytes, str, Level]
+"""Name, rule, header lines, body, section of RFC 9112, level."""
+REJECTED: tuple[Framing, ...] = (
+    (
+        "two-lengths",
+        "Two different Content-Lengths are rejected.",
+        ("Content-Length: 3", "Content-Length: 4"),
+        b"abc",
+        "6.3",
+        "must",
+    ),
+    (
+        "length-list",
+        "A list of different Content-Lengths is rejected.",
+        ("Content-Length: 3, 4",),
+        b"abc",
+        "6.3",
+        "must",
+    ),
+    ("signed-length", "A Content-Length with a sign is rejected.", ("Content-Length: +3",), b"abc", "6.3", "must"),
+    ("negative-length", "A negative Content-Length is rejected.", ("Content-Length: -3",), b"abc", "6.3", "must"),
+    ("hex-length", "A hexadecimal Content-Length is rejected.", ("Content-Length: 0x3",), b"abc", "6.3", "must"),
+    (
+        "huge-length",
+        "A Content-Length beyond all integers is rejected.",
+        ("Content-Length: " + "9" * 40,),
+        b"abc",
+        "6.3",
+        "must",
+    ),
+    (
+        "unknown-coding",
+        "An unknown transfer coding is rejected.",
+        ("Transfer-Encoding: xchunked",),
+        b"0\r\n\r\n",
+        "6.1",
+        "must",
+    ),
+    (
+        "chunked-not-last",
+        "A transfer coding after `chunked` is rejected.",
+        ("Transfer-Encoding: chunked, gzip",),
+        b"0\r\n\r\n",
+        "6.3",
+        "must",
+    ),
+    (
+        "tab-coding",
+        "A transfer coding behind a vertical tab is rejected.",
+        ("Transfer-Encoding: \x0bchunked",),
+        b"0\r\n\r\n",
+        "6.1",
+        "must",
+    ),
+    (
+        "space-before-colon",
+        "A space between a header's name and its colon is rejected.",
+        ("Content-Length : 3",),
+        b"abc",
+        "5.1",
+        "must",
+    ),
+    (
+        "space-in-coding-name",
+        "A space after Transfer-Encoding is rejected.",
+        ("Transfer-Encoding : chunked",),
+        b"0\r\n\r\n",
+        "5.1",
+        "must",
+    ),
+    ("nul", "NUL in a header is rejected.", ("X-Check: a\x00b",), b"", "2.2", "must"),
+    ("bare-cr", "A carriage return alone in a header is rejected.", ("X-Check: a\rb",), b"", "2.2", "must"),
+    ("no-colon", "A header line without a colon is rejected.", ("nonsense",), b"", "5", "must"),
+    ("empty-name", "A header without a name is rejected.", (": value",), b"", "5", "must"),
+    ("name-with-space", "A header's name with a space is rejected.", ("X Check: a",), b"", "5", "must"),
+)
+# Name, rule, chunked body.
+CHUNKS: tuple[tuple[str, str, bytes], ...] = (
+    ("no-size", "A chunk without a size is rejected.", b"\r\nabc\r\n0\r\n\r\n"),
+    ("hex-prefix", "A chunk size with 0x is rejected.", b"0x3\r\nabc\r\n0\r\n\r\n"),
+    ("signed-size", "A chunk size with a sign is rejected.", b"+3\r\nabc\r\n0\r\n\r\n"),
+    ("negative-size", "A negative chunk size is rejected.", b"-3\r\nabc\r\n0\r\n\r\n"),
+    ("huge-size", "A chunk size beyond all integers is rejected.", b"f" * 20 + b"\r\nabc\r\n0\r\n\r\n"),
+    ("long-data", "Data longer than its chunk is rejected.", b"3\r\nabcd\r\n0\r\n\r\n"),
+    ("underscore", "A chunk size with an underscore is rejected.", b"1_0\r\nabc\r\n0\r\n\r\n"),
+    ("line-feed", "A chunk whose data end in a line feed alone is rejected.", b"3\r\nabc\n0\r\n\r\n"),
+)
+
+
+def add_framing() -> None:
+    def build(lines: tuple[str, ...], body: bytes) -> Callable[[Session], Awaitable[None]]:
+        async def run(s: Session) -> None:
+            exchange = await s.send_bytes(
+                s.build_head("GET", await find_path(s), *lines) + b"\r\n" + body + build_second(s)
+            )
+            check_rejection(exchange)
+
+        return run
+
+    for name, rule, lines, body, section, level in REJECTED:
+        AREA.add(f"rejects-{name}", rule, build(lines, body), source=f"{RFC}#section-{section}", level=level)
+    for name, rule, body in CHUNKS:
+        run = build(("Transfer-Encoding: chunked",), body)
+        AREA.add(f"chunk-{name}", rule, run, source=f"{RFC}#section-7.1")
+
+
+def check_rejection(exchange: Exchange) -> None:
+    """Check that the request was rejected: with an error status, or by a connection closed without a response."""
+    require(exchange.status == 0 or 400 <= exchange.status < 600, f"it is accepted: status {exchange.status}")
+    require(exchange.status != 500, "the server fails: status 500")
+    require(count_responses(exchange) <= 1, "the request after it is answered, too")
+    require(exchange.status or not exchange.body, f"the response is not HTTP: {exchange.body[:80]!r}")
+
+
+add_framing()
+
+
+@AREA.check("A request with Content-Length and Transfer-Encoding is rejected, or its connection is closed.")
+async def both_lengths(s: Session) -> None:
+    head = s.build_head("GET", await find_path(s), "Content-Length: 5", "Transfer-Encoding: chunked")
+    exchange = await s.send_bytes(head + b"\r\n0\r\n\r\n" + build_second(s))
+    require(count_responses(exchange) <= 1, "the request after it is answered, too")
+
+
+@AREA.check("Transfer-Encoding in HTTP/1.0 is rejected, or its connection is closed.")
+async def http10_coding(s: Session) -> None:
+    head = s.build_head(
+        "GET", await find_path(s), "Transfer-Encoding: chunked", "Connection: keep-alive", version="HTTP/1.0"
+    )
+    exchange = await s.send_bytes(head + b"\r\n0\r\n\r\n" + build_second(s))
+    require(count_responses(exchange) <= 1, "the request after it is answered, too")
+
+
+@AREA.check("A folded header line is rejected.")
+async def folded(s: Session) -> None:
+    exchange = await s.send_bytes(
+        s.build_head("GET", await find_path(s), "X-Check: a", " b: c", "Connection: close") + b"\r\n"
+    )
+    require(exchange.status in (0, 400), f"status {exchange.status}")
+
+
+@AREA.check("HTTP/1.1 without Host is rejected.", source=f"{RFC}#section-3.2")
+async def no_host(s: Session) -> None:
+    exchange = await s.send_bytes(s.build_head("GET", await find_path(s), "Connection: close", host=False) + b"\r\n")
+    require(exchange.status == 400, f"status {exchange.status}")
+
+
+@AREA.check("Two Host headers are rejected.", source=f"{RFC}#section-3.2")
+async def two_hosts(s: Session) -> None:
+    exchange = await s.send_bytes(
+        s.build_head("GET", await find_path(s), "Host: other.example", "Connection: close") + b"\r\n"
+    )
+    require(400 <= exchange.status < 500, f"status {exchange.status}")
+
+
+@AREA.check("A path with a NUL or a space is not a failure of the server.")
+async def bad_path(s: Session) -> None:
+    # NUL, an unencoded space, invalid UTF-8 and path traversal break decoders and file systems.
+    for path in ("/v1/models/%00", "/v1/models/a b", "/v1/models/%ff", "/%2e%2e/%2e%2e/etc/passwd"):
+        exchange = await s.send_bytes(s.build_head("GET", path, "Connection: close") + b"\r\n")
+        require(exchange.status < 500 or exchange.status == 505, f"{path}: status {exchange.status}")
+        require(b"root:" not in exchange.body, f"{path}: a file of the machine")
+
+
+@AREA.check("A header of 100,000 bytes is rejected with 4xx.", level="should")
+async def long_header(s: Session) -> None:
+    head = s.build_head("GET", await find_path(s), "X-Check: " + "a" * 100_000, "Connection: close")
+    exchange = await s.send_bytes(head + b"\r\n")
+    require(exchange.status == 0 or 400 <= exchange.status < 500, f"status {exchange.status}")
+
+
+@AREA.check("A path of 100,000 bytes is rejected with 4xx.")
+async def long_path(s: Session) -> None:
+    exchange = await s.send_bytes(s.build_head("GET", "/" + "a" * 100_000, "Connection: close") + b"\r\n")
+    require(exchange.status == 0 or 400 <= exchange.status < 500, f"status {exchange.status}")
+
+
+@AREA.check("Two requests on one connection are both answered.")
+async def keep_alive(s: Session) -> None:
+    first = s.build_head("GET", await find_path(s)) + b"\r\n"
+    second = s.build_head("GET", await find_path(s), "Connection: close") + b"\r\n"
+    exchange = await s.send_bytes(first + second)
+    statuses = RESPONSE.findall(exchange.body)
+    require(len(statuses) == 2 and statuses[0] == statuses[1], f"responses {statuses}")
+
+
+@AREA.check("`Connection: close` is obeyed.")
+async def close(s: Session) -> None:
+    exchange = await s.send_bytes(
+        s.build_head("GET", await find_path(s), "Connection: close") + b"\r\n" + build_second(s)
+    )
+    require(count_responses(exchange) == 1, f"{count_responses(exchange)} responses")
+
+
+@AREA.check("A request in HTTP/1.0 is answered.")
+async def http10(s: Session) -> None:
+    exchange = await s.send_bytes(s.build_head("GET", await find_path(s), version="HTTP/1.0") + b"\r\n")
+    require(exchange.status == 200, f"status {exchange.status}")
+
+
+@AREA.check("A body in chunks of one byte is read.", claims=("chat",))
+async def chunked_body(s: Session) -> None:
+    body = json.dumps(CHAT.ask(s.model, "Name a colour.", 8)).encode()
+    # With chunks of one byte, every position in the JSON and in its characters is a chunk boundary.
+    chunks = b"".join(b"1\r\n%c\r\n" % byte for byte in body) + b"0\r\n\r\n"
+    lines = ("Content-Type: application/json", "Transfer-Encoding: chunked", "Connection: close")
+    exchange = await s.send_bytes(s.build_head("POST", CHAT.path, *lines) + b"\r\n" + chunks, patience=s.target.timeout)
+    require(exchange.status == 200, f"status {exchange.status}: {exchange.body[-200:]!r}")
+
+
+@AREA.check("`Expect: 100-continue` is answered with 100, or with a final status.", claims=("chat",))
+async def expect_continue(s: Session) -> None:
+    body = json.dumps(CHAT.ask(s.model, "Name a colour.", 8)).encode()
+    lines = (
+        "Content-Type: application/json",
+        f"Content-Length: {len(body)}",
+        "Expect: 100-continue",
+        "Connection: close",
+    )
+    exchange = await s.send_bytes(s.build_head("POST", CHAT.path, *lines) + b"\r\n" + body, patience=s.target.timeout)
+    statuses = RESPONSE.findall(exchange.body)
+    # 417: the expectation cannot be met (RFC 9110, 15.5.18); clients then retry without it.
+    require(statuses and statuses[-1] in (b"200", b"417"), f"responses {statuses}")
+
+
+@AREA.check("A body that is declared as a terabyte is refused before it is sent.", level="should", claims=("chat",))
+async def huge_body(s: Session) -> None:
+    # With `Expect` the server can reject before the body is sent; without it the rejection would race with the body.
+    lines = ("Content-Type: application/json", "Content-Length: 1099511627776", "Expect: 100-continue")
+    exchange = await s.send_bytes(s.build_head("POST", CHAT.path, *lines) + b"\r\n", patience=3.0)
+    require(400 <= exchange.status < 500, f"status {exchange.status or 'none'}")
+
+
+@AREA.check("A body in gzip is read, or rejected with 4xx.", claims=("chat",))
+async def gzip_body(s: Session) -> None:
+    body = gzip.compress(json.dumps(CHAT.ask(s.model, "Name a colour.", 8)).encode())
+    headers = {"content-encoding": "gzip", "content-type": "application/json"}
+    exchange = await s.post(CHAT.path, None, raw=body, headers=headers)
+    require(exchange.status == 200 or 400 <= exchange.status < 500, f"status {exchange.status}")
+
+
+@AREA.check("A body in an unknown coding is rejected.", claims=("chat",), source=f"{SEMANTICS}#section-15.5.16")
+async def unknown_coding(s: Session) -> None:
+    headers = {"content-encoding": "wizard", "content-type": "application/json"}
+    exchange = await s.post(CHAT.path, None, raw=b"\x00\x01\x02", headers=headers)
+    require(exchange.status in (400, 415, 422), f"status {exchange.status}")
+
+
+@AREA.check("An unknown path is a 404 with an error body, not a 200.")
+async def unknown_path(s: Session) -> None:
+    for path in ("/v1/no/such/path", "/no-such-path"):
+        exchange = await s.get(path)
+        # 401: a server may ask for a key before it looks at the path.
+        require(exchange.status in (401, 404), f"{path}: status {exchange.status}")
+
+
+@AREA.check("An unknown path below /v1 is a 404 in OpenAI's form.", level="should", claims=("chat",))
+async def unknown_path_form(s: Session) -> None:
+    exchange = await s.post("/v1/chat/no-such-path", {})
+    require(exchange.status in (404, 405), f"status {exchange.status}")
+    check_openai_error(exchange.json())
+
+
+@AREA.check("A 405 lists the methods in Allow.", source=f"{SEMANTICS}#section-15.5.6")
+async def allow(s: Session) -> None:
+    path = await find_path(s)
+    exchange = await s.send("DELETE", path)
+    if exchange.status != 405:
+        raise Skipped(f"DELETE {path} is a {exchange.status}")
+    require("GET" in (exchange.header("allow") or ""), f"Allow is {exchange.header('allow')!r}")
+
+
+@AREA.check("HEAD is answered without a body, or with 405.", source=f"{SEMANTICS}#section-9.3.2")
+async def head(s: Session) -> None:
+    exchange = await s.send_bytes(s.build_head("HEAD", await find_path(s), "Connection: close") + b"\r\n")
+    require(exchange.status in (200, 404, 405), f"status {exchange.status}")
+    require(not exchange.body.partition(b"\r\n\r\n")[2], "HEAD is answered with a body")
+
+
+@AREA.check("A response has a Content-Length or is chunked, and not both.")
+async def response_framing(s: Session) -> None:
+    exchange = await s.send_bytes(s.build_head("GET", await find_path(s), "Connection: close") + b"\r\n")
+    lines = exchange.body.partition(b"\r\n\r\n")[0].lower().split(b"\r\n")
+    lengths = [line for line in lines if line.startswith((b"content-length:", b"transfer-encoding:"))]
+    require(len(lengths) == 1, f"the headers are {lengths}")
+
+
+@AREA.check("The Content-Length of a response is the length of its body.")
+async def response_length(s: Session) -> None:
+    exchange = await s.send_bytes(s.build_head("GET", await find_path(s), "Connection: close") + b"\r\n")
+    head, _, body = exchange.body.partition(b"\r\n\r\n")
+    match = re.search(rb"content-length: *(\d+)", head.lower())
+    require(match is None or int(match[1]) == len(body), f"{match and match[1]}, the body has {len(body)} bytes")
+
+
+@AREA.check(
+    "A page of another site cannot make the server work with a form's content type.",
+    level="should",
+    claims=("chat",),
+    source="https://fetch.spec.whatwg.org/#simple-header",
+)
+async def simple_request(s: Session) -> None:
+    """Send a CORS "simple request": browsers send text/plain to other sites without a preflight."""
+    headers = {"content-type": "text/plain", "origin": "https://other.example"}
+    exchange = await s.post(CHAT.path, CHAT.ask(s.model, "Name a colour.", 8), headers=headers)
+    require(400 <= exchange.status < 500, f"status {exchange.status}")
+
+
+@AREA.check(
+    "CORS does not allow every site with credentials.",
+    claims=("chat",),
+    source="https://fetch.spec.whatwg.org/#cors-protocol-and-credentials",
+)
+async def cors(s: Session) -> None:
+    headers = {"origin": "https://other.example", "access-control-request-method": "POST"}
+    exchange = await s.send("OPTIONS", CHAT.path, headers=headers)
+    is_open = exchange.header("access-control-allow-origin") == "https://other.example"
+    require(
+        not is_open or exchange.header("access-control-allow-credentials") != "true",
+        "other.example is allowed with credentials",
+    )
+
+
+@AREA.check(
+    "A server on a loopback address refuses other host names (DNS rebinding).",
+    level="should",
+    source="https://owasp.org/www-community/attacks/DNS_Rebinding",
+)
+async def rebinding(s: Session) -> None:
+    if urlsplit(s.target.url).hostname not in ("127.0.0.1", "localhost", "::1"):
+        raise Skipped("the server is not on a loopback address")
+    exchange = await s.get(await find_path(s), headers={"host": "other.example"})
+    require(400 <= exchange.status < 500, f"status {exchange.status}")
+
+
+@AREA.check(
+    "A stream may not be cached or buffered by proxies: `Cache-Control: no-cache` or `no-store`.",
+    level="should",
+    claims=("chat",),
+)
+async def stream_cache(s: Session) -> None:
+    exchange = await s.ask(CHAT.path, CHAT.ask_stream(s.model, "Name a colour.", 8))
+    require("no-" in (exchange.header("cache-control") or ""), f"Cache-Control is {exchange.header('cache-control')!r}")
+
+
+# API keys.
+
+KEYS = Area("keys", claims=("key",), source="https://platform.openai.com/docs/api-reference/authentication")
+
+
+def add_keys() -> None:
+    def build(path: str, key: str | None) -> Callable[[Session], Awaitable[None]]:
+        async def run(s: Session) -> None:
+            headers = () if key is None else (f"Authorization: Bearer {key}",)
+            netloc = urlsplit(s.target.url).netloc
+            body = b"{}"
+            lines = (f"POST {path} HTTP/1.1", f"Host: {netloc}", "Content-Type: application/json", *headers)
+            head = "".join(f"{line}\r\n" for line in (*lines, f"Content-Length: {len(body)}", "Connection: close"))
+            exchange = await s.send_bytes(head.encode() + b"\r\n" + body)
+            require(exchange.status == 401, f"status {exchange.status}")
+            error_body = json.loads(exchange.body.partition(b"\r\n\r\n")[2])
+            require(error_body.get("error"), f"the body is {error_body}")
+
+        return run
+
+    paths = (
+        ("chat", "/v1/chat/completions"),
+        ("responses", "/v1/responses"),
+        ("messages", "/v1/messages"),
+        ("embeddings", "/v1/embeddings"),
+    )
+    for name, path in paths:
+        KEYS.add(f"no-key-{name}", f"`{path}` without a key is a 401.", build(path, None), claims=(name,))
+        KEYS.add(f"wrong-key-{name}", f"`{path}` with a wrong key is a 401.", build(path, "wrong"), claims=(name,))
+
+
+add_keys()
+
+
+@KEYS.check("Messages accept the key as `x-api-key` and as a bearer.", claims=("messages",))
+async def both_headers(s: Session) -> None:
+    from ..dialects import MESSAGES  # noqa: PLC0415
+
+    body, key = MESSAGES.ask(s.model, "Hi", 16), s.target.api_key or ""
+    for headers in ({"authorization": "", "x-api-key": key}, {"authorization": f"Bearer {key}", "x-api-key": ""}):
+        exchange = await s.post(MESSAGES.path, body, headers={k: v for k, v in headers.items() if v})
+        require(exchange.status == 200, f"{sorted(headers)}: status {exchange.status}")
+
+
+# Resource exhaustion.
+
+HEAVY = Area("load", claims=("chat",), source="https://cwe.mitre.org/data/definitions/400.html")
+
+
+@HEAVY.check("A small gzip body that unpacks to 100 MB is rejected.", is_destructive=True)
+async def bomb(s: Session) -> None:
+    body = gzip.compress(b'{"a":"' + b"x" * 100_000_000 + b'"}')
+    headers = {"content-encoding": "gzip", "content-type": "application/json"}
+    exchange = await s.post(CHAT.path, None, raw=body, headers=headers)
+    require(400 <= exchange.status < 500, f"status {exchange.status}")
+
+
+@HEAVY.check("A body of 64 MB is rejected, or answered.", is_destructive=True)
+async def large_body(s: Session) -> None:
+    exchange = await s.post(CHAT.path, CHAT.ask(s.model, "x" * 64_000_000, 8))
+    require(exchange.status < 500, f"status {exchange.status}")
+
+
+@HEAVY.check(
+    "A schema whose automaton is huge is rejected in time, and the server answers meanwhile.", is_destructive=True
+)
+async def heavy_schema(s: Session) -> None:
+    schema = {"type": "object", "properties": {"a": {"type": "integer", "multipleOf": 9999991}}, "required": ["a"]}
+    form = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema, "strict": True}}
+    exchange = await s.post(CHAT.path, CHAT.ask(s.model, "Hi", 16, response_format=form))
+    require(exchange.status < 500, f"status {exchange.status}")
+    require((await s.get(await find_path(s))).status == 200, "the server no longer answers")
+
+
+@HEAVY.check("64 streams at once are all answered, or refused with 429 or 503.", is_destructive=True)
+async def many_streams(s: Session) -> None:
+    import asyncio  # noqa: PLC0415
+
+    body = CHAT.ask_stream(s.model, "Name a colour.", 8)
+    exchanges = await asyncio.gather(*(s.post(CHAT.path, body) for _ in range(64)))
+    statuses = {exchange.status for exchange in exchanges}
+    require(statuses <= {200, 429, 503}, f"statuses {sorted(statuses)}")
+    broken = [exchange for exchange in exchanges if exchange.status == 200 and not CHAT.fold(exchange.body).reason]
+    require(not broken, f"{len(broken)} streams never end")

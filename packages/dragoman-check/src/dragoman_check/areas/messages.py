@@ -1,0 +1,590 @@
+"""Checks of Anthropic's Messages: content blocks, tools, token counts, and the requests of Claude Code."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from ..rules.checks import require
+from ..dialects import MESSAGES, check_error_basics, parse_sse, read_message
+from ..session import Area, Json, Level, Session
+from .chat import TIME, WEATHER, check_call
+from .generation import AREAS, STORY, ask_stream, ask_whole
+
+AREA = AREAS["messages"]
+PATH = MESSAGES.path
+CLAUDE_CODE_DOCS = "https://docs.anthropic.com/en/docs/claude-code/llm-gateway"
+TOOLS: list[Json] = [
+    {"name": "get_weather", "description": "Weather of a city", "input_schema": WEATHER, "strict": True},
+    {"name": "get_time", "description": "The time", "input_schema": TIME, "strict": True},
+]
+QUESTION = "What is the weather in Rome, in celsius? Use the tool."
+HI: Json = {"role": "user", "content": "Hi"}
+
+
+async def ask(s: Session, feature: str | None = None, /, limit: int = 24, **fields: Any) -> Json:
+    return (await s.ask(PATH, {**MESSAGES.ask(s.model, STORY, limit), **fields}, feature=feature)).json()
+
+
+Judge = Callable[[Json], object]
+FIELDS: tuple[tuple[str, str, Judge, Level], ...] = (
+    ("id", "`id` is a text that is not empty.", lambda r: isinstance(r["id"], str) and r["id"], "must"),
+    (
+        "type",
+        "`type` is `message` and `role` is `assistant`.",
+        lambda r: (r["type"], r["role"]) == ("message", "assistant"),
+        "must",
+    ),
+    ("model", "`model` is the name of a model.", lambda r: isinstance(r["model"], str) and r["model"], "must"),
+    (
+        "content",
+        "`content` is a list of blocks with types.",
+        lambda r: all(block["type"] for block in r["content"]),
+        "must",
+    ),
+    (
+        "stop-reason",
+        "`stop_reason` is one of Anthropic's.",
+        lambda r: r["stop_reason"] in ("end_turn", "max_tokens"),
+        "must",
+    ),
+    (
+        "stop-sequence",
+        "`stop_sequence` is null where none ended the text.",
+        lambda r: r["stop_sequence"] is None,
+        "must",
+    ),
+    (
+        "usage",
+        "Usage has input and output tokens.",
+        lambda r: r["usage"]["output_tokens"] > 0 <= r["usage"]["input_tokens"],
+        "must",
+    ),
+    (
+        "no-empty-text",
+        "No text block is empty: it may not be sent back.",
+        lambda r: all(b.get("text", 1) for b in r["content"]),
+        "should",
+    ),
+)
+
+
+def add_fields() -> None:
+    def build(judge: Judge, rule: str) -> Callable[[Session], Awaitable[None]]:
+        async def run(s: Session) -> None:
+            reply = (await ask_whole(s, MESSAGES)).json()
+            require(judge(reply), f"rule violated: {rule} {str(reply)[:400]}")
+
+        return run
+
+    for name, rule, judge, level in FIELDS:
+        AREA.add(f"field-{name}", rule, build(judge, rule), level=level)
+
+
+add_fields()
+
+
+@AREA.check("Every event of a stream has its name: the official SDKs drop those without.")
+async def stream_names(s: Session) -> None:
+    events = parse_sse((await ask_stream(s, MESSAGES)).body)
+    # The SDKs select the events that they decode by the event's name, before they read `type` in the data.
+    wrong = [event for event in events if event.name is None or event.name != json.loads(event.data).get("type")]
+    require(events and not wrong, f"events without their name: {wrong[:2]}")
+
+
+@AREA.check("A stream has no `[DONE]`.")
+async def stream_no_done(s: Session) -> None:
+    require(b"[DONE]" not in (await ask_stream(s, MESSAGES)).body, "[DONE] in a stream of Messages")
+
+
+async def get_events(s: Session) -> list[Json]:
+    events = [json.loads(event.data) for event in parse_sse((await ask_stream(s, MESSAGES)).body)]
+    # A ping may come anywhere in a stream.
+    return [event for event in events if event["type"] != "ping"]
+
+
+@AREA.check("A stream is message_start, blocks, message_delta, message_stop.")
+async def stream_order(s: Session) -> None:
+    kinds = [event["type"] for event in await get_events(s)]
+    require(kinds[0] == "message_start" and kinds[-2:] == ["message_delta", "message_stop"], f"the events are {kinds}")
+
+
+@AREA.check("Blocks are numbered from 0, and one is open at a time.")
+async def stream_blocks(s: Session) -> None:
+    events, open_block, count = await get_events(s), None, 0
+    for event in events:
+        match event["type"]:
+            case "content_block_start":
+                require(open_block is None and event["index"] == count, f"block {event['index']}, open is {open_block}")
+                open_block, count = event["index"], count + 1
+            case "content_block_delta":
+                require(event["index"] == open_block, f"a delta of block {event['index']}, open is {open_block}")
+            case "content_block_stop":
+                require(event["index"] == open_block, f"the end of block {event['index']}, open is {open_block}")
+                open_block = None
+            case _:
+                pass
+    require(open_block is None and count, f"{count} blocks, open is {open_block}")
+
+
+@AREA.check("message_start has the input tokens, as Claude Code shows them.")
+async def stream_start_usage(s: Session) -> None:
+    usage = (await get_events(s))[0]["message"]["usage"]
+    # input_tokens excludes cached tokens, so it may be 0 for a cached prompt.
+    names = ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")
+    count = sum(usage.get(name) or 0 for name in names)
+    require(count, f"usage at the start is {usage}")
+    expected = read_message((await ask_whole(s, MESSAGES)).json()).prompt_tokens
+    require(count == expected, f"{count} input tokens at the start, the whole answer has {expected}")
+
+
+@AREA.check("message_delta has the output tokens.")
+async def stream_delta_usage(s: Session) -> None:
+    event = (await get_events(s))[-2]
+    require(event.get("usage", {}).get("output_tokens"), f"message_delta is {event}")
+
+
+@AREA.check("A stop sequence is named in `stop_sequence`.")
+async def stop_sequence(s: Session) -> None:
+    text = read_message((await ask_whole(s, MESSAGES)).json()).text
+    # Part of a greedy answer, which is repeated; no other text is certain to occur.
+    mark = text[4:6]
+    reply = await ask(s, limit=32, stop_sequences=[mark])
+    # A server that is not deterministic may answer without the stop sequence; there is nothing to judge then.
+    if mark not in text or reply["stop_reason"] == "max_tokens":
+        return
+    require(
+        (reply["stop_reason"], reply["stop_sequence"]) == ("stop_sequence", mark),
+        f"{reply['stop_reason']}, {reply['stop_sequence']!r}",
+    )
+
+
+TOOL_USE: Json = {"type": "tool_use", "id": "toolu_1", "name": "get_time", "input": {}}
+INPUTS: tuple[tuple[str, str, Json], ...] = (
+    (
+        "blocks",
+        "Content may be a list of text blocks.",
+        {"messages": [{"role": "user", "content": [{"type": "text", "text": "Hi"}]}]},
+    ),
+    ("system", "`system` may be a text.", {"system": "Be brief."}),
+    (
+        "system-blocks",
+        "`system` may be a list of blocks with cache_control.",
+        {"system": [{"type": "text", "text": "Be brief.", "cache_control": {"type": "ephemeral"}}]},
+    ),
+    (
+        "history",
+        "Turns alternate, and the next one is answered.",
+        {"messages": [HI, {"role": "assistant", "content": "Hello"}, {"role": "user", "content": "Go on"}]},
+    ),
+    (
+        "same-roles",
+        "Two turns of the same role are merged.",
+        {"messages": [HI, {"role": "user", "content": "Go on"}]},
+    ),
+    (
+        "tool-history",
+        "A tool_use and its tool_result are accepted.",
+        {
+            "tools": TOOLS,
+            "messages": [
+                HI,
+                {"role": "assistant", "content": [TOOL_USE]},
+                {
+                    "role": "user",
+                    "content": [{"type": "tool_result", "tool_use_id": "toolu_1", "content": "12:00"}],
+                },
+            ],
+        },
+    ),
+    (
+        "tool-result-blocks",
+        "The content of a tool_result may be a list of blocks, and an error.",
+        {
+            "tools": TOOLS,
+            "messages": [
+                HI,
+                {"role": "assistant", "content": [TOOL_USE]},
+                {
+                    "role": "user",
+                    "content": [
+                        {
+                            "type": "tool_result",
+                            "tool_use_id": "toolu_1",
+                            "is_error": True,
+                            "content": [{"type": "text", "text": "no clock"}],
+                        }
+                    ],
+                },
+            ],
+        },
+    ),
+    ("metadata", "`metadata.user_id` is accepted.", {"metadata": {"user_id": "u1"}}),
+    ("top-k", "`top_k` is accepted.", {"top_k": 5}),
+    ("thinking-disabled", "`thinking: disabled` is accepted.", {"thinking": {"type": "disabled"}}),
+)
+
+
+def add_inputs() -> None:
+    def build(fields: Json) -> Callable[[Session], Awaitable[None]]:
+        async def run(s: Session) -> None:
+            reply = await ask(s, limit=16, **fields)
+            require(reply["type"] == "message", f"the answer is {reply}")
+
+        return run
+
+    for name, rule, fields in INPUTS:
+        AREA.add(f"accepts-{name}", rule, build(fields))
+
+
+add_inputs()
+
+
+@AREA.check("`system` is part of the prompt.")
+async def system_counts(s: Session) -> None:
+    counts = [read_message(await ask(s, limit=8, system="apple " * words)).prompt_tokens or 0 for words in (1, 31)]
+    require(counts[1] > counts[0] + 20, f"30 words more are {counts} input tokens")
+
+
+@AREA.check("An assistant's message at the end is continued, and not repeated.", level="should")
+async def prefill(s: Session) -> None:
+    start = "Once upon a time there was"
+    reply = await ask(s, "prefill", messages=[HI, {"role": "assistant", "content": start}])
+    text = read_message(reply).text
+    require(not text.startswith(start), f"the answer repeats the prefill: {text!r}")
+    answers = [
+        read_message(await ask(s, "prefill", messages=[HI, {"role": "assistant", "content": f"I had{words}"}]))
+        for words in ("", " apple" * 30)
+    ]
+    tokens = [answer.prompt_tokens or 0 for answer in answers]
+    require(tokens[1] > tokens[0] + 20, f"30 words more of prefill are {tokens} input tokens")
+
+
+async def ask_call(s: Session) -> Json:
+    async def call() -> Json:
+        choice = {"type": "tool", "name": "get_weather"}
+        return await ask(
+            s,
+            "forced tools",
+            limit=300,
+            messages=[{"role": "user", "content": QUESTION}],
+            tools=TOOLS,
+            tool_choice=choice,
+        )
+
+    return await s.share("messages.call", call)
+
+
+@AREA.check("A named `tool_choice` is answered with a tool_use whose input matches the schema.")
+async def tool_named(s: Session) -> None:
+    reply = await ask_call(s)
+    check_call(read_message(reply))
+    require(reply["stop_reason"] == "tool_use", f"stop_reason is {reply['stop_reason']!r}")
+
+
+@AREA.check("A tool_use has an id, and its input is an object.")
+async def tool_form(s: Session) -> None:
+    reply = await ask_call(s)
+    MESSAGES.judge_object(reply)
+    uses = [block for block in reply["content"] if block["type"] == "tool_use"]
+    require(
+        uses and all(use["id"] and isinstance(use["input"], dict) for use in uses), f"the blocks are {reply['content']}"
+    )
+
+
+@AREA.check("The ids of tool_use blocks differ from answer to answer.")
+async def tool_ids(s: Session) -> None:
+    choice = {"type": "tool", "name": "get_weather"}
+    fields: Json = {"messages": [{"role": "user", "content": QUESTION}], "tools": TOOLS, "tool_choice": choice}
+    replies = [await ask_call(s), await ask(s, "forced tools", limit=300, **fields)]
+    ids = [block["id"] for reply in replies for block in reply["content"] if block["type"] == "tool_use"]
+    require(len(set(ids)) == len(ids), f"the ids are {ids}")
+
+
+@AREA.check("`tool_choice: any` is answered with a tool_use of a declared tool.")
+async def tool_any(s: Session) -> None:
+    fields: Json = {"messages": [{"role": "user", "content": QUESTION}], "tools": TOOLS, "tool_choice": {"type": "any"}}
+    answer = read_message(await ask(s, "forced tools", limit=300, **fields))
+    require(
+        answer.calls and all(name in ("get_weather", "get_time") for name, _ in answer.calls), f"calls {answer.calls}"
+    )
+
+
+@AREA.check("A streamed tool_use follows the grammar, and its pieces are JSON.")
+async def tool_stream_form(s: Session) -> None:
+    choice = {"type": "tool", "name": "get_weather"}
+    body = {**MESSAGES.ask_stream(s.model, QUESTION, 300), "tools": TOOLS, "tool_choice": choice}
+    exchange = await s.ask(PATH, body, feature="forced tools")
+    MESSAGES.judge(exchange.body)
+    answer = MESSAGES.fold(exchange.body)
+    check_call(answer)
+    require(answer.reason == "calls", f"stop_reason of the stream is {answer.reason!r}")
+
+
+@AREA.check("`tool_choice: none` is answered without a tool_use.")
+async def tool_none(s: Session) -> None:
+    fields: Json = {
+        "messages": [{"role": "user", "content": QUESTION}],
+        "tools": TOOLS,
+        "tool_choice": {"type": "none"},
+    }
+    answer = read_message(await ask(s, "tools", limit=64, **fields))
+    require(not answer.calls, f"calls {answer.calls}")
+
+
+@AREA.check("`disable_parallel_tool_use` allows one tool_use.")
+async def tool_parallel(s: Session) -> None:
+    choice = {"type": "any", "disable_parallel_tool_use": True}
+    fields: Json = {"messages": [{"role": "user", "content": QUESTION}], "tools": TOOLS, "tool_choice": choice}
+    answer = read_message(await ask(s, "forced tools", limit=300, **fields))
+    require(len(answer.calls) == 1, f"{len(answer.calls)} calls")
+
+
+def add_rejected() -> None:
+    values: tuple[tuple[str, str, Json], ...] = (
+        ("tool-without-schema", "A tool without a schema is rejected.", {"tools": [{"name": "x"}]}),
+        (
+            "tool-choice",
+            "A `tool_choice` that names no declared tool is rejected.",
+            {"tools": TOOLS, "tool_choice": {"type": "tool", "name": "nothing"}},
+        ),
+        (
+            "block-type",
+            "A block of an unknown type is rejected.",
+            {"messages": [{"role": "user", "content": [{"type": "wizard"}]}]},
+        ),
+        ("thinking-type", "`thinking` of an unknown type is rejected.", {"thinking": {"type": "wizard"}}),
+        ("stop-of-wrong-type", "`stop_sequences` that are a number are rejected.", {"stop_sequences": 5}),
+    )
+
+    def build(fields: Json) -> Callable[[Session], Awaitable[None]]:
+        async def run(s: Session) -> None:
+            exchange = await s.post(PATH, {**MESSAGES.ask(s.model, "Hello", 16), **fields})
+            require(exchange.status in (400, 422), f"status {exchange.status}: {exchange.body[:200]!r}")
+            check_error_basics(exchange.json())
+
+        return run
+
+    for name, rule, fields in values:
+        AREA.add(f"rejects-{name}", rule, build(fields), level="should")
+
+
+add_rejected()
+
+
+@AREA.check(
+    "A request without `max_tokens` is rejected.", level="should", except_for=("vllm", "llamacpp", "ollama", "litellm")
+)
+async def rejects_no_limit(s: Session) -> None:
+    body = MESSAGES.ask(s.model, "Hello", 16)
+    del body["max_tokens"]
+    exchange = await s.post(PATH, body)
+    require(exchange.status == 400 and b"max_tokens" in exchange.body, f"status {exchange.status}")
+
+
+@AREA.check("An unknown path below /v1/messages is a 404 in Anthropic's form.", level="should")
+async def unknown_path(s: Session) -> None:
+    exchange = await s.post(f"{PATH}/unknown", {})
+    require(exchange.status in (404, 405), f"status {exchange.status}")
+    MESSAGES.check_error(exchange.json())
+
+
+# Token counts.
+
+COUNTING = Area(
+    "count-tokens",
+    claims=("messages", "count-tokens"),
+    source="https://docs.anthropic.com/en/api/messages-count-tokens",
+)
+
+
+async def count(s: Session, **fields: Any) -> int:
+    body = {**MESSAGES.ask(s.model, STORY), **fields}
+    for name in ("max_tokens", "temperature"):
+        # The counting endpoint has no sampling fields, and rejects unknown ones.
+        body.pop(name, None)
+    exchange = await s.ask(f"{PATH}/count_tokens", body, feature="token counts of this model")
+    tokens: object = exchange.json().get("input_tokens")
+    require(isinstance(tokens, int), f"the answer is {exchange.body[:200]!r}")
+    return int(str(tokens))
+
+
+@COUNTING.check("The count is what the usage of the same request will be.")
+async def equals_usage(s: Session) -> None:
+    expected, counted = read_message((await ask_whole(s, MESSAGES)).json()).prompt_tokens, await count(s)
+    require(counted == expected, f"counted {counted}, usage {expected}")
+
+
+@COUNTING.check("The count covers `system`.")
+async def counts_system(s: Session) -> None:
+    plain, with_system = await count(s), await count(s, system="apple " * 30)
+    require(with_system >= plain + 25, f"30 words of system: {plain} and {with_system}")
+
+
+@COUNTING.check("The count covers the tools.")
+async def counts_tools(s: Session) -> None:
+    plain, with_tools = await count(s), await count(s, tools=TOOLS)
+    require(with_tools >= plain + 20, f"two tools: {plain} and {with_tools}")
+
+
+@COUNTING.check("An invalid request is rejected in Anthropic's form.")
+async def rejects(s: Session) -> None:
+    exchange = await s.post(f"{PATH}/count_tokens", {"model": s.model, "messages": [{"role": "user", "content": 5}]})
+    require(exchange.status in (400, 422), f"status {exchange.status}")
+    MESSAGES.check_error(exchange.json())
+
+
+# Claude Code.
+
+CLAUDE_CODE = Area("claude-code", claims=("messages", "claude-code"), source=CLAUDE_CODE_DOCS)
+BETAS = "claude-code-20250219,interleaved-thinking-2025-05-14,context-management-2025-06-27,not-known-2099-01-01"
+
+
+def build_claude_code_request(model: str) -> Json:
+    """Build a request as Claude Code 2.1 sends it, with two tools instead of twelve."""
+    cached = {"cache_control": {"type": "ephemeral"}}
+    reminder = {"type": "text", "text": "<system-reminder>Be careful.</system-reminder>"}
+    return {
+        "model": model,
+        # Claude Code sends 32,000; the check `large-limit` covers values beyond the context.
+        "max_tokens": 1024,
+        "stream": True,
+        "system": [
+            # Claude Code sends this header as its first system block.
+            {"type": "text", "text": "x-anthropic-billing-header: cc_version=2.1"},
+            {"type": "text", "text": "You are an agent.", **cached},
+            {"type": "text", "text": "Use the tools.", **cached},
+        ],
+        "messages": [
+            {"role": "user", "content": [reminder, {"type": "text", "text": "Say hello.", **cached}]},
+            {"role": "system", "content": "The date is 2026-11-23."},
+        ],
+        "tools": [{**TOOLS[0], "defer_loading": False}, TOOLS[1]],
+        "thinking": {"type": "adaptive", "display": "omitted"},
+        "context_management": {"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]},
+        "output_config": {"effort": "high"},
+        "metadata": {"user_id": "user_1"},
+    }
+
+
+@CLAUDE_CODE.check("Claude Code's own request is answered with a stream.")
+async def request(s: Session) -> None:
+    body = build_claude_code_request(s.model)
+    async with s.stream(f"{PATH}?beta=true", body, {"anthropic-beta": BETAS}) as response:
+        first = b""
+        async for piece in response.aiter_bytes():
+            first += piece
+            # The first event suffices; the rest would take the time of a whole answer.
+            if len(first) > 200 or response.status_code != 200:
+                break
+        require(response.status_code == 200, f"status {response.status_code}: {first[:300]!r}")
+        require(first.startswith((b"event: message_start", b"event: ping", b":")), f"the stream begins {first[:80]!r}")
+
+
+def add_claude_code() -> None:
+    full = build_claude_code_request("")
+    fields: tuple[tuple[str, str, Json], ...] = (
+        (
+            "system-role",
+            "A message of role `system` is accepted.",
+            {"messages": [HI, {"role": "system", "content": "Be brief."}]},
+        ),
+        ("adaptive-thinking", "`thinking: adaptive` with `display` is accepted.", {"thinking": full["thinking"]}),
+        (
+            "thinking-updates",
+            "`thinking.display: updates` is accepted.",
+            {"thinking": {"type": "adaptive", "display": "updates"}},
+        ),
+        ("context-management", "`context_management` is accepted.", {"context_management": full["context_management"]}),
+        ("effort", "`output_config.effort` is accepted.", {"output_config": {"effort": "high"}}),
+        (
+            "cache-control",
+            "`cache_control` is accepted on system, tools and messages.",
+            {"system": full["system"], "tools": [{**TOOLS[0], "cache_control": {"type": "ephemeral"}}]},
+        ),
+        (
+            "unsigned-thinking",
+            "A thinking block with an empty signature is accepted.",
+            {
+                "messages": [
+                    HI,
+                    {
+                        "role": "assistant",
+                        "content": [
+                            {"type": "thinking", "thinking": "Hm.", "signature": ""},
+                            {"type": "text", "text": "Hello"},
+                        ],
+                    },
+                    {"role": "user", "content": "Go on"},
+                ]
+            },
+        ),
+    )
+
+    def build(extra: Json) -> Callable[[Session], Awaitable[None]]:
+        async def run(s: Session) -> None:
+            body = {**MESSAGES.build(s.model, "Hi", 16), **extra}
+            exchange = await s.post(f"{PATH}?beta=true", body, headers={"anthropic-beta": BETAS})
+            require(exchange.status == 200, f"status {exchange.status}: {exchange.message()}")
+
+        return run
+
+    for name, rule, extra in fields:
+        CLAUDE_CODE.add(f"accepts-{name}", rule, build(extra))
+
+
+add_claude_code()
+
+
+@CLAUDE_CODE.check("An unknown `anthropic-beta` is ignored.")
+async def unknown_beta(s: Session) -> None:
+    exchange = await s.post(PATH, MESSAGES.ask(s.model, "Hi", 16), headers={"anthropic-beta": "not-known-2099-01-01"})
+    require(exchange.status == 200, f"status {exchange.status}: {exchange.message()}")
+
+
+@CLAUDE_CODE.check("Any `anthropic-version` is accepted.")
+async def any_version(s: Session) -> None:
+    exchange = await s.post(PATH, MESSAGES.ask(s.model, "Hi", 16), headers={"anthropic-version": "2026-10-21"})
+    require(exchange.status == 200, f"status {exchange.status}: {exchange.message()}")
+
+
+@CLAUDE_CODE.check("A `max_tokens` beyond the context is capped, not rejected.", level="should")
+async def large_limit(s: Session) -> None:
+    # The stream is closed after the status: the answer might fill the context.
+    async with s.stream(PATH, {**MESSAGES.ask_stream(s.model, "Hi", 1_000_000)}) as response:
+        require(response.status_code == 200, f"status {response.status_code}")
+
+
+@CLAUDE_CODE.check("`thread` is honoured, or rejected so that the SDK falls back: never ignored.", level="should")
+async def threads(s: Session) -> None:
+    # A server that ignores `thread` sees only the last turn, and answers without the history.
+    headers = {"anthropic-beta": "message-threads-2026-08-12"}
+    body = {**MESSAGES.ask(s.model, "My name is Ann. " + "apple " * 40, 16), "thread": {"type": "create"}}
+    exchange = await s.post(f"{PATH}?beta=true", body, headers=headers)
+    if exchange.status == 400:
+        require(b"thread" in exchange.body, f"the error is {exchange.message()!r}")
+        return
+    require(exchange.status == 200, f"status {exchange.status}: {exchange.message()}")
+    thread = {"type": "continue", "previous_message_id": exchange.json()["id"]}
+    second = await s.post(
+        f"{PATH}?beta=true", {**MESSAGES.ask(s.model, "Go on.", 16), "thread": thread}, headers=headers
+    )
+    tokens = read_message(second.json()).prompt_tokens or 0
+    require(tokens > 40, f"the continued thread has {tokens} input tokens: its history is lost")
+
+
+@CLAUDE_CODE.check(
+    "The models are listed in Anthropic's form if the header asks for it.", level="should", claims=("models",)
+)
+async def models(s: Session) -> None:
+    exchange = await s.get("/v1/models", headers={"anthropic-version": "2023-06-01"})
+    require(exchange.status == 200, f"status {exchange.status}")
+    page = exchange.json()
+    for name in ("data", "has_more", "first_id", "last_id"):
+        require(name in page, f"the page has no {name}")
+    for model in page["data"]:
+        require(
+            model.get("type") == "model" and model.get("display_name") and model.get("created_at"),
+            f"a model is {model}",
+        )

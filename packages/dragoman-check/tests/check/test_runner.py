@@ -1,0 +1,210 @@
+"""Outcomes, limits and exit codes of a run."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Generator
+from typing import Any
+
+import pytest
+
+from dragoman_check.areas import CHECKS
+from dragoman_check.areas.generation import split_pieces
+from dragoman_check.dialects import CHAT
+from dragoman_check.runner import CheckOutcome, CheckReport, PROFILES, run_checks
+from dragoman_check.session import Area, Check, CheckTarget, Session, Skipped
+from dragoman_check.rules.checks import Violation, require
+
+from ..rules.streams import DONE, HELLO, ROLE, STOP, USAGE, sse
+from .reference import build_reference, serve
+from .wire import Defect, build_json, edit_json
+
+
+@pytest.fixture(scope="module")
+def url() -> Generator[str]:
+    proxy, models = build_reference()
+    with serve(proxy, models) as address:
+        yield address
+
+
+def build(run: Any, **options: Any) -> Check:
+    area = Area("area", claims=(), source="somewhere")
+    area.add("rule", "A rule.", run, **options)
+    return area.checks[0]
+
+
+async def hold(_: Session) -> None:
+    return None
+
+
+async def fail(_: Session) -> None:
+    raise Violation("broken")
+
+
+async def skip(_: Session) -> None:
+    raise Skipped("not here")
+
+
+async def misread(_: Session) -> None:
+    require({}["choices"], "")  # pyright: ignore
+
+
+async def parse_deeply(_: Session) -> None:
+    json.loads("[" * 9999)
+
+
+async def generate(s: Session) -> None:
+    body = {"model": s.model, "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 50}
+    await s.ask("/v1/chat/completions", body)
+
+
+def run(url: str, *checks: Check, destructive: bool = False, **options: Any) -> CheckReport:
+    target = CheckTarget(url=url, model="scripted", **options)
+    return asyncio.run(run_checks(target, checks, allow_destructive=destructive))
+
+
+@pytest.mark.parametrize(
+    ("body", "outcome", "exit_code"),
+    [
+        (hold, CheckOutcome.PASSED, 0),
+        (fail, CheckOutcome.FAILED, 1),
+        (skip, CheckOutcome.SKIPPED, 0),
+        (misread, CheckOutcome.FAILED, 1),
+        (parse_deeply, CheckOutcome.FAILED, 1),
+        (generate, CheckOutcome.PASSED, 0),
+    ],
+)
+def test_each_outcome_has_its_exit_code(url: str, body: Any, outcome: CheckOutcome, exit_code: int) -> None:
+    report = run(url, build(body))
+    assert [verdict.outcome for verdict in report.verdicts] == [outcome]
+    assert report.find_exit_code() == exit_code
+
+
+def test_a_rule_that_a_server_should_follow_fails_only_strict_runs_and_weighs_half(url: str) -> None:
+    report = run(url, build(hold), build(fail, level="should"))
+    assert (report.find_exit_code(), report.find_exit_code(strict=True)) == (0, 1)
+    assert report.score == pytest.approx(100 * 1 / 1.5)  # pyright: ignore[reportUnknownMemberType]
+
+
+def test_what_is_not_claimed_is_skipped_and_what_is_claimed_may_not_be_refused(url: str) -> None:
+    async def refuse(s: Session) -> None:
+        fields = {"tools": [{"type": "function", "function": {"name": "f"}}], "tool_choice": "required"}
+        body = {"model": s.model, "messages": [{"role": "user", "content": "Hi"}], **fields}
+        await s.ask("/v1/chat/completions", body, feature="forced tools")
+
+    check = build(refuse, claims=("chat",))
+    assert run(url, check).verdicts[0].reason.startswith("the server refuses forced tools")
+    assert run(url, check, profile="openai").verdicts[0].outcome is CheckOutcome.FAILED
+    assert run(url, check, profile="anthropic").verdicts[0].reason == "not claimed: chat"
+
+
+def test_what_auto_only_assumes_from_a_route_may_be_refused(url: str) -> None:
+    async def refuse(s: Session) -> None:
+        await s.ask("/v1/responses", {"model": s.model, "input": []}, feature="background")
+
+    check = build(refuse, claims=("responses", "background"))
+    assert run(url, check).verdicts[0].reason.startswith("the server refuses background")
+    assert run(url, check, profile="openai").verdicts[0].outcome is CheckOutcome.FAILED
+
+
+@pytest.mark.parametrize("rule", ["chat.tool-result-counts", "chat.stream-of-history", "chat.parts-count"])
+def test_a_rule_about_the_prompt_is_not_judged_without_usage(url: str, rule: str) -> None:
+    proxy, models = build_reference()
+    proxy.defect = Defect(
+        "x", "x", "^/v1/chat/completions$", "", edit=edit_json(lambda reply: reply.pop("usage", None))
+    )
+    with serve(proxy, models) as address:
+        report = run(address, *(check for check in CHECKS if check.id == rule))
+    assert [verdict.outcome for verdict in report.verdicts] == [CheckOutcome.SKIPPED]
+
+
+def test_a_documented_difference_of_a_profile_is_no_failure(url: str) -> None:
+    check = build(fail, except_for=("vllm",))
+    assert run(url, check, profile="vllm").verdicts[0].outcome is CheckOutcome.SKIPPED
+    assert run(url, check, profile="openai").verdicts[0].outcome is CheckOutcome.FAILED
+
+
+def test_destructive_checks_run_only_on_demand(url: str) -> None:
+    check = build(fail, is_destructive=True)
+    assert run(url, check).verdicts[0].outcome is CheckOutcome.SKIPPED
+    assert run(url, check, destructive=True).verdicts[0].outcome is CheckOutcome.FAILED
+
+
+def test_the_limit_of_tokens_leaves_checks_untried(url: str) -> None:
+    report = run(url, build(generate), build(generate), max_tokens=99)
+    assert [verdict.outcome for verdict in report.verdicts] == [CheckOutcome.PASSED, CheckOutcome.UNTRIED]
+    assert (report.find_exit_code(), report.tokens) == (3, 50)
+
+
+def test_the_limit_of_requests_is_never_exceeded(url: str) -> None:
+    report = run(url, build(generate), build(generate), profile="openai", max_requests=1)
+    assert [verdict.outcome for verdict in report.verdicts] == [CheckOutcome.PASSED, CheckOutcome.UNTRIED]
+    assert report.requests == 1
+
+
+def test_a_limit_below_what_detection_needs_leaves_all_untried(url: str) -> None:
+    report = run(url, build(hold), build(fail), max_requests=5)
+    assert [verdict.outcome for verdict in report.verdicts] == [CheckOutcome.UNTRIED] * 2
+    assert (report.find_exit_code(), report.requests, report.score) == (3, 5, None)
+
+
+def test_a_whole_run_stays_within_its_default_limits(url: str) -> None:
+    report = asyncio.run(run_checks(CheckTarget(url=url, model="sim", max_requests=40), CHECKS))
+    assert report.requests == 40
+    assert report.find_exit_code() == 3
+    assert report.counts[CheckOutcome.FAILED] == 0
+
+
+def test_a_request_without_a_response_is_a_verdict() -> None:
+    with pytest.raises(Violation, match="ConnectError"):
+        run("http://127.0.0.1:9", build(hold))
+
+
+@pytest.mark.parametrize("profile", ["auto", "llamacpp"])
+def test_a_server_that_still_loads_its_model_is_not_judged(profile: str) -> None:
+    proxy, models = build_reference()
+    proxy.defect = Defect(
+        "loading", "test", ".*", "", answer=lambda _: build_json(503, {"error": {"message": "Loading model"}})
+    )
+    with serve(proxy, models) as address, pytest.raises(Violation, match=r"not ready: .* Loading model"):
+        run(address, build(fail), profile=profile)
+
+
+def test_ids_are_unique_and_every_check_has_a_rule_and_a_source() -> None:
+    assert len(CHECKS) >= 300
+    assert len({check.id for check in CHECKS}) == len(CHECKS)
+    for check in CHECKS:
+        assert check.rule.endswith("."), check.id
+        assert check.source.startswith("https://"), check.id
+
+
+def test_every_claim_of_a_check_is_in_some_profile() -> None:
+    claimed = {claim for claims in PROFILES.values() for claim in claims} | {"key"}
+    assert {claim for check in CHECKS for claim in check.claims} <= claimed
+
+
+def test_a_missing_key_is_reported_and_the_key_is_in_no_evidence() -> None:
+    """The reference accepts requests without a key, which the checks of keys report."""
+    proxy, models = build_reference()
+    proxy.defect = Defect("a 500", "test", "/v1/chat", "", answer=lambda _: build_json(500, {"error": "x"}))
+    with serve(proxy, models) as address:
+        target = CheckTarget(url=address, model="sim", api_key="sk-secret")
+        checks = [check for check in CHECKS if check.matches(r"^keys\.no-key-(chat|messages)|^chat\.whole$")]
+        report = asyncio.run(run_checks(target, checks))
+    assert [verdict.outcome for verdict in report.verdicts] == [CheckOutcome.FAILED] * 3
+
+    from dragoman_check.runner import render_html, render_json, render_junit
+
+    written = render_json(report, "d", "v") + render_junit(report, "d") + render_html(report, "d", "v")
+    assert "sk-secret" not in written
+
+
+@pytest.mark.parametrize("colon", [b":", b": "])
+@pytest.mark.parametrize("line_end", [b"\n", b"\r\n", b"\r"])
+def test_a_stream_may_have_any_form_that_the_specification_of_events_allows(line_end: bytes, colon: bytes) -> None:
+    stream = sse(ROLE, HELLO, HELLO, STOP, USAGE, DONE).replace(b"data: ", b"data" + colon).replace(b"\n", line_end)
+    CHAT.judge(stream)
+    assert split_pieces(stream, CHAT) == ["hello", "hello"]
+    with pytest.raises(Violation, match="inside an event"):
+        CHAT.judge(stream.removesuffix(line_end))

@@ -1,0 +1,275 @@
+"""`dragoman bench` measures correctly, and writes a log that `calibrate`, `simulate` and `plan` read."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dragoman_check.load.bench_report import Run, build_bench_report, count_peak, read_run
+from dragoman_check.load.driver import DIALECTS, LoadResult, LoadRun, Measurement, StreamMeter, Target
+from dragoman_sim.engine.blocks import SimulatedBlockPool
+from dragoman_sim.engine.engine_core import EngineCore
+from dragoman_sim.engine.profile import load
+from dragoman_sim.engine.scheduler import SimulatedScheduler
+from dragoman.launch import build_models
+from dragoman_sim.build import DEFAULT_PROFILE, build_scheduler_config
+from dragoman.serving.app import create_app
+from dragoman.serving.clock import SystemClock
+from dragoman.settings import Settings
+from dragoman_check.load.logs.log import LogError
+from dragoman_sim.lab.replay import replay
+from dragoman_sim.lab.report import Slo, summarize
+from dragoman_check.load.workload import Timing, WorkloadRequest
+from dragoman_check.load.workload_sources import UniformLength, generate_poisson
+from tests.serving.responses.harness import lifespan
+
+from ..loopback import serve_app
+from ..virtual_time import run_in_virtual_time
+from ..commands.app_client import AppClient
+from ..commands.cli_runner import call, get_error, get_output
+
+SIM = Settings(model="sim")
+
+
+def measure(
+    settings: Settings, workload: Sequence[WorkloadRequest], target: Target, concurrency: int | None = None
+) -> LoadResult:
+    """Run client and server in one event loop on a virtual clock."""
+
+    async def work() -> LoadResult:
+        app = create_app(build_models(settings, SystemClock()))
+        async with lifespan(app):
+            run = LoadRun(AppClient(app), target, lambda _: None, asyncio.get_running_loop().time)
+            return await run.measure(workload, concurrency=concurrency)
+
+    return run_in_virtual_time(work())
+
+
+def simulate(timings: Sequence[Timing]) -> list[Timing]:
+    """Simulate the same requests at the times at which they were sent, with the same profile."""
+    profile = load(DEFAULT_PROFILE)
+    config = build_scheduler_config(SIM, profile)
+    pool = SimulatedBlockPool(config.num_gpu_blocks)
+    core = EngineCore(SimulatedScheduler(config, pool), profile.latency.compute_seconds)
+    requests = [WorkloadRequest(each.id, each.arrival_s, each.input_tokens, each.output_tokens) for each in timings]
+    return replay(requests, [core], frontend_seconds=profile.frontend_seconds).timings
+
+
+@pytest.mark.parametrize("dialect", ["completions", "chat"])
+def test_a_simulated_server_is_measured_to_have_its_profiles_latencies(dialect: str) -> None:
+    workload = generate_poisson(
+        np.random.default_rng(0), count=40, rate=6.0, inputs=UniformLength(50, 400), outputs=UniformLength(20, 120)
+    )
+    result = measure(SIM, workload, Target("http://localhost", dialect=dialect))
+    assert result.errors == ()
+    assert {measurement.counted_by for measurement in result.measurements} == {"ids"}
+    by_id = {measurement.timing.id: measurement for measurement in result.measurements}
+    measured = [by_id[request.id].timing for request in workload]
+    expected = {timing.id: timing for timing in simulate(measured)}
+    assert [timing.output_tokens for timing in measured] == [request.output_tokens for request in workload]
+    for timing in measured:
+        twin = expected[timing.id]
+        assert timing.ttft == pytest.approx(twin.ttft, rel=0.02)
+        assert timing.latency == pytest.approx(twin.latency, rel=0.02)
+        assert timing.tpot == pytest.approx(twin.tpot, rel=0.02)
+        # One arrival per token: no tokens are merged, and no gap is lost.
+        assert len(by_id[timing.id].gaps) == timing.output_tokens - 1
+
+
+def test_clients_of_a_closed_loop_wait_for_their_answers() -> None:
+    workload = [WorkloadRequest(f"r{index}", 0.0, 20, 10) for index in range(9)]
+    result = measure(SIM, workload, Target("http://localhost"), concurrency=3)
+    timings = [measurement.timing for measurement in result.measurements]
+    assert len(timings) == 9
+    assert count_peak(timings) == 3
+    in_order = sorted(timings, key=lambda timing: timing.arrival_s)
+    ends = sorted(timing.last_token_s for timing in timings)
+    # The fourth request is sent when the first one has its response, and so on.
+    for index, timing in enumerate(in_order[3:]):
+        assert timing.arrival_s >= ends[index]
+
+
+STREAMS: dict[str, list[str]] = {
+    "completions": [
+        'data: {"choices":[{"index":0,"text":"a","token_ids":[5]}]}',
+        ": keepalive",
+        'data: {"choices":[{"index":0,"text":"","token_ids":[6]}]}',
+        'data: {"choices":[{"index":0,"text":"bc","token_ids":[7,8]}]}',
+        'data: {"choices":[],"usage":{"prompt_tokens":3,"completion_tokens":4,"total_tokens":7}}',
+        "data: [DONE]",
+    ],
+    "chat": [
+        'data: {"choices":[{"index":0,"delta":{"role":"assistant","content":""}}]}',
+        'data: {"choices":[{"index":0,"delta":{"reasoning_content":"a"}}]}',
+        'data: {"choices":[{"index":0,"delta":{"content":"b"}}]}',
+        'data: {"choices":[{"index":0,"delta":{"tool_calls":[{"index":0,"function":{"arguments":"{"}}]}}]}',
+        'data: {"choices":[],"usage":{"prompt_tokens":3,"completion_tokens":4,"total_tokens":7}}',
+        "data: [DONE]",
+    ],
+    "responses": [
+        'data: {"type":"response.created","response":{"usage":null,"error":null}}',
+        'data: {"type":"response.reasoning_text.delta","delta":"a"}',
+        'data: {"type":"response.output_text.delta","delta":"b"}',
+        'data: {"type":"response.output_text.delta","delta":"c"}',
+        'data: {"type":"response.completed","response":{"error":null,"usage":{"input_tokens":3,"output_tokens":4}}}',
+        "data: [DONE]",
+    ],
+    "messages": [
+        'data: {"type":"message_start","message":{"usage":{"input_tokens":1,"cache_read_input_tokens":2}}}',
+        'data: {"type":"content_block_delta","index":0,"delta":{"type":"thinking_delta","thinking":"a"}}',
+        'data: {"type":"content_block_delta","index":1,"delta":{"type":"text_delta","text":"b"}}',
+        'data: {"type":"content_block_delta","index":2,"delta":{"type":"input_json_delta","partial_json":"{"}}',
+        'data: {"type":"message_delta","delta":{"stop_reason":"end_turn"},"usage":{"output_tokens":4}}',
+        'data: {"type":"message_stop"}',
+    ],
+    "ollama": [
+        '{"message":{"role":"assistant","content":""},"done":false}',
+        '{"message":{"role":"assistant","content":"","thinking":"a"},"done":false}',
+        '{"message":{"role":"assistant","content":"b"},"done":false}',
+        '{"message":{"role":"assistant","content":"c"},"done":false}',
+        '{"message":{"role":"assistant","content":""},"done":true,"prompt_eval_count":3,"eval_count":4}',
+        "",
+    ],
+}
+
+
+def meter(dialect: str, lines: Sequence[str], sent_at: float = 1.0) -> Measurement:
+    """Yield the lines at intervals of half a second."""
+    metered = StreamMeter(DIALECTS[dialect])
+    for index, line in enumerate(lines):
+        metered.feed(line, sent_at + 0.5 * (index + 1))
+    return metered.finish("r", sent_at)
+
+
+@pytest.mark.parametrize("dialect", STREAMS)
+def test_a_recorded_stream_has_its_times_and_counts(dialect: str) -> None:
+    measured = meter(dialect, STREAMS[dialect])
+    timing = measured.timing
+    assert (timing.input_tokens, timing.output_tokens) == (3, 4)
+    if dialect == "completions":
+        # A token without text counts too, and two that arrive together are one arrival.
+        assert (timing.ttft, timing.latency, measured.gaps) == (0.5, 2.0, (1.0, 0.5))
+        assert measured.counted_by == "ids"
+    else:
+        assert (timing.ttft, timing.latency, measured.gaps) == (1.0, 2.0, (0.5, 0.5))
+        assert measured.counted_by == "usage"
+
+
+@pytest.mark.parametrize(
+    ("dialect", "line"),
+    [
+        ("completions", 'data: {"error":{"message":"gone"}}'),
+        ("messages", 'data: {"type":"error","error":{"type":"api_error","message":"gone"}}'),
+        ("responses", 'data: {"type":"response.failed","response":{"error":{"code":"server_error","message":"gone"}}}'),
+        ("ollama", '{"error":"gone"}'),
+    ],
+)
+def test_an_error_within_a_stream_is_a_failed_request(dialect: str, line: str) -> None:
+    with pytest.raises(LogError, match="gone"):
+        meter(dialect, [*STREAMS[dialect][:3], line])
+
+
+def test_a_stream_without_counts_is_not_guessed() -> None:
+    with pytest.raises(LogError, match="no usage"):
+        meter("chat", STREAMS["chat"][:4])
+
+
+def test_the_report_has_percentiles_goodput_and_concurrency() -> None:
+    timings = tuple(Timing(f"r{index}", index * 1.0, index + 0.5, index + 0.5 + index, 10, 5) for index in range(4))
+    report = build_bench_report(Run("a", timings, (0.1, 0.3), 2), Slo(ttft=1.0, latency=2.0))
+    assert (report.requests, report.failed, report.duration, report.peak_concurrency) == (4, 2, 6.5, 2)
+    assert report.ttft == summarize([0.5] * 4)
+    assert report.itl == summarize([0.1, 0.3])
+    assert (report.good, report.goodput) == (2, 2 / 6.5)
+    assert report.output_token_rate == 20 / 6.5
+
+
+# The command against a real server: only results that do not depend on its speed.
+
+
+@pytest.fixture(scope="module")
+def tiny() -> Any:
+    with serve_app(create_app(build_models(Settings(), SystemClock()))) as url:
+        yield url
+
+
+LOAD = ("--num-prompts", "6", "--request-rate", "500", "--input-len", "4", "--output-len", "3-5", "--seed", "7")
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_every_dialect_is_measured(tiny: str, dialect: str) -> None:
+    result = json.loads(
+        get_output("bench", tiny, "poisson", *LOAD, "--dialect", dialect, "--json", "--slo", "ttft:600000")
+    )
+    assert (result["server"], result["model"], result["dialect"], result["loop"]) == (tiny, "tiny", dialect, "open")
+    report = result["report"]
+    assert (report["requests"], report["failed"], report["good"]) == (6, 0, 6)
+    assert report["counted_by"] == ("ids" if dialect in ("completions", "chat") else "usage")
+    assert 0 < report["ttft"]["mean"] <= report["latency"]["mean"]
+
+
+def test_the_log_is_one_chain_with_the_other_commands(tiny: str, tmp_path: Path) -> None:
+    load = (*LOAD[2:], "--num-prompts", "24")
+    before, after, plot = tmp_path / "before.jsonl", tmp_path / "after.jsonl", tmp_path / "plot.svg"
+    output = get_output("bench", tiny, *load, "--concurrency", "2", "--warmup", "2", "--save-detailed", str(before))
+    assert "completions, closed, 2 clients loop" in output
+    assert "0 failed" in output
+    assert "counted by the ids that the server returns" in output
+    run = read_run("before", before.read_bytes())
+    assert (len(run.timings), run.counted_by, run.timings[0].arrival_s) == (24, "ids", 0.0)
+    assert len(run.gaps) <= sum(timing.output_tokens - 1 for timing in run.timings)
+    calibrated = get_output(
+        "calibrate", str(before), "--no-spread", "--fit-requests", "20", "--out", str(tmp_path / "mine.yaml")
+    )
+    assert "fitted on 20 requests, evaluated on the other 4" in calibrated
+    assert "requests         24 in" in get_output("simulate", str(before), "--profile", str(tmp_path / "mine.yaml"))
+    planned = get_output(
+        *("plan", str(before), "--slo", "p99 ttft < 1s", "--gpus", "h100-sxm:2.5", "--model", "Qwen/Qwen3-8B"),
+        *("--tp", "1"),
+    )
+    assert "h100-sxm" in planned
+    get_output("bench", tiny, *load, "--save-detailed", str(after), "--plots", str(plot))
+    assert "<svg" in plot.read_text()
+    compared = get_output("bench", "--compare", str(before), str(after), "--slo", "ttft:600000").splitlines()
+    assert compared[0].split() == ["before.jsonl", "after.jsonl", "change"]
+    assert {line[:20].strip() for line in compared[1:]} >= {"TTFT p99, ms", "ITL mean, ms", "goodput, requests/s"}
+    pair = json.loads(get_output("bench", "--compare", str(before), str(after), "--json"))
+    assert (pair["before"]["requests"], pair["after"]["requests"]) == (24, 24)
+
+
+def test_failed_requests_are_reported_and_left_out(tiny: str, tmp_path: Path) -> None:
+    # Two of the trace are longer than the model's context.
+    trace = "\n".join(
+        json.dumps({"id": f"r{index}", "arrival_s": 0, "input_tokens": 60000 if index < 2 else 4, "output_tokens": 2})
+        for index in range(5)
+    )
+    path = tmp_path / "trace.jsonl"
+    path.write_text(trace)
+    result = call("bench", tiny, str(path), "--warmup", "0")
+    assert result.exit_code == 0, result.stderr
+    assert "Warning: 2 requests failed; the first error: 400" in result.stderr
+    assert "requests         3 in" in result.stdout
+    assert "2 failed" in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        (("http://localhost:1", "--num-prompts", "1"), "cannot list its models"),
+        (("http://localhost:1", "poisson", "more"), "expected URL and TRACE"),
+        (("http://localhost:1", "--dialect", "chatt"), "must be one of completions, chat"),
+        (("http://localhost:1", "poison"), "did you mean poisson?"),
+        (("http://localhost:1", "--slo", "ttft"), "is not NAME:MILLISECONDS"),
+        (("http://localhost:1", "--plots", "x.gif"), "must end in one of"),
+        (("--compare", "one.jsonl"), "takes exactly two logs"),
+        (("--compare", "absent.jsonl", "absent.jsonl"), "No such file"),
+    ],
+)
+def test_a_wrong_call_is_one_line(arguments: tuple[str, ...], why: str) -> None:
+    assert why in get_error("bench", *arguments)

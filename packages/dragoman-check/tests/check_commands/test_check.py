@@ -1,0 +1,88 @@
+"""`dragoman check`: options, files and exit codes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Generator
+from pathlib import Path
+
+import pytest
+
+from tests.check.reference import DefectProxy, build_reference, serve
+from tests.check.wire import Defect, edit_json
+
+from ..commands.cli_runner import call, get_error, get_output
+
+
+@pytest.fixture(scope="module")
+def server() -> Generator[tuple[str, DefectProxy]]:
+    proxy, models = build_reference()
+    with serve(proxy, models) as url:
+        yield url, proxy
+
+
+def test_a_conforming_server_is_0_and_all_reports_are_written(server: tuple[str, DefectProxy], tmp_path: Path) -> None:
+    files = {name: tmp_path / f"report.{name}" for name in ("json", "junit", "html", "badge")}
+    options = [part for name, file in files.items() for part in (f"--{name}", str(file))]
+    printed = get_output("check", f"{server[0]}/v1", "--model", "sim", "--only", "^models", *options)
+    assert "4 passed; score 100.0 %" in printed
+    assert json.loads(files["json"].read_text())["counts"]["passed"] == 4
+    assert all(file.stat().st_size for file in files.values())
+
+
+def test_a_broken_rule_is_1_and_is_printed_with_its_source(server: tuple[str, DefectProxy]) -> None:
+    server[1].defect = Defect("x", "x", "^/v1/models$", "", edit=edit_json(lambda reply: reply.update(object="models")))
+    try:
+        result = call("check", server[0], "--model", "sim", "--only", "^models.list")
+    finally:
+        server[1].defect = None
+    assert result.exit_code == 1
+    assert "models.list-form (must)" in result.stdout
+    assert "https://platform.openai.com/docs/api-reference/models" in result.stdout
+
+
+def test_the_first_listed_model_is_the_default(server: tuple[str, DefectProxy]) -> None:
+    assert ", tiny: 1 passed" in get_output("check", server[0], "--only", "^models.list")
+
+
+def test_limits_that_leave_checks_untried_are_3(server: tuple[str, DefectProxy]) -> None:
+    arguments = ("check", server[0], "--model", "sim", "--only", "^models", "--max-requests", "19")
+    assert call(*arguments).exit_code == 3
+
+
+def test_the_key_comes_from_a_file(server: tuple[str, DefectProxy], tmp_path: Path) -> None:
+    (tmp_path / "key").write_text("sk-1\n")
+    arguments = (
+        "check",
+        server[0],
+        "--model",
+        "sim",
+        "--only",
+        "^keys.no-key-chat",
+        "--key-file",
+        str(tmp_path / "key"),
+    )
+    result = call(*arguments)
+    assert result.exit_code == 1
+    assert "keys.no-key-chat" in result.stdout
+
+
+def test_the_list_needs_no_server() -> None:
+    lines = get_output("check", "--list", "--only", "^http", "--skip", "chunk").splitlines()
+    assert len(lines) > 30
+    assert all(line.startswith("http.") and "chunk-" not in line for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["nowhere"], "is not an address"),
+        (["http://127.0.0.1:9"], "ConnectError"),
+        (["http://127.0.0.1:9", "--profile", "x"], "must be one of auto, openai"),
+        (["http://127.0.0.1:9", "--only", "("], "is not a valid regular expression"),
+        (["http://127.0.0.1:9", "--only", "nothing-of-this-name"], "no check is left"),
+        (["http://127.0.0.1:9", "--key-file", "/no/such/file"], "No such file"),
+    ],
+)
+def test_what_cannot_be_checked_is_2(arguments: list[str], text: str) -> None:
+    assert text in get_error("check", *arguments)

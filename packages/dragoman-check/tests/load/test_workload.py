@@ -1,0 +1,96 @@
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import islice
+
+import numpy as np
+import pytest
+
+from dragoman_check.load.workload import WorkloadError, WorkloadRequest, encode_workload, read_workload, scale_arrivals
+from dragoman_check.load.workload_sources import FixedLength, LogNormalLength, SessionOptions, UniformLength, generate_arrivals, generate_bursts, generate_poisson, generate_sessions
+
+TALKS = SessionOptions(
+    FixedLength(3), UniformLength(10, 50), UniformLength(5, 30), think_seconds=2.0, system_tokens=40, groups=2
+)
+
+
+def generator(seed: int = 1) -> np.random.Generator:
+    return np.random.default_rng(seed)
+
+
+def test_what_is_written_is_read_again() -> None:
+    requests = generate_sessions(generator(), count=5, rate=1.0, options=TALKS)
+    assert read_workload(encode_workload(requests).splitlines()) == requests
+
+
+def test_a_measured_log_is_a_trace_and_empty_lines_are_nothing() -> None:
+    line = '{"id": "a", "arrival_s": 0, "input_tokens": 3, "output_tokens": 2, "last_token_s": 7.5}'
+    assert read_workload([line, "", b"\n"]) == [WorkloadRequest("a", 0.0, 3, 2)]
+
+
+GOOD = '{"id": "a", "arrival_s": 0, "input_tokens": 1, "output_tokens": 1}'
+
+
+@pytest.mark.parametrize(
+    ("lines", "complaint"),
+    [
+        ([GOOD, "{"], "line 2"),
+        ([GOOD.replace('"output_tokens": 1', '"output_tokens": 0')], r"line 1.*output_tokens"),
+        ([GOOD.replace('"arrival_s": 0', '"arrival_s": -1')], r"line 1.*arrival_s"),
+        ([GOOD.replace(', "input_tokens": 1', "")], r"line 1.*input_tokens"),
+        ([GOOD, GOOD], "twice"),
+        ([GOOD.replace("}", ', "after": "b"}')], "no request before it"),
+    ],
+)
+def test_a_broken_trace_is_refused_with_its_place(lines: list[str], complaint: str) -> None:
+    with pytest.raises(WorkloadError, match=complaint):
+        read_workload(lines)
+
+
+@pytest.mark.parametrize("burstiness", [0.5, 1.0, 4.0, np.inf])
+def test_arrivals_keep_the_rate_at_any_burstiness(burstiness: float) -> None:
+    moments = np.array(list(islice(generate_arrivals(generator(), rate=5.0, burstiness=burstiness), 5000)))
+    gaps = np.diff(moments)
+    assert gaps.mean() == pytest.approx(0.2, rel=0.05)
+    assert (gaps.std() / gaps.mean()) ** 2 == pytest.approx(1 / burstiness, rel=0.1, abs=1e-9)
+
+
+def test_the_same_seed_gives_the_same_workload() -> None:
+    def generate_requests(seed: int) -> Sequence[WorkloadRequest]:
+        lengths = LogNormalLength(300, 0.8, maximum=2000)
+        return generate_poisson(generator(seed), count=50, rate=2.0, inputs=lengths, outputs=lengths)
+
+    assert generate_requests(1) == generate_requests(1)
+    assert generate_requests(1) != generate_requests(2)
+    assert all(1 <= request.input_tokens <= 2000 for request in generate_requests(1))
+
+
+def test_bursts_come_together() -> None:
+    requests = generate_bursts(
+        generator(), count=5, size=2, interval=10.0, inputs=FixedLength(1), outputs=FixedLength(1)
+    )
+    assert [request.arrival_s for request in requests] == [0, 0, 10, 10, 20]
+
+
+def test_a_turn_continues_the_one_before_it() -> None:
+    first, second, _ = generate_sessions(generator(), count=1, rate=1.0, options=TALKS)
+    assert second.after == first.id
+    assert second.input_tokens > first.input_tokens + first.output_tokens
+    assert second.block_hashes[: len(first.block_hashes)] == first.block_hashes
+    assert len(first.block_hashes) == (first.input_tokens + first.output_tokens) // 16
+
+
+def test_sessions_share_their_groups_system_prompt_and_no_more() -> None:
+    requests = [
+        request for request in generate_sessions(generator(), count=20, rate=1.0, options=TALKS) if not request.after
+    ]
+    heads = {request.block_hashes[:2] for request in requests}
+    assert len(heads) == 2, "forty tokens are two full blocks"
+    assert len({request.block_hashes[2] for request in requests}) == len(requests)
+
+
+def test_a_faster_trace_leaves_the_think_times() -> None:
+    assert scale_arrivals([WorkloadRequest("a", 8.0, 1, 1), WorkloadRequest("b", 8.0, 1, 1, after="a")], 2.0) == [
+        WorkloadRequest("a", 4.0, 1, 1),
+        WorkloadRequest("b", 8.0, 1, 1, after="a"),
+    ]

@@ -1,0 +1,124 @@
+"""The checker of Ollama's grammar detects each broken rule."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from dragoman_check.rules.checks import Violation
+from dragoman_check.rules.ollama import COUNTS, check_error, check_object, check_stream, fold_chunks
+
+from .streams import Json
+
+HEAD: Json = {"model": "m", "created_at": "2026-01-02T03:04:05.123456789+02:00"}
+CALL: Json = {"id": "call_1", "function": {"index": 0, "name": "f", "arguments": {"a": 1}}}
+COUNTED: Json = dict.fromkeys(COUNTS, 1)
+LOGPROB: Json = {"token": "a", "logprob": -0.5, "bytes": [97], "top_logprobs": [{"token": "b", "logprob": -1}]}
+
+
+def chat(content: str = "", *, done: bool = False, more: Json | None = None, **message: Any) -> Json:
+    end: Json = {"done_reason": "stop", **COUNTED} if done else {}
+    reply = {"role": "assistant", "content": content, **message}
+    return {**HEAD, "message": reply, "done": done, **end, **(more or {})}
+
+
+def lines(*payloads: object) -> bytes:
+    return b"".join(json.dumps(payload).encode() + b"\n" for payload in payloads)
+
+
+HI, END, ERROR = chat("hi"), chat(done=True), {"error": "no"}
+
+
+@pytest.mark.parametrize(
+    "payloads",
+    [
+        [HI, END],
+        [END],
+        [HI, ERROR],
+        [ERROR],
+        [chat(thinking="hm"), chat(tool_calls=[CALL]), END],
+        [chat("a", more={"logprobs": [LOGPROB]}), END],
+        [chat(more={"logprobs": [LOGPROB]}), END],
+    ],
+)
+def test_a_good_stream_passes(payloads: list[object]):
+    check_stream(lines(*payloads), is_chat=True)
+
+
+def test_blank_space_before_a_line_is_no_line():
+    assert len(check_stream(b" " + lines(HI) + b"  " + lines(END), is_chat=True)) == 2
+
+
+@pytest.mark.parametrize(
+    ("payloads", "rule"),
+    [
+        ([HI], "`done` is true"),
+        ([], "`done` is true"),
+        ([HI, END, HI], "after the last"),
+        ([ERROR, HI], "after an error"),
+        ([{"error": ""}], "empty"),
+        ([{**HI, "model": ""}, END], "model is empty"),
+        ([{**HI, "model": "n"}, END], "the model changes"),
+        ([{**HI, "created_at": "yesterday"}, END], "created_at"),
+        ([{**HI, "done": None}, END], "done is None"),
+        ([{**HI, "message": "hi"}, END], "message"),
+        ([chat("hi", role="user"), END], "role"),
+        ([chat("hi", thinking=""), END], "thinking is empty"),
+        ([chat(), END], "a chunk without content"),
+        ([{**HI, "done_reason": "stop"}, END], "before the end"),
+        ([{**HI, "eval_count": 1}, END], "before the end"),
+        ([{**HI, "context": [1]}, END], "before the end"),
+        ([HI, {**END, "done_reason": "eos"}], "done_reason"),
+        ([HI, {**END, "eval_count": -1}], "eval_count"),
+        ([HI, {**END, "context": ["a"]}], "context"),
+        ([chat(tool_calls=[{"function": {"name": "f", "arguments": "{}"}}]), END], "arguments"),
+        ([chat(tool_calls=[{"function": {"name": "", "arguments": {}}}]), END], "no name"),
+        ([chat(tool_calls=[CALL, CALL]), END], "index"),
+        ([chat("a", more={"logprobs": [{**LOGPROB, "logprob": 1}]}), END], "logprob"),
+        ([chat("a", more={"logprobs": [{**LOGPROB, "bytes": [256]}]}), END], "byte"),
+        ([chat("a", more={"logprobs": [{**LOGPROB, "top_logprobs": [{"token": 1}]}]}), END], "token"),
+    ],
+)
+def test_a_broken_rule_is_noticed(payloads: list[object], rule: str):
+    with pytest.raises(Violation, match=rule):
+        check_stream(lines(*payloads), is_chat=True)
+
+
+@pytest.mark.parametrize(
+    ("data", "rule"),
+    [
+        (lines(HI, END)[:-1], "inside a line"),
+        (lines(HI) + b"\n" + lines(END), "an empty line, or several"),
+        (json.dumps(chat("\u2028"), ensure_ascii=False).encode() + b"\n", "an empty line, or several"),
+        (b"{\n", "not JSON"),
+        (b'{"a": NaN}\n', "NaN"),
+        (b"[]\n", "expected an object"),
+    ],
+)
+def test_lines_are_whole_objects(data: bytes, rule: str):
+    with pytest.raises(Violation, match=rule):
+        check_stream(data, is_chat=True)
+
+
+def test_a_completion_has_its_text_beside_the_counts():
+    body: Json = {**HEAD, "response": "hi", "done": True, "done_reason": "length", "context": [1], **COUNTED}
+    check_object(body, is_chat=False)
+    with pytest.raises(Violation, match="the text"):
+        check_object({**body, "response": None}, is_chat=False)
+    with pytest.raises(Violation, match="done is false"):
+        check_object(HI, is_chat=True)
+    check_object({**HEAD, "response": "", "done": True, "done_reason": "load"}, is_chat=False)
+
+
+def test_an_error_is_a_message():
+    check_error({"error": "no"})
+    with pytest.raises(Violation, match="expected a string"):
+        check_error({"error": {"message": "no"}})
+
+
+def test_chunks_add_up():
+    chunks = [chat(thinking="hm"), chat("a", more={"logprobs": [LOGPROB]}), chat(tool_calls=[CALL]), END]
+    whole = chat("a", done=True, thinking="hm", tool_calls=[CALL], more={"logprobs": [LOGPROB]})
+    assert fold_chunks(check_stream(lines(*chunks), is_chat=True), is_chat=True) == whole

@@ -1,0 +1,71 @@
+"""The environment's proxy for a URL."""
+
+from __future__ import annotations
+
+import pytest
+
+from dragoman_http import ProxyRules
+from dragoman_http.urls import Proxy, parse_url
+
+
+def find(url: str, **settings: str) -> Proxy | None:
+    return ProxyRules(settings).find(parse_url(url))
+
+
+def test_each_scheme_has_its_proxy() -> None:
+    settings = {"http": "one:8080", "https": "https://two"}
+    assert find("http://a/", **settings) == Proxy(False, "one", 8080)
+    assert find("https://a/", **settings) == Proxy(True, "two", 443)
+    assert find("https://a/", http="one:8080") is None
+    assert find("https://a/", all="http://three:1", http="one:8080") == Proxy(False, "three", 1)
+
+
+def test_a_proxy_has_credentials() -> None:
+    assert find("http://a/", http="http://me:p%3Aw@one") == Proxy(False, "one", 80, "Basic bWU6cDp3")
+    assert "bWU6" not in repr(find("http://a/", http="http://me:p%3Aw@one"))
+
+
+@pytest.mark.parametrize("text", ["socks5://one:1080", "ftp://one", "http://"])
+def test_a_proxy_of_another_kind_is_an_error(text: str) -> None:
+    with pytest.raises(ValueError, match="proxy"):
+        ProxyRules({"all": text})
+
+
+@pytest.mark.parametrize(
+    ("entry", "url", "is_direct"),
+    [
+        ("*", "http://a.b/", True),
+        ("b.test", "http://b.test/", True),
+        ("b.test", "http://a.b.test/", True),
+        ("b.test", "http://ab.test/", False),
+        (".b.test", "http://a.b.test/", True),
+        (".b.test", "http://b.test/", False),
+        ("*.b.test", "http://a.b.test/", True),
+        ("B.TEST", "http://b.test/", True),
+        ("x, b.test ,y", "http://b.test/", True),
+        ("b.test:80", "http://b.test/", True),
+        ("b.test:81", "http://b.test/", False),
+        ("https://b.test", "http://b.test/", False),
+        ("https://b.test", "https://b.test/", True),
+        ("localhost", "http://localhost:8000/", True),
+        ("127.0.0.1", "http://127.0.0.1:8000/", True),
+        ("192.168.0.0/16", "http://192.168.7.1/", True),
+        ("192.168.0.0/16", "http://192.169.7.1/", False),
+        ("::1", "http://[::1]:8000/", True),
+        ("[::1]:8000", "http://[::1]:8000/", True),
+        ("fd00::/8", "http://[fd12::1]/", True),
+        ("", "http://b.test/", False),
+    ],
+)
+def test_exceptions_are_reached_directly(entry: str, url: str, is_direct: bool) -> None:
+    proxy = find(url, http="one:1", https="one:1", no=entry)
+    assert (proxy is None) is is_direct
+
+
+def test_a_url_is_what_can_be_requested() -> None:
+    assert parse_url("https://A.test/x?y#z").target == "/x?y"
+    assert parse_url("https://A.test").authority == "a.test"
+    assert parse_url("http://[::1]:81/").authority == "[::1]:81"
+    for text in ("ftp://a/", "http:///x", "http://u:p@a/", "http://a:99999/", "a"):
+        with pytest.raises(ValueError, match=r"URL|[Pp]ort"):
+            parse_url(text)

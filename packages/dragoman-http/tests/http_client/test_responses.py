@@ -1,0 +1,177 @@
+"""Responses of servers: whole, split or truncated at every position, malformed, and compressed."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import zlib
+
+import pytest
+
+from dragoman_http import HttpClientError, InvalidResponse
+from dragoman_http.response import MAX_PIECE, build_decoder
+
+from .stub_server import CHUNKED, StubServer, answering, client, get, serve
+
+HEAD = b"HTTP/1.1 200 OK\r\n"
+RESPONSES = {
+    "chunked": CHUNKED + b"3\r\nabc\r\na;x=y\r\ndefghijklm\r\n0\r\ntrailer: t\r\n\r\n",
+    "length": HEAD + b"content-length: 13\r\n\r\nabcdefghijklm",
+    "interim": b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nlink: x\r\n\r\n"
+    + HEAD
+    + b"Content-Length:13\r\n\r\nabcdefghijklm",
+}
+
+
+def in_two(first: bytes, second: bytes) -> list[bytes]:
+    return [part for part in (first, second) if part]
+
+
+async def feed(far: StubServer, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, parts: list[bytes]) -> None:
+    await far.read_request(reader)
+    for part in parts:
+        writer.write(part)
+        for _ in range(4):
+            # The client reads each part separately.
+            await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize("name", RESPONSES)
+async def test_cuts_do_not_matter(name: str) -> None:
+    data = RESPONSES[name]
+    cuts = [in_two(data[:at], data[at:]) for at in range(len(data))] + [[bytes([byte]) for byte in data]]
+
+    async def handle(far: StubServer, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        for parts in cuts:
+            await feed(far, reader, writer, parts)
+
+    async with serve(handle) as far, client() as http:
+        for _ in cuts:
+            assert await get(http, far.url) == b"abcdefghijklm"
+        assert far.connections == 1
+
+
+@pytest.mark.parametrize("name", RESPONSES)
+async def test_an_early_end_is_an_error_wherever_it_comes(name: str) -> None:
+    data = RESPONSES[name]
+
+    async def handle(far: StubServer, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await feed(far, reader, writer, [data[: far.connections - 1]])
+
+    async with serve(handle) as far, client() as http:
+        for _ in range(len(data)):
+            with pytest.raises(HttpClientError):
+                await get(http, far.url)
+        assert await get(http, far.url) == b"abcdefghijklm"
+        assert far.connections == len(data) + 1
+
+
+async def test_the_end_of_the_connection_ends_a_body_of_unknown_length() -> None:
+    async with serve(answering(HEAD + b"\r\nabc")) as far, client() as http:
+        assert [await get(http, far.url) for _ in range(2)] == [b"abc"] * 2
+        assert far.connections == 2
+
+
+async def test_a_response_without_a_body_is_complete() -> None:
+    async with serve(answering(*[b"HTTP/1.1 204 No Content\r\n\r\n"] * 2)) as far, client() as http:
+        assert [await get(http, far.url) for _ in range(2)] == [b"", b""]
+        assert far.connections == 1
+
+
+async def test_a_redirect_is_not_followed() -> None:
+    redirect = b"HTTP/1.1 301 Moved\r\nlocation: /elsewhere\r\ncontent-length: 0\r\n\r\n"
+    async with serve(answering(redirect)) as far, client() as http:
+        response = await http.send("GET", far.url, {})
+        assert (response.status, response.headers["location"]) == (301, "/elsewhere")
+        assert len(far.requests) == 1
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        HEAD + b"content-length: 2\r\ncontent-length: 2\r\n\r\nok",
+        HEAD + b"content-length: 2\r\ncontent-length: 3\r\n\r\nok",
+        HEAD + b"content-length: 2, 2\r\n\r\nok",
+        HEAD + b"content-length: +2\r\n\r\nok",
+        HEAD + b"content-length: 99999999999999999999\r\n\r\nok",
+        HEAD + b"content-length: 2\r\ntransfer-encoding: chunked\r\n\r\n2\r\nok\r\n0\r\n\r\n",
+        HEAD + b"transfer-encoding: chunked\r\ntransfer-encoding: chunked\r\n\r\n2\r\nok\r\n0\r\n\r\n",
+        HEAD + b"transfer-encoding: gzip, chunked\r\n\r\n2\r\nok\r\n0\r\n\r\n",
+        HEAD + b"transfer-encoding: xchunked\r\n\r\n2\r\nok\r\n0\r\n\r\n",
+        b"HTTP/1.0 200 OK\r\ntransfer-encoding: chunked\r\n\r\n2\r\nok\r\n0\r\n\r\n",
+        b"HTTP/2.0 200 OK\r\ncontent-length: 2\r\n\r\nok",
+        b"HTTP/1.1 99 OK\r\ncontent-length: 2\r\n\r\nok",
+        b"HTTP/1.1 2000 OK\r\ncontent-length: 2\r\n\r\nok",
+        b"HTTP/1.1  200 OK\r\ncontent-length: 2\r\n\r\nok",
+        b"ICY 200 OK\r\ncontent-length: 2\r\n\r\nok",
+        b"\x15\x03\x01\x00\x02\x02\x46",
+        b"HTTP/1.1 101 Switching\r\nconnection: upgrade\r\nupgrade: x\r\n\r\n",
+        HEAD + b"content-length: 2\nx: y\r\n\r\nok",
+        HEAD + b"x: y\r\n folded\r\ncontent-length: 2\r\n\r\nok",
+        HEAD + b"x : y\r\ncontent-length: 2\r\n\r\nok",
+        HEAD + b"x: \x00\r\ncontent-length: 2\r\n\r\nok",
+        HEAD + b"content-encoding: br\r\ncontent-length: 2\r\n\r\nok",
+        CHUNKED + b"x\r\nok\r\n0\r\n\r\n",
+        CHUNKED + b"2\r\nokk\r\n0\r\n\r\n",
+        CHUNKED + b"fffffffffffffffff\r\nok",
+        CHUNKED + b"-2\r\nok\r\n0\r\n\r\n",
+        CHUNKED + b"2\r\nok\r\n0\r\n" + b"x: " + b"y" * 1_000_000,
+        CHUNKED + b"2;" + b"y" * 1_000_000,
+        HEAD + b"content-length: 2\r\n\r\nokHTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\nevil",
+        HEAD + b"content-length: 2\r\n\r\nokay",
+        HEAD + b"connection: close\r\ncontent-length: 2\r\n\r\nokay",
+        CHUNKED + b"2\r\nok\r\n0\r\n\r\nHTTP/1.1 200 OK\r\n",
+    ],
+)
+async def test_a_malformed_response_is_an_error_and_closes_the_connection(data: bytes) -> None:
+    async def handle(far: StubServer, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await far.read_request(reader)
+        writer.write(data)
+        await reader.read()
+
+    async with serve(handle) as far, client() as http:
+        with pytest.raises(InvalidResponse):
+            await get(http, far.url)
+        assert http.num_connections == 0
+
+
+TEXT = b"The quick brown fox. " * 5000
+
+
+@pytest.mark.parametrize(
+    ("coding", "data"),
+    [
+        ("gzip", gzip.compress(TEXT)),
+        ("deflate", zlib.compress(TEXT)),
+        ("deflate", zlib.compress(TEXT)[2:-4]),
+        ("Identity", TEXT),
+    ],
+)
+async def test_a_compressed_body_is_decoded(coding: str, data: bytes) -> None:
+    head = b"content-encoding: %b\r\ncontent-length: %d\r\n\r\n" % (coding.encode(), len(data))
+    async with serve(answering(HEAD + head + data)) as far, client() as http:
+        assert await get(http, far.url) == TEXT
+
+
+@pytest.mark.parametrize(
+    "data",
+    [gzip.compress(TEXT)[:-1], gzip.compress(TEXT) + b"x", b"x" + gzip.compress(TEXT)],
+    ids=["cut", "more", "no"],
+)
+async def test_a_compressed_body_that_is_invalid_is_an_error(data: bytes) -> None:
+    head = b"content-encoding: gzip\r\ncontent-length: %d\r\n\r\n" % len(data)
+    async with serve(answering(HEAD + head + data)) as far, client() as http:
+        with pytest.raises(InvalidResponse):
+            await get(http, far.url)
+
+
+def test_a_small_body_that_decodes_to_a_large_one_is_decoded_in_pieces() -> None:
+    decoder = build_decoder("gzip")
+    assert decoder is not None
+    decoder.feed(gzip.compress(bytes(20 * MAX_PIECE)))
+    sizes: list[int] = []
+    while piece := decoder.take():
+        sizes.append(len(piece))
+    decoder.finish()
+    assert sum(sizes) == 20 * MAX_PIECE
+    assert max(sizes) <= MAX_PIECE

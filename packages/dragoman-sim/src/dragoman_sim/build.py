@@ -1,0 +1,217 @@
+"""Builds `sim` and `sim:PROFILE`: a simulated vLLM without a GPU, with the bundled model's or another tokenizer."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from uuid import uuid4
+
+import msgspec
+
+from dragoman.core.request import Sampling
+from dragoman.core.strict_yaml import load_yaml
+from dragoman.engines import tiny
+from dragoman.engines.script import load_script
+from .engine.config import SimulatedSchedulerConfig
+from .engine.disaggregation import TransferCost
+from .engine.embedder import SimulatedVision, SimulatorEmbedder, find_image_token
+from .engine.engine import KvTransferSettings, SimulatorConfig, SimulatorEngine
+from .engine.faults import parse_faults
+from .engine.kv_events import parse_kv_events_config
+from .engine.kv_events import parse_kv_transfer_config as read_kv_transfer
+from .engine.latency import parse_acceptance_rates, parse_speculative_config
+from .engine.profile import SimulatorProfile, load
+from .engine.reply_generator import ReplyGenerator, ReplyOptions, parse_length_distribution, read_dataset
+from .engine.reply_tokens import Lexicon
+from dragoman.pipeline.models import ServedModel
+from dragoman.pipeline.served_model import Adapters, read_adapter
+from dragoman.prompts.template import load_template, load_tokenizer_info
+from dragoman.prompts.tokenizer import HfTokenizer, load_tokenizer
+from dragoman.serving.clock import Clock
+from dragoman.settings import Settings
+from dragoman.launch.model_builder import build_token_backend, load_chat_template, load_eos_ids, resolve_formats, resolve_served_names
+
+DEFAULT_PROFILE = "rtx4090-llama-3.1-8b"
+_EOS_NAMES = (
+    "<|im_end|>",
+    "<|eot_id|>",
+    "<|end|>",
+    "<|endoftext|>",
+    "<|end_of_text|>",
+    "<end_of_turn>",
+    "</s>",
+    "<eos>",
+)
+"""Names of end-of-sequence tokens, for tokenizers without a configuration that states them."""
+
+
+def build_simulator(settings: Settings, clock: Clock, name: str) -> ServedModel:
+    """Build a simulated model.
+
+    name: the profile's name or file, as an alternative to `--profile`; may be empty.
+    """
+    if name and settings.profile:
+        raise ValueError("the profile is set twice: in MODEL and by --profile")
+    profile = load(name or settings.profile or DEFAULT_PROFILE)
+    path = tiny.find_bundled_model() if settings.tokenizer is None else Path(settings.tokenizer)
+    tokenizer, eos = _load_tokenizer(path)
+    directory = path if path.is_dir() else path.parent
+    template = load_chat_template(settings, directory) or load_template(tiny.find_bundled_model())
+    reasoning, tools = resolve_formats(settings, directory, template, tokenizer)
+    recorded_replies = None
+    if settings.sim_dataset is not None:
+        with Path(settings.sim_dataset).open("rb") as lines:
+            recorded_replies = read_dataset(lines, settings.sim_dataset)
+    replies = ReplyGenerator(
+        Lexicon(tokenizer, eos),
+        ReplyOptions(
+            mode=settings.sim_mode,
+            output_tokens=parse_length_distribution(settings.sim_output_tokens),
+            reasoning_tokens=parse_length_distribution(settings.sim_reasoning_tokens),
+            tool_calls=settings.sim_tool_calls,
+            reasoning=settings.sim_reasoning,
+            directives=settings.directives,
+        ),
+        reasoning=reasoning,
+        tools=tools,
+        script=None if settings.sim_replies is None else load_script(Path(settings.sim_replies)),
+        replies=recorded_replies,
+    )
+    config = _build_config(settings, profile)
+    engine = SimulatorEngine(config, replies, vocab_size=tokenizer.vocab_size, unix_time=clock.now)
+    embedder = SimulatorEmbedder(engine, settings.sim_embedding_size)
+    vision = None
+    if settings.sim_image_tokens:
+        token = find_image_token(tokenizer.special_tokens, "" if template is None else template.source, eos)
+        vision = SimulatedVision(settings.sim_image_tokens, token)
+    backend = build_token_backend(
+        settings, engine, tokenizer, template, eos, embedder=embedder, cache=engine, vision=vision
+    )
+    served_name, aliases = resolve_served_names(settings, profile.name)
+    return ServedModel(
+        served_name,
+        backend,
+        engine.max_model_len,
+        int(clock.now()),
+        aliases,
+        # Clients and routers recognize vLLM by this field.
+        owned_by="vllm",
+        sampling=settings.override_generation_config.merge_into(Sampling()),
+        max_new_tokens=settings.override_generation_config.max_new_tokens,
+        stats_source=engine,
+        control=engine,
+        scriptable=engine,
+        simulation=engine,
+        adapters=Adapters(tuple(read_adapter(text) for text in settings.lora_modules)),
+        reasoning=reasoning,
+        tools=tools,
+        tokenizer_info=load_tokenizer_info(directory, template),
+    )
+
+
+def _load_tokenizer(path: Path) -> tuple[HfTokenizer, frozenset[int]]:
+    """Load a tokenizer and its end-of-sequence tokens from a model's directory or a `tokenizer.json`."""
+    if path.is_dir() and any((path / file).exists() for file in ("generation_config.json", "config.json")):
+        return load_tokenizer(path), load_eos_ids(path)
+    tokenizer = load_tokenizer(path) if path.is_dir() else HfTokenizer(path.read_bytes())
+    eos = frozenset(id for name, id in tokenizer.special_tokens.items() if name in _EOS_NAMES)
+    if not eos:
+        raise ValueError(f"{path} does not define an end-of-sequence token; add a generation_config.json next to it")
+    return tokenizer, eos
+
+
+def _build_config(settings: Settings, profile: SimulatorProfile) -> SimulatorConfig:
+    scheduler = build_scheduler_config(settings, profile)
+    kv_transfer, offloading, faults = None, None, ()
+    if settings.kv_transfer_config is not None:
+        transfer_config = read_kv_transfer(settings.kv_transfer_config)
+        extra = transfer_config.kv_connector_extra_config
+        size = extra.bytes_per_token or profile.model.kv_bytes_per_token
+        if size is None:
+            raise ValueError(
+                "--kv-transfer-config needs bytes_per_token in kv_connector_extra_config: the profile has none"
+            )
+        kv_transfer = KvTransferSettings(
+            msgspec.structs.replace(transfer_config, engine_id=transfer_config.engine_id or str(uuid4())),
+            TransferCost(size, extra.bandwidth, extra.base_seconds),
+            profile.hardware.tensor_parallel,
+        )
+    if settings.kv_offloading_backend != "native":
+        raise ValueError(f"--kv-offloading-backend {settings.kv_offloading_backend}: only `native` is simulated")
+    if settings.kv_offloading_size is not None:
+        if settings.kv_transfer_config is not None or settings.kv_events_config is not None:
+            raise ValueError(
+                "--kv-offloading-size is not simulated together with --kv-transfer-config or --kv-events-config"
+            )
+        if scheduler.num_speculative_tokens or not scheduler.enable_prefix_caching:
+            raise ValueError(
+                "--kv-offloading-size is simulated with prefix caching and without --speculative-config only"
+            )
+        offloading = profile.build_offloading(settings.kv_offloading_size)
+        offloading.build_config(scheduler.block_size)
+    if settings.sim_faults is not None:
+        try:
+            faults = parse_faults(load_yaml(Path(settings.sim_faults).read_bytes()))
+        except ValueError as error:
+            raise ValueError(f"{settings.sim_faults}: {error}") from None
+    return SimulatorConfig(
+        scheduler=scheduler,
+        latency=profile.latency,
+        frontend_seconds=profile.frontend_seconds,
+        noise=profile.noise,
+        time_scale=settings.time_scale,
+        warm_up=settings.warm_up,
+        ranks=settings.data_parallel_size,
+        acceptance_rates=profile.acceptance_rates
+        if settings.sim_acceptance_rates is None
+        else parse_acceptance_rates(settings.sim_acceptance_rates),
+        seed=settings.seed,
+        accepts_images=settings.sim_image_tokens > 0,
+        max_num_waiting=settings.max_queued_requests,
+        kv_events=None if settings.kv_events_config is None else parse_kv_events_config(settings.kv_events_config),
+        kv_events_version=settings.kv_events_version,
+        kv_transfer=kv_transfer,
+        offloading=offloading,
+        faults=faults,
+    )
+
+
+def build_scheduler_config(settings: Settings, profile: SimulatorProfile) -> SimulatedSchedulerConfig:
+    """Build the profile's scheduler config with the settings' overrides. Raises ValueError for invalid ones."""
+    tensor_parallel = profile.hardware.tensor_parallel
+    if settings.tensor_parallel_size not in (None, tensor_parallel):
+        raise ValueError(
+            f"--tensor-parallel-size {settings.tensor_parallel_size}: the times of {profile.name} are those of "
+            f"{tensor_parallel}; use a profile of such a server"
+        )
+    profile_config = profile.engine
+    block_size = settings.block_size or profile_config.block_size
+    blocks = settings.num_gpu_blocks_override
+    if blocks is None and settings.kv_cache_tokens is not None:
+        # One block is vLLM's null block, which is never allocated.
+        blocks = -(-settings.kv_cache_tokens // block_size) + 1
+    if blocks is None:
+        # A cache of the same size in bytes has more blocks if they are smaller.
+        blocks = profile_config.num_gpu_blocks * profile_config.block_size // block_size
+    if settings.speculative_config is not None:
+        profile_config = parse_speculative_config(settings.speculative_config).merge_into(profile_config)
+    return msgspec.structs.replace(
+        profile_config,
+        max_num_seqs=settings.max_num_seqs or profile_config.max_num_seqs,
+        max_num_batched_tokens=settings.max_num_batched_tokens or profile_config.max_num_batched_tokens,
+        block_size=block_size,
+        num_gpu_blocks=max(2, blocks),
+        max_model_len=settings.max_model_len or profile_config.max_model_len,
+        enable_prefix_caching=profile_config.enable_prefix_caching and settings.enable_prefix_caching,
+        enable_chunked_prefill=profile_config.enable_chunked_prefill and settings.enable_chunked_prefill,
+        scheduling_policy=settings.scheduling_policy or profile_config.scheduling_policy,
+        max_loras=settings.max_loras or profile_config.max_loras,
+        max_num_active_seqs=settings.max_num_active_seqs or profile_config.max_num_active_seqs,
+        long_prefill_token_threshold=profile_config.long_prefill_token_threshold
+        if settings.long_prefill_token_threshold is None
+        else settings.long_prefill_token_threshold,
+        long_prefill_token_threshold_adaptive=profile_config.long_prefill_token_threshold_adaptive
+        or settings.long_prefill_token_threshold_adaptive,
+        async_scheduling=profile_config.async_scheduling and settings.async_scheduling,
+        scheduler_reserve_full_isl=profile_config.scheduler_reserve_full_isl and settings.scheduler_reserve_full_isl,
+        watermark=profile_config.watermark if settings.watermark is None else settings.watermark,
+    )

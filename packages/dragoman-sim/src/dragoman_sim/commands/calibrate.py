@@ -1,0 +1,321 @@
+"""`dragoman calibrate`: fits a simulator profile to benchmark logs, or to a live server that it benchmarks.
+
+Log parsing and fitting are in `simulation`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import msgspec
+import typer
+
+from ..engine.config import SimulatedSchedulerConfig
+from dragoman.commands.options import EngineOptions, build_api_key_option, build_command, build_extra_body_option, print_warning, read_file, show_progress
+from dragoman_check.commands.workload import WorkloadOptions, load_workload
+
+if TYPE_CHECKING:
+    from ..engine.profile import MetricError, SimulatorProfile
+    from dragoman_check.load.logs.log import MeasuredLog
+
+HARDWARE_PANEL, SERVER_PANEL, OUTPUT_PANEL = "Hardware and model", "Measuring a live server", "Output"
+FIT_FRACTION = 3
+"""By default the first 1/FIT_FRACTION of the requests of each log is fitted; the others are held out."""
+WARN_ERROR = 0.05
+"""Relative error of a mean above which a warning is printed."""
+HELP = """Fit a simulator profile to measured requests, and report its error on held-out requests.
+
+LOG is a result file of vllm bench serve (--save-detailed), guidellm, aiperf or genai-perf, a recording, or a table of
+requests (CSV, JSON, JSON Lines). With --url it is the workload to send to that server: a trace, poisson or bursts.
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CalibrateOptions(WorkloadOptions, EngineOptions):
+    """Options of `dragoman calibrate`; None means not set."""
+
+    logs: Annotated[
+        list[str], typer.Argument(metavar="LOG", help="Benchmark logs; with --url a workload.", show_default=False)
+    ]
+    name: Annotated[str, typer.Option(help="Name of the new profile.")] = "mine"
+    out: Annotated[
+        str | None,
+        typer.Option("--out", "-o", metavar="FILE", help="File for the profile (.yaml).", show_default=False),
+    ] = None
+    fit_requests: Annotated[
+        int | None,
+        typer.Option(
+            help="Number of requests to fit on, the first of each log; by default a third.", show_default=False, min=1
+        ),
+    ] = None
+    spread: Annotated[
+        bool,
+        typer.Option(
+            "--spread/--no-spread", help="Fit six more times, to tell how far the error moves with meaningless choices."
+        ),
+    ] = True
+    unit: Annotated[
+        str, typer.Option(help="Time unit of tables whose column names do not state it: s, ms, us or ns.")
+    ] = "s"
+
+    like: Annotated[
+        str | None,
+        typer.Option(
+            metavar="PROFILE",
+            rich_help_panel=HARDWARE_PANEL,
+            show_default=False,
+            help="Profile to copy hardware, model and engine settings from, unless given.",
+        ),
+    ] = None
+    hardware: Annotated[
+        str | None, typer.Option(help="Name of the hardware.", rich_help_panel=HARDWARE_PANEL, show_default=False)
+    ] = None
+    memory_bandwidth: Annotated[
+        float | None,
+        typer.Option(
+            help="Memory bandwidth of one device, in bytes per second.",
+            rich_help_panel=HARDWARE_PANEL,
+            show_default=False,
+            min=1,
+        ),
+    ] = None
+    tensor_parallel_size: Annotated[
+        int | None,
+        typer.Option(
+            help="Number of tensor-parallel devices.", rich_help_panel=HARDWARE_PANEL, show_default=False, min=1
+        ),
+    ] = None
+    data_parallel_size: Annotated[
+        int | None,
+        typer.Option(
+            help="Number of data-parallel ranks; all other settings are of one rank.",
+            rich_help_panel=HARDWARE_PANEL,
+            show_default=False,
+            min=1,
+        ),
+    ] = None
+    enable_expert_parallel: Annotated[
+        bool | None,
+        typer.Option(
+            "--enable-expert-parallel/--no-enable-expert-parallel",
+            help="Whether the data-parallel ranks share their experts, so that they step together.",
+            rich_help_panel=HARDWARE_PANEL,
+            show_default=False,
+        ),
+    ] = None
+    model: Annotated[
+        str | None, typer.Option(help="Name of the model.", rich_help_panel=HARDWARE_PANEL, show_default=False)
+    ] = None
+    weight_bytes: Annotated[
+        float | None,
+        typer.Option(
+            help="Bytes of weights that a step reads: 2 per parameter for bf16.",
+            rich_help_panel=HARDWARE_PANEL,
+            show_default=False,
+            min=1,
+        ),
+    ] = None
+    kv_bytes_per_token: Annotated[
+        int | None,
+        typer.Option(
+            help="KV cache bytes per token: 2 * layers * KV heads * head size * bytes per value.",
+            rich_help_panel=HARDWARE_PANEL,
+            show_default=False,
+            min=1,
+        ),
+    ] = None
+
+    url: Annotated[
+        str | None,
+        typer.Option(
+            help="Base URL of an OpenAI-compatible server to measure.", rich_help_panel=SERVER_PANEL, show_default=False
+        ),
+    ] = None
+    served_model: Annotated[
+        str | None, typer.Option(help="Model name on that server.", rich_help_panel=SERVER_PANEL, show_default=False)
+    ] = None
+    api_key: Annotated[str | None, build_api_key_option(SERVER_PANEL, "API key of that server.")] = None
+    extra_body: Annotated[str, build_extra_body_option(SERVER_PANEL)] = "{}"
+    save_log: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE",
+            help="Write the measured timings as JSON Lines.",
+            rich_help_panel=SERVER_PANEL,
+            show_default=False,
+        ),
+    ] = None
+
+    plots: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE",
+            rich_help_panel=OUTPUT_PANEL,
+            show_default=False,
+            help="Write plots of measured against simulated times to this .png, .svg, .pdf or .html file (requires "
+            "the extra `plots`).",
+        ),
+    ] = None
+
+
+def _run_calibration(options: CalibrateOptions) -> None:
+    # Fail before the measurement and the fit, which take minutes.
+    if options.plots is not None:
+        from .plots import check_plot_path  # noqa: PLC0415 - numpy and matplotlib are slow to import; also below
+
+        check_plot_path(options.plots)
+    from ..engine.profile import dumps, load  # noqa: PLC0415
+    from ..lab.fitting import simulate  # noqa: PLC0415
+    from dragoman_check.load.logs.log import join_logs  # noqa: PLC0415
+
+    base_profile = None if options.like is None else load(options.like)
+    logs = _read_logs(options)
+    log = join_logs(logs)
+    for log_note in log.notes:
+        print_warning(f"{log_note}.")
+    fitted_ids: set[str] = set()
+    start = 0
+    for size in (len(source_log.timings) for source_log in logs):
+        # Fit on the first requests of each log, so that every measured load takes part.
+        count = size // FIT_FRACTION if options.fit_requests is None else options.fit_requests
+        fitted_ids.update(timing.id for timing in log.timings[start : start + min(count, size)])
+        start += size
+    profile = _fit_profile(options, base_profile, log, frozenset(fitted_ids))
+    if options.out is not None:
+        Path(options.out).write_text(dumps(profile), encoding="utf-8")
+    typer.echo(_format_fit(profile), nl=False)
+    error = None if profile.calibration is None else profile.calibration.error
+    worst = 0.0 if error is None else max(abs(metric.mean) for metric in (error.ttft, error.latency, error.tpot))
+    if worst > WARN_ERROR:
+        print_warning(
+            f"the error of a mean is {worst:.0%}. Check that the engine settings match the server's (--max-num-seqs, "
+            "--max-num-batched-tokens, --num-gpu-blocks-override); vLLM logs them at startup."
+        )
+    if options.plots is not None:
+        from .plots import draw_calibration  # noqa: PLC0415
+
+        ranks = profile.hardware.ranks
+        result = simulate(log.requests, profile.engine, profile.latency, profile.frontend_seconds, ranks=ranks)
+        draw_calibration(options.plots, log.timings, result.timings, fitted_ids, profile.name)
+
+
+def _read_logs(options: CalibrateOptions) -> list[MeasuredLog]:
+    """Read the log files; with --url, measure that server instead."""
+    from dragoman_check.load.logs.log import LogError  # noqa: PLC0415
+    from dragoman_check.load.logs.tools import read_any  # noqa: PLC0415
+
+    if options.url is None:
+        logs: list[MeasuredLog] = []
+        for name in options.logs:
+            try:
+                logs.append(read_any(read_file(name), unit=options.unit))
+            except LogError as error:
+                raise LogError(f"{name}: {error}") from None
+        return logs
+    from dragoman_check.load.driver import Target, measure_server  # noqa: PLC0415 - it needs httpx2
+
+    if len(options.logs) != 1:
+        raise ValueError("--url takes exactly one workload: a trace, poisson or bursts")
+    workload = load_workload(options.logs[0], options)
+    target = Target(options.url, options.served_model, options.api_key, options.extra_body)
+    with show_progress("requests completed", len(workload)) as tick:
+        log = measure_server(target, workload, tick)
+    if options.save_log is not None:
+        Path(options.save_log).write_bytes(b"".join(msgspec.json.encode(timing) + b"\n" for timing in log.timings))
+    return [log]
+
+
+def _fit_profile(
+    options: CalibrateOptions, base_profile: SimulatorProfile | None, log: MeasuredLog, fitted_ids: frozenset[str]
+) -> SimulatorProfile:
+    """Fit a profile. Options override the base profile's hardware, model and engine."""
+    from ..engine.profile import Hardware, ModelProfile  # noqa: PLC0415
+    from ..lab.calibrate import NUM_VARIATIONS, calibrate, measure_spread  # noqa: PLC0415
+
+    hardware, model = Hardware(options.hardware or "unknown"), ModelProfile(options.model or "unknown")
+    engine, prior = SimulatedSchedulerConfig(), None
+    if base_profile is not None:
+        hardware, model, engine = base_profile.hardware, base_profile.model, base_profile.engine
+        # A log does not determine the cost curve of shared experts: its shape comes from the base profile's prediction.
+        prior = base_profile.expert_prior
+    hardware_overrides = {
+        "name": options.hardware,
+        "memory_bandwidth": options.memory_bandwidth,
+        "tensor_parallel": options.tensor_parallel_size,
+        "data_parallel": options.data_parallel_size,
+        "lock_step": options.enable_expert_parallel,
+    }
+    model_overrides = {
+        "name": options.model,
+        "weight_bytes": options.weight_bytes,
+        "kv_bytes_per_token": options.kv_bytes_per_token,
+    }
+    profile = calibrate(
+        options.name,
+        (log.requests, log.timings),
+        hardware=msgspec.structs.replace(hardware, **_select_set(hardware_overrides)),
+        model=msgspec.structs.replace(model, **_select_set(model_overrides)),
+        engine=options.merge_into(engine),
+        source=f"{log.format}: {', '.join(Path(name).name for name in options.logs)}",
+        fitted_ids=fitted_ids,
+        prior=prior,
+    )
+    if not options.spread:
+        return profile
+    with show_progress("fits", NUM_VARIATIONS) as tick:
+        spread = measure_spread((log.requests, log.timings), profile, fitted_ids, tick, prior)
+    assert profile.calibration is not None
+    return msgspec.structs.replace(profile, calibration=msgspec.structs.replace(profile.calibration, spread=spread))
+
+
+def _select_set(overrides: Mapping[str, object]) -> dict[str, Any]:
+    """Drop the options that are None."""
+    return {name: value for name, value in overrides.items() if value is not None}
+
+
+def _format_fit(profile: SimulatorProfile) -> str:
+    """Format the fitted coefficients and the profile's errors."""
+    latency, calibration = profile.latency, profile.calibration
+    assert calibration is not None
+    assert calibration.error is not None
+    lines = [
+        f"fitted on {calibration.fitted} requests, evaluated on the other {calibration.held_out}",
+        "",
+        f"step             {1000 * latency.base:.4g} ms",
+        *(
+            f"  + per token    {1e6 * cost.seconds:.4g} us for each token beyond {cost.beyond}"
+            for cost in latency.per_token
+        ),
+        f"  + context      {1e9 * latency.per_context_token:.4g} ns per context token while decoding",
+        f"  + prompts      {1e12 * latency.per_prefill_pair:.4g} ps per query-key pair",
+        *(
+            [f"  + mixed steps  {1e6 * latency.per_mixed_sequence:.4g} us per sequence of a step with a prompt"]
+            if latency.per_mixed_sequence
+            else []
+        ),
+        f"front end        {1000 * profile.frontend_seconds:.4g} ms per request",
+        "",
+        f"{'simulated against measured':<27}{'mean':>9}{'p50':>9}{'p90':>9}{'p99':>9}",
+    ]
+    rows = (("TTFT", calibration.error.ttft), ("latency", calibration.error.latency), ("TPOT", calibration.error.tpot))
+    lines += [f"{name:<27}{_format_row(row)}" for name, row in rows]
+    if calibration.spread is not None:
+        lowest, highest = calibration.spread.lowest, calibration.spread.highest
+        lines += ["", "from, to, with other clocks and other requests fitted"]
+        for name, low, high in (
+            ("TTFT", lowest.ttft, highest.ttft),
+            ("latency", lowest.latency, highest.latency),
+            ("TPOT", lowest.tpot, highest.tpot),
+        ):
+            lines += [f"{name:<27}{_format_row(low)}", f"{'':<27}{_format_row(high)}"]
+    return "\n".join(lines) + "\n"
+
+
+def _format_row(error: MetricError) -> str:
+    return "".join(f"{value:>+9.2%}" for value in (error.mean, error.p50, error.p90, error.p99))
+
+
+calibrate = build_command(CalibrateOptions, _run_calibration, about=HELP)

@@ -1,0 +1,304 @@
+"""`dragoman profile` predicts a simulator profile from datasheets; `dragoman plan` finds the cheapest fleet for an SLO.
+
+The prediction and the search are in `simulation`.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import msgspec
+import typer
+
+from dragoman.commands.options import EngineOptions, build_command, print_warning, show_progress
+from dragoman_check.commands.workload import WorkloadOptions, load_workload
+
+if TYPE_CHECKING:
+    from ..lab.planner import Plan
+    from ..lab.roofline import Dtype
+
+PARALLEL_PANEL, SEARCH_PANEL, OUTPUT_PANEL = "Parallelism", "Search", "Output"
+MODEL_HELP = "A model of the built-in table, a config.json, or a directory with one."
+PROFILE_HELP = """Predict a simulator profile from a GPU's datasheet and a model's config.json, without measurements.
+
+The prediction is a roofline: bytes and operations of a step over the device's bandwidth and operations per second, plus
+collectives between devices. Use `calibrate` where there is a benchmark log.
+"""
+PLAN_HELP = """Find the cheapest fleet that meets a service level objective, by simulation.
+
+TRACE is a file or a generated workload, as for `simulate`. Every combination of GPU, model, tensor parallelism and
+engine settings is predicted from datasheets, and the smallest sufficient number of replicas of each is searched for.
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProfileOptions(EngineOptions):
+    """Options of `dragoman profile`."""
+
+    gpu: Annotated[str, typer.Option(metavar="NAME|FILE", help="GPU of the table, or a YAML file with its figures.")]
+    model: Annotated[str, typer.Option(metavar="MODEL", help=MODEL_HELP)]
+    dtype: Annotated[
+        str | None,
+        typer.Option(
+            help="Format of the weights: bf16, fp8, int8, int4 or fp4; by default the config's.", show_default=False
+        ),
+    ] = None
+    tensor_parallel_size: Annotated[
+        int,
+        typer.Option(
+            "--tensor-parallel-size", "--tp", help="Devices per replica.", min=1, rich_help_panel=PARALLEL_PANEL
+        ),
+    ] = 1
+    data_parallel_size: Annotated[
+        int,
+        typer.Option(
+            "--data-parallel-size", "--dp", help="Data-parallel ranks.", min=1, rich_help_panel=PARALLEL_PANEL
+        ),
+    ] = 1
+    enable_expert_parallel: Annotated[
+        bool,
+        typer.Option(
+            "--enable-expert-parallel",
+            "--ep",
+            help="Share the experts among all ranks, which then run in lock-step.",
+            rich_help_panel=PARALLEL_PANEL,
+        ),
+    ] = False
+    gpu_memory_utilization: Annotated[
+        float,
+        typer.Option(help="Share of a device's memory for weights, activations and KV cache.", min=0.01, max=1.0),
+    ] = 0.9
+    name: Annotated[str | None, typer.Option(help="Name of the profile.", show_default=False)] = None
+    out: Annotated[
+        str | None,
+        typer.Option("--out", "-o", metavar="FILE", help="File for the profile (.yaml); by default standard output."),
+    ] = None
+
+
+def _predict(options: ProfileOptions) -> None:
+    from ..engine.profile import dumps  # noqa: PLC0415 - numpy is slow to load
+    from ..lab.roofline import Parallelism, find_gpu, load_model_shape, predict_profile  # noqa: PLC0415
+
+    shape = load_model_shape(options.model, _read_dtype(options.dtype))
+    parallelism = Parallelism(options.tensor_parallel_size, options.data_parallel_size, options.enable_expert_parallel)
+    gpu = find_gpu(options.gpu)
+    name = options.name or f"{Path(options.gpu).stem}-{shape.name}-tp{options.tensor_parallel_size}".lower()
+    profile = predict_profile(
+        gpu,
+        shape,
+        parallelism,
+        name=name,
+        settings=options.overrides(),
+        memory_utilization=options.gpu_memory_utilization,
+    )
+    text = dumps(profile)
+    if options.out is None:
+        typer.echo(text, nl=False)
+    else:
+        Path(options.out).write_text(text, encoding="utf-8")
+        typer.echo(f"{options.out}: {profile.model.name} on {profile.hardware.name}, predicted from datasheets")
+
+
+def _read_dtype(value: str | None) -> Dtype | None:
+    from ..lab.roofline import DTYPES, Dtype  # noqa: PLC0415
+
+    if value is None:
+        return None
+    if value not in DTYPES:
+        raise ValueError(f"--dtype: must be one of {', '.join(DTYPES)}, not {value!r}")
+    return msgspec.convert(value, Dtype)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanOptions(WorkloadOptions):
+    """Options of `dragoman plan`."""
+
+    trace: Annotated[str, typer.Argument(metavar="TRACE", help="File, or `poisson`, `bursts` or `sessions`.")]
+    slo: Annotated[
+        str,
+        typer.Option(
+            metavar="OBJECTIVES", help='Objectives of the whole workload, such as "p99 ttft < 1s, p99 itl < 50ms".'
+        ),
+    ]
+    gpus: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME:PRICE,...", help="GPUs with the price of one per hour, such as h100-sxm:2.5,l40s:0.9."
+        ),
+    ]
+    models: Annotated[str, typer.Option("--models", "--model", metavar="MODEL,...", help=MODEL_HELP)]
+    dtype: Annotated[
+        str | None, typer.Option(help="Format of the weights; by default the config's.", show_default=False)
+    ] = None
+    tp: Annotated[
+        str, typer.Option(metavar="N,...", help="Tensor-parallel sizes to try.", rich_help_panel=SEARCH_PANEL)
+    ] = "1,2,4,8"
+    max_num_seqs: Annotated[
+        str,
+        typer.Option(
+            metavar="N,...",
+            help="Values to try; empty is vLLM's default for the GPU.",
+            rich_help_panel=SEARCH_PANEL,
+        ),
+    ] = ""
+    max_num_batched_tokens: Annotated[
+        str,
+        typer.Option(
+            metavar="N,...",
+            help="Values to try; empty is vLLM's default for the GPU.",
+            rich_help_panel=SEARCH_PANEL,
+        ),
+    ] = ""
+    prefill_decode: Annotated[
+        str,
+        typer.Option(
+            metavar="P:D,...",
+            help="Also try disaggregated fleets with these ratios of prefill to decode replicas, such as 1:1,1:3.",
+            rich_help_panel=SEARCH_PANEL,
+        ),
+    ] = ""
+    routing: Annotated[
+        str,
+        typer.Option(help="Routing policy, as of `dragoman simulate`.", rich_help_panel=SEARCH_PANEL),
+    ] = "least-loaded"
+    max_devices: Annotated[
+        int, typer.Option(help="Maximum number of devices of a fleet.", min=1, rich_help_panel=SEARCH_PANEL)
+    ] = 64
+    processes: Annotated[
+        int | None,
+        typer.Option(
+            help="Processes to simulate in; by default one per core.",
+            min=1,
+            show_default=False,
+            rich_help_panel=SEARCH_PANEL,
+        ),
+    ] = None
+    json: Annotated[bool, typer.Option("--json", help="Print JSON.", rich_help_panel=OUTPUT_PANEL)] = False
+    plots: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE",
+            help="Write plots to this .png, .svg, .pdf or .html file (requires the extra `plots`).",
+            show_default=False,
+            rich_help_panel=OUTPUT_PANEL,
+        ),
+    ] = None
+
+
+def _plan(options: PlanOptions) -> None:
+    from ..lab.planner import build_candidates, parse_objectives, plan, render_plan  # noqa: PLC0415
+    from ..lab.roofline import find_gpu, load_model_shape  # noqa: PLC0415
+    from ..lab.routing import Routing  # noqa: PLC0415
+
+    # Fail before the search, which takes minutes.
+    if options.plots is not None:
+        from .plots import check_plot_path  # noqa: PLC0415
+
+        check_plot_path(options.plots)
+    objectives = parse_objectives(options.slo)
+    try:
+        routing = msgspec.convert(options.routing, Routing)
+    except msgspec.ValidationError as error:
+        raise ValueError(f"--routing: {error}") from None
+    dtype = _read_dtype(options.dtype)
+    shapes = [load_model_shape(model.strip(), dtype) for model in options.models.split(",")]
+    gpus = [(name, find_gpu(name), price) for name, price in map(_read_price, options.gpus.split(","))]
+    # The split 0:1 is the fleet without disaggregation, whose replicas both prefill and decode.
+    candidates, refused = build_candidates(
+        gpus,
+        shapes,
+        tensor_parallel=_read_numbers("--tp", options.tp),
+        max_num_seqs=_read_numbers("--max-num-seqs", options.max_num_seqs),
+        max_num_batched_tokens=_read_numbers("--max-num-batched-tokens", options.max_num_batched_tokens),
+        splits=((0, 1), *_read_splits(options.prefill_decode)),
+    )
+    # Many combinations fail for the same reason: print each reason once.
+    for reason in dict.fromkeys(refused):
+        print_warning(reason)
+    if not candidates:
+        raise ValueError(
+            "no configuration is possible, for the reasons above; change --gpus, --models, --tp or --dtype"
+        )
+    workload = load_workload(options.trace, options)
+    processes = min(options.processes or os.cpu_count() or 1, len(candidates))
+    with show_progress("configurations", len(candidates)) as on_progress:
+        result = plan(
+            candidates,
+            workload,
+            objectives,
+            max_devices=options.max_devices,
+            routing=routing,
+            processes=processes,
+            tick=on_progress,
+        )
+    if options.plots is not None:
+        from .plots import draw_plan  # noqa: PLC0415 - it needs matplotlib
+
+        draw_plan(options.plots, result, workload, routing)
+    typer.echo(_format_json(result) if options.json else render_plan(result), nl=False)
+
+
+def _read_price(text: str) -> tuple[str, float]:
+    name, _, price = text.strip().rpartition(":")
+    try:
+        if 0 <= (number := float(price)) < float("inf"):
+            return name, number
+    except ValueError:
+        pass  # Reported below, as a price out of range is.
+    raise ValueError(f"--gpus: {text.strip()!r} is not NAME:PRICE, such as h100-sxm:2.5")
+
+
+def _read_numbers(flag: str, text: str) -> list[int]:
+    parts = [part.strip() for part in text.split(",") if part.strip()]
+    if not all(part.isdecimal() and int(part) for part in parts):
+        raise ValueError(f"{flag}: {text!r} is not a list of positive integers, such as 1,2,4")
+    return [int(part) for part in parts]
+
+
+def _read_splits(text: str) -> list[tuple[int, int]]:
+    splits: list[tuple[int, int]] = []
+    for part in (part.strip() for part in text.split(",") if part.strip()):
+        prefill, _, decode = part.partition(":")
+        if not (prefill.isdecimal() and decode.isdecimal() and int(prefill) and int(decode)):
+            raise ValueError(f"--prefill-decode: {part!r} is not P:D, such as 1:3")
+        splits.append((int(prefill), int(decode)))
+    return splits
+
+
+def _format_json(result: Plan) -> str:
+    """Format all fleets with their reports as JSON. Of each profile it has the settings, not the coefficients."""
+    front = {id(fleet) for fleet in result.pareto}
+    fleets: list[dict[str, Any]] = [
+        {
+            "configuration": fleet.candidate.description,
+            "gpu": fleet.candidate.gpu,
+            "model": fleet.candidate.profile.model.name,
+            "tensor_parallel_size": fleet.candidate.profile.hardware.tensor_parallel,
+            "max_num_seqs": fleet.candidate.profile.engine.max_num_seqs,
+            "max_num_batched_tokens": fleet.candidate.profile.engine.max_num_batched_tokens,
+            "prefill_replicas": fleet.units * fleet.candidate.prefill,
+            "replicas": fleet.units * fleet.candidate.decode,
+            "devices": fleet.devices,
+            "meets_slo": fleet.units > 0,
+            "pareto": id(fleet) in front,
+            "cost_per_hour": fleet.cost_per_hour if fleet.units else None,
+            "cost_per_million_tokens": fleet.cost_per_million_tokens if fleet.units else None,
+            "joules_per_token": fleet.joules_per_token,
+            "failure": fleet.failure,
+            "report": fleet.report,
+        }
+        for fleet in result.fleets
+    ]
+    document = {
+        "slo": [str(objective) for objective in result.objectives],
+        "simulated": result.simulated,
+        "fleets": fleets,
+    }
+    return msgspec.json.format(msgspec.json.encode(document), indent=2).decode() + "\n"
+
+
+profile = build_command(ProfileOptions, _predict, about=PROFILE_HELP)
+plan = build_command(PlanOptions, _plan, about=PLAN_HELP)

@@ -1,0 +1,268 @@
+"""Profiles of hardware and model: engine settings, latency coefficients and their error, in a YAML file.
+
+Profiles that ship with the package are named after hardware and model.
+"""
+
+from __future__ import annotations
+
+from importlib.resources import files
+from pathlib import Path
+
+import msgspec
+import yaml
+from msgspec import Struct
+
+from dragoman.core.strict_yaml import load_yaml
+from .config import SimulatedSchedulerConfig
+from .latency import LatencyModel, TokenCost, check_acceptance_rates
+from .offloading import OffloadingSettings
+
+
+class Prior(Struct, frozen=True, forbid_unknown_fields=True):
+    """Expected coefficients from hardware and model, in seconds; None is no expectation.
+
+    base: needed because a log of a saturated server does not separate it from load-dependent cost.
+    frontend: time from the client to the queue.
+    per_expert_token: cost of experts that data-parallel ranks share; the fit scales the curve as a whole.
+    """
+
+    base: float | None = None
+    per_context_token: float | None = None
+    frontend: float = 0.001
+    per_expert_token: tuple[TokenCost, ...] = ()
+
+
+def build_prior(
+    *,
+    weight_bytes: float,
+    kv_bytes_per_token: float | None,
+    memory_bandwidth: float,
+    tensor_parallel: int = 1,
+    all_reduce_seconds: float = 0.0,
+) -> Prior:
+    """Build the prior of a roofline model: a step reads all weights once, at about 80% of the bandwidth.
+
+    weight_bytes: bytes of the weights.
+    memory_bandwidth: of one device, in bytes per second.
+    all_reduce_seconds: latency of all layers' all-reduces together, without the time for the tokens' bytes.
+    """
+    bandwidth = memory_bandwidth * tensor_parallel
+    context = None if kv_bytes_per_token is None else kv_bytes_per_token / bandwidth
+    return Prior(base=1.25 * weight_bytes / bandwidth + all_reduce_seconds, per_context_token=context)
+
+
+SUFFIX = ".yaml"
+PROFILES_DIR = files("dragoman.engines.simulator") / "profiles"
+
+
+class ProfileError(ValueError):
+    """A profile that does not exist or cannot be read; the message names the place."""
+
+
+class Hardware(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """The accelerators of an engine.
+
+    memory_bandwidth: of one device, bytes a second.
+    tensor_parallel: devices that share every layer.
+    data_parallel: ranks of a server, each with its own scheduler and KV cache; engine settings and latency are of one.
+    lock_step: whether the ranks share experts, and so begin and end every step together.
+    link_latency: seconds of a collective between these devices, without the time for its bytes.
+    watts: board power of one device.
+    """
+
+    name: str
+    memory_bandwidth: float | None = None
+    tensor_parallel: int = 1
+    data_parallel: int = 1
+    lock_step: bool = False
+    link_latency: float | None = None
+    watts: float | None = None
+
+    @property
+    def ranks(self) -> RankLayout:
+        return RankLayout(self.data_parallel, self.lock_step)
+
+
+class ModelProfile(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """The model of a profile.
+
+    weight_bytes: bytes of weights that a step reads.
+    kv_bytes_per_token: 2 * layers * kv heads * head size * bytes per number.
+    layers: each has two all-reduces under tensor parallelism.
+    """
+
+    name: str
+    weight_bytes: float | None = None
+    kv_bytes_per_token: int | None = None
+    layers: int | None = None
+
+
+class MetricError(Struct, frozen=True, forbid_unknown_fields=True):
+    """The relative error of a metric, (simulated - measured) / measured; 0.01 is one percent too slow."""
+
+    mean: float
+    p50: float
+    p90: float
+    p99: float
+
+
+class HeldOutError(Struct, frozen=True, forbid_unknown_fields=True):
+    """Errors of the simulation on held-out requests."""
+
+    ttft: MetricError
+    latency: MetricError
+    tpot: MetricError
+
+
+class ErrorSpread(Struct, frozen=True, forbid_unknown_fields=True):
+    """The range of the error over arbitrary choices of the fit: clock offsets, and which requests are fitted."""
+
+    lowest: HeldOutError
+    highest: HeldOutError
+
+
+class Calibration(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """The source of the latency coefficients, and their error.
+
+    fitted, held_out: numbers of requests.
+    spread: range of the error over several fits.
+    """
+
+    source: str
+    fitted: int
+    held_out: int
+    error: HeldOutError | None = None
+    spread: ErrorSpread | None = None
+
+
+class SimulatorProfile(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """A complete simulator profile.
+
+    frontend_seconds: time from the client to the engine's queue.
+    noise: sigma of a step's log-normal factor; 0 is no noise.
+    acceptance_rates: of the first, second, ... draft of speculative decoding; empty means `latency.DEFAULT_RATES`.
+    """
+
+    name: str
+    hardware: Hardware
+    model: ModelProfile
+    engine: SimulatedSchedulerConfig
+    latency: LatencyModel
+    frontend_seconds: float = 0.001
+    noise: float = 0.0
+    calibration: Calibration | None = None
+    acceptance_rates: tuple[float, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.frontend_seconds < float("inf") or not 0 <= self.noise < float("inf"):
+            raise ValueError("frontend_seconds and noise must not be negative")
+        check_acceptance_rates(self.acceptance_rates)
+
+    def build_offloading(
+        self, gibibytes: float, bandwidth: float | None = None, base_seconds: float | None = None
+    ) -> OffloadingSettings:
+        """Build the settings of KV offloading for each engine core. None keeps a default. Raises ValueError.
+
+        gibibytes: size of the host memory.
+        """
+        if self.model.kv_bytes_per_token is None:
+            raise ValueError(f"profile {self.name}: model.kv_bytes_per_token is missing; KV offloading needs it")
+        settings = OffloadingSettings(
+            size=gibibytes * 2**30,
+            bytes_per_token=self.model.kv_bytes_per_token,
+            num_devices=self.hardware.tensor_parallel,
+        )
+        if bandwidth is not None:
+            settings = msgspec.structs.replace(settings, bandwidth=bandwidth)
+        if base_seconds is not None:
+            settings = msgspec.structs.replace(settings, base_seconds=base_seconds)
+        return settings
+
+    @property
+    def prior(self) -> Prior:
+        return estimate_prior(self.hardware, self.model)
+
+    @property
+    def expert_prior(self) -> Prior | None:
+        """The prior for ranks that share experts; None without per_expert_token.
+
+        With shared experts a step reads more weights the more tokens it has, which `prior` does not model.
+        """
+        if not self.latency.per_expert_token:
+            return None
+        return Prior(
+            base=self.latency.base,
+            per_context_token=self.latency.per_context_token,
+            per_expert_token=self.latency.per_expert_token,
+        )
+
+
+def estimate_prior(hardware: Hardware, model: ModelProfile) -> Prior:
+    """Estimate the expected coefficients; empty without sizes and bandwidth."""
+    if hardware.memory_bandwidth is None or model.weight_bytes is None:
+        return Prior()
+    all_reduce_seconds = 0.0
+    if hardware.tensor_parallel > 1 and hardware.link_latency is not None and model.layers is not None:
+        # Two all-reduces per layer: after the attention and after the MLP (Megatron-LM's tensor parallelism).
+        all_reduce_seconds = 2 * model.layers * hardware.link_latency
+    return build_prior(
+        all_reduce_seconds=all_reduce_seconds,
+        weight_bytes=model.weight_bytes,
+        kv_bytes_per_token=model.kv_bytes_per_token,
+        memory_bandwidth=hardware.memory_bandwidth,
+        tensor_parallel=hardware.tensor_parallel,
+    )
+
+
+def loads(text: str | bytes, source: str = "profile") -> SimulatorProfile:
+    """Parse a profile. Raises ProfileError, which names the source and the field."""
+    try:
+        return msgspec.convert(load_yaml(text), SimulatorProfile, strict=False)  # YAML 1.1 parses 1e-5 as text
+    except ValueError as error:
+        raise ProfileError(f"{source}: {error}") from None
+
+
+def list_profiles() -> list[str]:
+    """List the names of the profiles that ship with the package."""
+    return sorted(entry.name.removesuffix(SUFFIX) for entry in PROFILES_DIR.iterdir() if entry.name.endswith(SUFFIX))
+
+
+def load(name: str) -> SimulatorProfile:
+    """Load a shipped profile by its name, or any by its path (with a slash or suffix). Raises ProfileError."""
+    if "/" in name or name.endswith((SUFFIX, ".yml")):
+        try:
+            return loads(Path(name).read_bytes(), name)
+        except OSError as error:
+            raise ProfileError(f"{name}: {error.strerror}") from None
+    if name not in list_profiles():
+        raise ProfileError(f"there is no profile {name!r}; included profiles are {', '.join(list_profiles())}")
+    return loads((PROFILES_DIR / f"{name}{SUFFIX}").read_bytes(), name)
+
+
+SECTION_COMMENTS = {
+    "hardware": "memory_bandwidth: bytes a second of one device",
+    "model": "weight_bytes: read by a step; kv_bytes_per_token: 2 * layers * kv heads * head size * bytes a number",
+    "engine": "vLLM's settings; the rest have vLLM's defaults",
+    "latency": "seconds of a step = base + per_token (each token of the step beyond so many) + per_context_token\n"
+    "# (each token that a decoding sequence looks back at) + per_prefill_pair (each query and key of a prompt's chunk)",
+    "frontend_seconds": "from the client to the engine's queue",
+    "noise": "standard deviation of the logarithm of a step's random factor",
+    "calibration": "error: (simulated - measured) / measured over the held-out requests",
+}
+
+
+def dumps(profile: SimulatorProfile) -> str:
+    """Serialize as YAML with a comment on every section; inverse of `loads`."""
+    sections = msgspec.to_builtins(profile)
+    parts: list[str] = []
+    for name, value in sections.items():
+        note = f"# {SECTION_COMMENTS[name]}\n" if name in SECTION_COMMENTS else ""
+        parts.append(note + yaml.safe_dump({name: value}, sort_keys=False, allow_unicode=True, width=110))
+    return "\n".join(parts)
+
+
+class RankLayout(Struct, frozen=True):
+    """The data-parallel ranks of a server. lock_step: whether they share experts, and so step together."""
+
+    count: int = 1
+    lock_step: bool = False

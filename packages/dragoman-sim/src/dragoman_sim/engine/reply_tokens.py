@@ -1,0 +1,296 @@
+"""The tokens of one reply, from a plan or generated within a grammar; and fake logprobs.
+
+`Lexicon` has the tokens to choose from: running text, and token kinds for constrained output. It is built once per
+model.
+"""
+
+from __future__ import annotations
+
+import math
+from array import array
+from collections.abc import Collection, Iterable, Sequence
+from itertools import accumulate
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dragoman.core.engine import Matcher, TokenLogprob, TokenRequest, Tokenizer
+from dragoman.core.request import Sampling
+from .hashing import KeyedRandom
+
+_WORDS = """
+the a one this every some old new small quiet early late long short warm cold bright grey river mountain city
+garden market harbour library station window letter engine wheel lantern bridge teacher sailor baker painter child
+doctor farmer captain friend winter morning evening story answer question number colour sound light water bread paper
+silver copper stone wood wind rain snow road field forest island valley table chair door house ship train clock map
+book song walks turns opens keeps brings finds follows leaves holds carries builds draws writes reads counts hears
+sees knows tells asks thinks waits begins ends moves rests grows falls rises shines slowly often always never again
+today soon near far above below behind between with without before after under over into from and or but while
+because so then
+""".split()  # noqa: SIM905 - a list of them would be a page
+_NUM_SENTENCES = 600
+
+
+class Lexicon:
+    """Token ids for generated text.
+
+    text: token ids of all sentences, concatenated.
+    starts: index in `text` at which each sentence begins.
+    kinds: kind of every token id, an index of `KIND_WEIGHTS`.
+    eos: end-of-sequence tokens.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, eos: Iterable[int]) -> None:
+        self.tokenizer = tokenizer
+        self.eos = tuple(sorted(eos))
+        # Every sentence is tokenized separately and ends its line, so a reply may begin with any of them.
+        rng = KeyedRandom("running text")
+        self.text, self.starts = array("i"), list[int]()
+        for _ in range(_NUM_SENTENCES):
+            words = [_WORDS[rng.randbelow(len(_WORDS))] for _ in range(4 + rng.randbelow(9))]
+            self.starts.append(len(self.text))
+            self.text.extend(tokenizer.encode(" ".join(words).capitalize() + ".\n", special=False))
+        self._kinds: NDArray[np.uint8] | None = None
+
+    @property
+    def vocab_size(self) -> int:
+        return self.tokenizer.vocab_size
+
+    @property
+    def kinds(self) -> NDArray[np.uint8]:
+        """Kind of every token id. Computed on first use: classifying a large vocabulary is slow."""
+        if self._kinds is None:
+            kinds: list[int] = []
+            for id in range(self.tokenizer.vocab_size):
+                text = self.tokenizer.token_bytes(id).decode("utf-8", "replace")
+                stripped = text.strip()
+                if not text or "\ufffd" in text or self.tokenizer.is_special(id):
+                    kinds.append(ODD)
+                elif text.isspace():
+                    kinds.append(SPACE)
+                elif text[0] in _PUNCTUATION_KINDS:
+                    # A token that opens or closes a string and continues with other text would leave the expected
+                    # structure.
+                    kinds.append(_PUNCTUATION_KINDS[text[0]] if not text.strip('"}],: \n') else ODD)
+                elif stripped.isascii() and stripped.isdigit():
+                    kinds.append(DIGIT)
+                elif stripped in _EXPONENT_MARKERS:
+                    kinds.append(ODD)
+                else:
+                    kinds.append(WORD if stripped.isascii() and stripped.isalpha() else OTHER)
+            self._kinds = np.array(kinds, np.uint8)
+        return self._kinds
+
+    def encode(self, text: str) -> list[int]:
+        """Encode model text, in which names of control tokens are those tokens."""
+        return self.tokenizer.encode(text, special=True)
+
+
+ODD, SPACE, OTHER, DIGIT, WORD, COMMA, CLOSING, QUOTE = range(8)
+KIND_WEIGHTS = (0.001, 0.02, 0.3, 1.0, 2.0, 0.7, 3.0, 3.0)
+"""Weight of each kind in sampling, by the numbers above."""
+
+
+_EXPONENT_MARKERS = ("e", "E")
+"""Tokens excluded from numbers: random exponents soon exceed what parsers accept."""
+_PUNCTUATION_KINDS = {'"': QUOTE, "}": CLOSING, "]": CLOSING, ",": COMMA}
+
+
+_LOGPROB_STRIDE = 7919
+"""A prime stride, so that alternatives visit every id of (nearly) every vocabulary before any id repeats."""
+NO_TOKEN = -1
+"""No token: the reply has ended."""
+
+
+class ReplyTokensError(Exception):
+    """The reply cannot continue; the message gives the reason."""
+
+
+class ReplyTokens(Protocol):
+    @property
+    def is_finished(self) -> bool:
+        """Whether no token may follow, not even a stop token."""
+        ...
+
+    def next_token(self, count: int) -> int:
+        """Return the token after the first `count`, or NO_TOKEN. Called once per token. Raises ReplyTokensError."""
+        ...
+
+
+class PlannedTokens:
+    """A plan, then running text, then an end. Used by nearly all replies, since its cost per token is minimal.
+
+    start: index in `text` at which the running text begins.
+    ends_at: number of tokens before `end`; None means that the reply never ends.
+    end: a stop token, or NO_TOKEN.
+    """
+
+    __slots__ = ("_end", "_ends_at", "_plan", "_start", "_text")
+
+    is_finished = False
+
+    def __init__(self, plan: Sequence[int], text: Sequence[int], start: int, ends_at: int | None, end: int) -> None:
+        self._plan, self._text, self._start = tuple(plan), text, start
+        self._ends_at, self._end = ends_at, end
+
+    def next_token(self, count: int) -> int:
+        if count == self._ends_at:
+            return self._end
+        if count < len(self._plan):
+            return self._plan[count]
+        return self._text[(self._start + count - len(self._plan)) % len(self._text)]
+
+
+class TokenRestrictions:
+    """The token restrictions of a request: `allowed_token_ids`, `bad_words`, and decisive entries of `logit_bias`."""
+
+    DECISIVE_BIAS = 50.0
+    """A bias of at least this magnitude is taken to outweigh any logit."""
+
+    def __init__(self, sampling: Sampling) -> None:
+        forced = [id for id, bias in sampling.logit_bias if bias >= self.DECISIVE_BIAS]
+        self.allowed = (
+            frozenset(forced) if forced else sampling.allowed_token_ids and frozenset(sampling.allowed_token_ids)
+        )
+        banned = {id for id, bias in sampling.logit_bias if bias <= -self.DECISIVE_BIAS}
+        self.banned = banned | {word[0] for word in sampling.bad_words if len(word) == 1}
+        self.bad_words = [word for word in sampling.bad_words if len(word) > 1]
+
+    def allow_all(self, tokens: Collection[int]) -> bool:
+        """Whether none of these tokens is restricted in any context."""
+        # A bad word of several tokens is avoided by never sampling its last one.
+        restricted = self.banned | {word[-1] for word in self.bad_words}
+        return self.allowed is None and restricted.isdisjoint(tokens)
+
+    def apply(self, allowed: NDArray[np.bool_], output: Sequence[int]) -> None:
+        """Clear the restricted tokens in `allowed`."""
+        if self.allowed is not None:
+            remaining = [id for id in self.allowed if allowed[id]]
+            allowed[:] = False
+            allowed[remaining] = True
+        allowed[list(self.banned)] = False
+        for word in self.bad_words:
+            if tuple(output[1 - len(word) :]) == word[:-1]:
+                allowed[word[-1]] = False
+
+
+class ConstrainedTokens:
+    """Tokens that follow a plan while grammar and restrictions allow it, then sampled ones that lead to a valid end.
+
+    ends_at: number of tokens after which the reply ends if it can; None sets no end.
+    """
+
+    def __init__(
+        self,
+        request: TokenRequest,
+        lexicon: Lexicon,
+        rng: KeyedRandom,
+        plan: Sequence[int],
+        *,
+        ends_at: int | None = None,
+    ) -> None:
+        self._request, self._lexicon, self._rng = request, lexicon, rng
+        self._matcher: Matcher | None = request.matcher
+        self._restrictions = TokenRestrictions(request.sampling)
+        self._plan, self._ends_at = plan, ends_at
+        self._text_position = lexicon.starts[rng.randbelow(len(lexicon.starts))]
+        self._output: list[int] = []
+        self._inside_structure = False
+        self.is_finished = False
+
+    def next_token(self, count: int) -> int:
+        size, matcher = self._lexicon.vocab_size, self._matcher
+        if matcher is None:
+            allowed = np.ones(size, np.bool_)
+        else:
+            bits = np.unpackbits(np.frombuffer(matcher.mask(), np.uint8), bitorder="little")[:size]
+            allowed = np.zeros(size, np.bool_)
+            allowed[: len(bits)] = bits
+        self._restrictions.apply(allowed, self._output)
+        eos_ids = [id for id in self._lexicon.eos if id < len(allowed) and allowed[id]]
+        # A grammar that does not allow an end is inside a structure.
+        self._inside_structure = self._inside_structure or (matcher is not None and not eos_ids)
+        token = self._choose(count, allowed, eos_ids)
+        if token == NO_TOKEN:
+            return token
+        if matcher is not None:
+            # Near max_tokens the matcher may replace the token with one that closes the output.
+            token = matcher.replace(token)
+        self._output.append(token)
+        if matcher is not None and token not in self._lexicon.eos:
+            if not matcher.advance(token):
+                raise ReplyTokensError("The grammar of this request failed.")
+            self.is_finished = matcher.finished
+        return token
+
+    def _choose(self, count: int, allowed: NDArray[np.bool_], eos_ids: list[int]) -> int:
+        if count < len(self._plan):
+            if allowed[self._plan[count]]:
+                return self._plan[count]
+            # The rest of a rejected plan would not fit the tokens that are sampled instead.
+            self._plan = self._plan[:count]
+        may_end = bool(eos_ids) and count >= self._request.min_tokens
+        if may_end and (self._inside_structure or (self._ends_at is not None and count >= self._ends_at)):
+            return eos_ids[0] if eos_ids[0] in self._request.stop_token_ids or self._matcher is not None else NO_TOKEN
+        # It is too early to end: an end token is sampled below only if the grammar allows nothing else.
+        allowed[eos_ids] = False
+        if not allowed.any():
+            return eos_ids[0] if eos_ids else NO_TOKEN
+        if self._matcher is not None and (self._inside_structure or not eos_ids):
+            ids: NDArray[np.int64] = np.flatnonzero(allowed)
+            if 2 * len(ids) < len(allowed):
+                return self._sample_by_kind(count, ids)
+            # If most tokens are allowed inside a structure, it is a string: words, then its closing quote.
+            quotes: NDArray[np.int64] = ids[self._lexicon.kinds[ids] == QUOTE]
+            # The probability grows with the reply's length and is 1 from 160 tokens on, so that every string ends.
+            if len(quotes) and self._rng.random() < 0.2 + count / 200:
+                return int(quotes[self._rng.randbelow(len(quotes))])
+        return self._choose_text_token(count, allowed)
+
+    def _choose_text_token(self, count: int, allowed: NDArray[np.bool_]) -> int:
+        """Return the next allowed token of the running text."""
+        text = self._lexicon.text
+        for _ in range(len(text)):
+            token, self._text_position = text[self._text_position], (self._text_position + 1) % len(text)
+            if allowed[token]:
+                return token
+        return self._sample_by_kind(count, np.flatnonzero(allowed))
+
+    def _sample_by_kind(self, count: int, ids: NDArray[np.int64]) -> int:
+        """Sample a kind, then a token of that kind. The longer the reply, the likelier closing tokens are."""
+        kinds = self._lexicon.kinds[ids]
+        present: list[int] = np.bincount(kinds, minlength=len(KIND_WEIGHTS)).tolist()
+        weights = [
+            weight if count_of_kind else 0.0 for weight, count_of_kind in zip(KIND_WEIGHTS, present, strict=True)
+        ]
+        # Otherwise an open array or string could continue until max_tokens.
+        weights[CLOSING] *= 1 + count / 12
+        weights[QUOTE] *= 1 + count / 12
+        threshold = self._rng.random() * sum(weights)
+        kind = next((kind for kind, edge in enumerate(accumulate(weights)) if threshold < edge), ODD)
+        candidates: NDArray[np.int64] = ids[kinds == kind]
+        return int(candidates[self._rng.randbelow(len(candidates))])
+
+
+def fake_logprob(token: int, alternatives: int, vocab_size: int, rng: KeyedRandom) -> TokenLogprob:
+    """Build a fake logprob: the token has a probability of at least 0.5; the alternatives share the rest.
+
+    All probabilities sum to less than 1, and `top` is in descending order.
+    """
+    probability = 0.5 + rng.random() / 2
+    logprob = math.log(probability)
+    if alternatives <= 0:
+        return TokenLogprob(logprob, 1, ())
+    top = [(token, logprob)]
+    share = 1.0 - probability
+    others = vocab_size - 1
+    start = rng.randbelow(others) if others else 0
+    for rank in range(min(alternatives, vocab_size) - 1):
+        share /= 2
+        # The stride visits other ids that differ from each other and from the token, without a set of used ids.
+        other = (token + 1 + (start + rank * _LOGPROB_STRIDE) % others) % vocab_size
+        # Up to the whole vocabulary may be requested, and after about a thousand halvings the share is 0, which has no
+        # logarithm.
+        top.append((other, math.log(max(share, 1e-30))))
+    return TokenLogprob(logprob, 1, tuple(top))

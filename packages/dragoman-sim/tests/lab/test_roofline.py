@@ -1,0 +1,246 @@
+"""Predictions from datasheets: sizes from a config, memory limits, and the errors on measured runs."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dragoman_sim.engine.latency import StepLoad
+from dragoman_sim.engine.profile import ProfileError, dumps, loads
+from dragoman_sim.lab.fleet import Fleet
+from dragoman_sim.lab.roofline import Gpu, ModelShape, Parallelism, find_gpu, load_gpus, load_model_shape, load_models, predict_profile, read_model_shape
+from dragoman_check.load.workload import Timing
+
+from .runs import log
+
+# Billions of parameters from the model cards.
+PARAMETERS = {
+    "meta-llama/Llama-3.1-8B": 8.03,
+    "meta-llama/Llama-3.3-70B-Instruct": 70.6,
+    "Qwen/Qwen3-0.6B": 0.596,
+    "Qwen/Qwen3-8B": 8.2,
+    "Qwen/Qwen3-32B": 32.8,
+    "Qwen/Qwen3-30B-A3B": 30.5,
+    "Qwen/Qwen3-235B-A22B": 235.0,
+    "mistralai/Mistral-Small-24B-Instruct-2501": 23.6,
+    "mistralai/Mixtral-8x7B-Instruct-v0.1": 46.7,
+    "google/gemma-3-27b-it": 27.0,
+    "openai/gpt-oss-20b": 20.9,
+    "openai/gpt-oss-120b": 116.8,
+    "deepseek-ai/DeepSeek-V3": 671.0,
+}
+ACTIVE = {"Qwen/Qwen3-30B-A3B": 3.3, "Qwen/Qwen3-235B-A22B": 22.0, "deepseek-ai/DeepSeek-V3": 37.0}
+
+
+def test_every_model_of_the_table_has_the_parameters_of_its_card() -> None:
+    assert set(load_models()) == set(PARAMETERS)
+    for name, billions in PARAMETERS.items():
+        assert load_model_shape(name).total_params == pytest.approx(billions * 1e9, rel=0.005)
+
+
+@pytest.mark.parametrize("name", sorted(ACTIVE))
+def test_only_some_parameters_of_a_mixture_of_experts_are_active(name: str) -> None:
+    shape = load_model_shape(name)
+    active = shape.active_params + shape.head_params + shape.embedding_params
+    assert active == pytest.approx(ACTIVE[name] * 1e9, rel=0.03)
+
+
+def test_latent_attention_caches_one_vector_for_all_heads() -> None:
+    shape = load_model_shape("deepseek-ai/DeepSeek-V3")
+    assert shape.kv_values == 61 * (512 + 64)
+    assert shape.kv_is_shared
+    assert shape.dtype == "fp8"
+
+
+def test_four_bit_experts_leave_the_other_layers_as_they_are() -> None:
+    shape = load_model_shape("openai/gpt-oss-120b")
+    assert (shape.dtype, shape.expert_dtype) == ("bf16", "fp4")
+    profile = predict_profile(find_gpu("h100-sxm"), shape, name="one device")
+    assert profile.model.weight_bytes == pytest.approx(67e9, rel=0.03)
+
+
+@pytest.mark.parametrize(
+    ("quantization", "dtype"),
+    [
+        ({"quant_method": "awq", "bits": 4}, "int4"),
+        ({"quant_method": "gptq", "bits": 8}, "int8"),
+        ({"quant_method": "compressed-tensors", "format": "float-quantized"}, "fp8"),
+        ({"quant_method": "compressed-tensors", "format": "pack-quantized"}, "int4"),
+        (None, "bf16"),
+    ],
+)
+def test_the_format_of_the_weights_is_the_configs(quantization: dict[str, Any] | None, dtype: str) -> None:
+    config = {**load_models()["meta-llama/Llama-3.1-8B"], "quantization_config": quantization}
+    assert read_model_shape(config, "quantized").dtype == dtype
+
+
+def test_a_config_file_and_its_directory_are_read(tmp_path: Path) -> None:
+    config = {"text_config": dict(load_models()["Qwen/Qwen3-8B"]), "vision_config": {}}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    assert load_model_shape(str(tmp_path)).total_params == load_model_shape("Qwen/Qwen3-8B").total_params
+    assert load_model_shape(str(tmp_path / "config.json")).layers == 36
+
+
+def test_what_is_no_decoder_is_named(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"hidden_size": 768}')
+    with pytest.raises(ProfileError, match="num_hidden_layers"):
+        load_model_shape(str(tmp_path))
+    with pytest.raises(ProfileError, match=r"neither a config\.json nor a model of the table"):
+        load_model_shape("org/unknown")
+
+
+def test_a_model_that_does_not_fit_says_what_would_help() -> None:
+    shape = load_model_shape("meta-llama/Llama-3.3-70B-Instruct")
+    with pytest.raises(ProfileError, match=r"does not fit on 1 x NVIDIA H100 SXM: 141\.1 GB"):
+        predict_profile(find_gpu("h100-sxm"), shape, name="too large")
+    assert predict_profile(find_gpu("h100-sxm"), shape, Parallelism(4), name="fits").engine.num_gpu_blocks > 10_000
+
+
+def test_parallelism_that_cannot_be_is_refused() -> None:
+    dense, moe = load_model_shape("Qwen/Qwen3-8B"), load_model_shape("Qwen/Qwen3-30B-A3B")
+    gpu = find_gpu("h100-sxm")
+    with pytest.raises(ProfileError, match="has no experts"):
+        predict_profile(gpu, dense, Parallelism(1, 2, expert=True), name="dense")
+    with pytest.raises(ProfileError, match="128 experts cannot be divided among 3"):
+        predict_profile(gpu, moe, Parallelism(1, 3, expert=True), name="three")
+    with pytest.raises(ProfileError, match="cannot be divided among 3"):
+        predict_profile(gpu, dense, Parallelism(3), name="three")
+    with pytest.raises(ProfileError, match="does not multiply fp8"):
+        predict_profile(find_gpu("a100-sxm"), load_model_shape("Qwen/Qwen3-8B", "fp8"), name="fp8")
+
+
+def test_every_device_of_the_table_has_a_source_and_plausible_figures() -> None:
+    gpus = load_gpus()
+    assert len(gpus) >= 12
+    for gpu in gpus.values():
+        assert gpu.source
+        assert 10e9 < gpu.memory < 1e12
+        assert 100e9 < gpu.memory_bandwidth < 20e12
+        assert gpu.flops["bf16"] <= max(gpu.flops.values())
+
+
+def seconds(gpu: Gpu, shape: ModelShape, parallelism: Parallelism, tokens: int) -> float:
+    profile = predict_profile(gpu, shape, parallelism, name="step")
+    return profile.latency.compute_seconds(StepLoad(tokens, sequences=tokens))
+
+
+@pytest.mark.parametrize("model", ["Qwen/Qwen3-32B", "Qwen/Qwen3-30B-A3B"])
+@pytest.mark.parametrize("tokens", [1, 64, 2048])
+def test_more_devices_are_faster_but_not_by_as_much(model: str, tokens: int) -> None:
+    gpu, shape = find_gpu("h200-sxm"), load_model_shape(model)
+    one, four = seconds(gpu, shape, Parallelism(1), tokens), seconds(gpu, shape, Parallelism(4), tokens)
+    assert one / 4 < four < one
+
+
+def test_a_slow_link_costs_more_than_a_fast_one() -> None:
+    shape = load_model_shape("Qwen/Qwen3-32B")
+    link = find_gpu("rtxpro6000").link_bandwidth
+    assert link < find_gpu("h100-sxm").link_bandwidth / 10
+    alone = seconds(find_gpu("rtxpro6000"), shape, Parallelism(1), 2048)
+    assert seconds(find_gpu("rtxpro6000"), shape, Parallelism(2), 2048) > 0.6 * alone
+
+
+def test_tokens_touch_further_experts_until_all_are_read() -> None:
+    gpu, shape = find_gpu("h100-sxm"), load_model_shape("Qwen/Qwen3-30B-A3B")
+    steps = [seconds(gpu, shape, Parallelism(1), tokens) for tokens in (1, 2, 16, 64, 128)]
+    first, later = steps[1] - steps[0], (steps[4] - steps[3]) / 64
+    assert first > 10 * later
+
+
+def test_a_predicted_profile_survives_its_file() -> None:
+    profile = predict_profile(
+        find_gpu("b200"), load_model_shape("Qwen/Qwen3-30B-A3B"), Parallelism(1, 2, expert=True), name="moe"
+    )
+    assert loads(dumps(profile)) == profile
+    assert profile.hardware.lock_step
+    assert profile.calibration is not None
+    assert profile.calibration.source.startswith("predicted from datasheets, not measured")
+
+
+RUNS = [
+    ("rtx4090-llama-3.1-8b", "rtx4090", "meta-llama/Llama-3.1-8B", Parallelism(), 256, 0.08),
+    ("rtxpro6000-llama-3.1-8b", "rtxpro6000", "meta-llama/Llama-3.1-8B", Parallelism(), 128, 0.08),
+    (
+        "rtxpro6000x2-qwen3-30b-a3b-dp2-ep2",
+        "rtxpro6000",
+        "Qwen/Qwen3-30B-A3B",
+        Parallelism(1, 2, expert=True),
+        128,
+        0.15,
+    ),
+]
+
+
+@pytest.mark.parametrize(("run", "gpu", "model", "parallelism", "max_num_seqs", "most"), RUNS)
+def test_a_prediction_comes_near_a_measured_run(
+    run: str, gpu: str, model: str, parallelism: Parallelism, max_num_seqs: int, most: float
+) -> None:
+    workload, measured = log(run)
+    settings = {"max_num_seqs": max_num_seqs, "max_num_batched_tokens": 2048}
+    profile = predict_profile(find_gpu(gpu), load_model_shape(model), parallelism, name=run, settings=settings)
+    routing = "least-loaded" if parallelism.data > 1 else "round-robin"
+    simulated = Fleet(profile=profile, routing=routing).serve(workload).timings
+    for metric in ("ttft", "latency", "tpot"):
+        ratio = _mean(simulated, metric) / _mean(measured, metric)
+        assert abs(ratio - 1) < most, f"{metric} is off by {ratio - 1:+.1%}"
+
+
+def _mean(timings: list[Timing], metric: str) -> float:
+    return float(np.mean([value for timing in timings if (value := getattr(timing, metric)) is not None]))
+
+
+@pytest.mark.parametrize(
+    ("fields", "named"),
+    [
+        ({"hidden_size": 0}, "'hidden_size' must be at least 1"),
+        ({"num_hidden_layers": -32}, "'num_hidden_layers' must be at least 0"),
+        ({"num_hidden_layers": True}, "'num_hidden_layers' is missing or not a number"),
+        ({"hidden_size": "4096"}, "'hidden_size' is missing or not a number"),
+        ({"vocab_size": None}, "'vocab_size' is missing or not a number"),
+        ({"intermediate_size": None}, "'intermediate_size' is missing"),
+        ({"intermediate_size": 1e30}, "'intermediate_size' must be"),
+        ({"num_key_value_heads": 5}, "must be a multiple of 'num_key_value_heads' (5)"),
+        ({"hidden_size": 16}, "'hidden_size' (16) is less than 'num_attention_heads' (32)"),
+        ({"num_experts": 8}, "'num_experts_per_tok' must be from 1 to the number of experts, 8"),
+        ({"num_experts": 8, "num_experts_per_tok": 16}, "'num_experts_per_tok' must be"),
+        ({"kv_lora_rank": "512"}, "'kv_lora_rank' is missing or not a number"),
+        ({"layer_types": 3}, "'layer_types' must be a list"),
+        ({"max_position_embeddings": "long"}, "'max_position_embeddings' is"),
+        ({"quantization_config": "awq"}, "'quantization_config' must be an object"),
+        ({"quantization_config": {"quant_method": "gptq", "bits": "four"}}, "'bits' is"),
+        ({"quantization_config": {"quant_method": "novel"}}, "'novel' in 'quantization_config'); set it with --dtype"),
+        ({"text_config": [1]}, "'text_config' must be an object"),
+    ],
+)
+def test_an_impossible_field_of_a_config_is_named(fields: dict[str, Any], named: str) -> None:
+    config = {**load_models()["meta-llama/Llama-3.1-8B"], **fields}
+    with pytest.raises(ProfileError, match=re.escape(named)):
+        read_model_shape(config, "odd")
+
+
+def test_an_unknown_weight_format_can_be_specified() -> None:
+    config = {**load_models()["meta-llama/Llama-3.1-8B"], "quantization_config": {"quant_method": "novel"}}
+    assert read_model_shape(config, "novel", "int4").dtype == "int4"
+
+
+@pytest.mark.parametrize(
+    ("spelling", "name"),
+    [("h100", "h100-sxm"), ("H100_SXM", "h100-sxm"), ("RTX 4090", "rtx4090"), ("A100", "a100-sxm"), ("l40s", "l40s")],
+)
+def test_a_device_is_found_by_its_usual_spellings(spelling: str, name: str) -> None:
+    assert find_gpu(spelling) == load_gpus()[name]
+
+
+def test_a_near_name_is_suggested(tmp_path: Path) -> None:
+    with pytest.raises(ProfileError, match=r"no GPU 'h100-sxm5'; known are .*; did you mean h100-sxm\?"):
+        find_gpu("h100-sxm5")
+    with pytest.raises(ProfileError, match=r"did you mean meta-llama/Llama-3\.1-8B\?"):
+        load_model_shape("meta-llama/Llama-3.1-8B-Instruct")
+    (tmp_path / "config.json").write_text("[]")
+    with pytest.raises(ProfileError, match=r"config\.json: Expected `object`"):
+        load_model_shape(str(tmp_path))

@@ -1,0 +1,102 @@
+"""Public traces become workloads: their fields are used, and missing ones are reported."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+from dragoman_check.load.workload import WorkloadError, WorkloadRequest, encode_workload
+from dragoman_check.load.workload_sources import TraceOptions, read_trace
+
+AZURE = """TIMESTAMP,ContextTokens,GeneratedTokens
+2023-11-16 18:17:03.9799600,4808,10
+2023-11-16 18:17:04.0319600,110,27
+2023-11-16 18:17:03.9899600,7,1
+"""
+BURSTGPT = """Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type
+5,ChatGPT,472,18,490,Conversation log
+45,ChatGPT,0,0,0,Conversation log
+118,GPT-4,417,276,693,Conversation log
+"""
+SHAREGPT = """[{"id": "x", "conversations": [
+  {"from": "human", "value": "0123456789012345678901234567890123456789012345678901234567890123"},
+  {"from": "gpt", "value": "01234567"}, {"from": "human", "value": "0123"}, {"from": "gpt", "value": "0123"}]},
+ {"id": "empty", "conversations": []},
+ {"id": "y", "conversations": [{"from": "gpt", "value": "Welcome."}, {"from": "human", "value": "Hi"},
+  {"from": "gpt", "value": "Hello, what can I do?"}]}]"""
+VLLM_BENCH = """{"request_throughput": 1.0, "total_input_tokens": 30, "input_lens": [10, 20], "output_lens": [2, 1],
+ "ttfts": [0.5, 0.25], "itls": [[0.1], []], "start_times": [100.0, 101.5], "errors": ["", ""]}"""
+
+
+def read(text: str, options: TraceOptions | None = None) -> tuple[Sequence[WorkloadRequest], tuple[str, ...]]:
+    trace = read_trace(text.encode(), options or TraceOptions(), np.random.default_rng(1))
+    return trace.requests, trace.notes
+
+
+def test_azure_has_a_time_and_counts_for_every_request() -> None:
+    requests, _ = read(AZURE)
+    assert [(each.input_tokens, each.output_tokens) for each in requests] == [(4808, 10), (7, 1), (110, 27)]
+    assert [each.arrival_s for each in requests] == pytest.approx([0.0, 0.01, 0.052])
+
+
+def test_failed_requests_of_burstgpt_are_skipped_and_counted() -> None:
+    requests, notes = read(BURSTGPT)
+    assert [(each.arrival_s, each.input_tokens, each.output_tokens) for each in requests] == [
+        (0, 472, 18),
+        (113, 417, 276),
+    ]
+    assert "1 failed" in notes[0]
+
+
+def test_turns_of_sharegpt_continue_their_conversation() -> None:
+    (first, second, other), notes = read(SHAREGPT)
+    assert (first.input_tokens, first.output_tokens, first.after) == (16, 2, None)
+    assert (second.input_tokens, second.output_tokens, second.after) == (19, 1, first.id)
+    assert second.block_hashes[0] == first.block_hashes[0] != other.block_hashes
+    assert other.input_tokens == 1
+    assert other.arrival_s > first.arrival_s
+    assert "no times" in notes[0]
+    assert len(read(SHAREGPT, TraceOptions(max_requests=1))[0]) == 1
+
+
+def test_a_benchmark_log_is_a_workload() -> None:
+    requests, _ = read(VLLM_BENCH)
+    assert [(each.arrival_s, each.input_tokens, each.output_tokens) for each in requests] == [(0, 10, 2), (1.5, 20, 1)]
+
+
+def test_traces_of_our_own_are_read_as_they_were() -> None:
+    requests = [WorkloadRequest("a", 0.0, 40, 3, ("x", "y")), WorkloadRequest("b", 1.0, 2, 2, after="a")]
+    assert read(encode_workload(requests))[0] == requests
+    mooncake = '{"timestamp": 2000, "input_length": 1025, "output_length": 3, "hash_ids": [1, 2, 3]}\n'
+    assert read(mooncake)[0] == [WorkloadRequest("line1", 2.0, 1025, 3, ("1", "2"), 512)]
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        (AZURE.replace("110", "many"), "line 3.*ContextTokens"),
+        (BURSTGPT.replace("118", "late"), "line 4.*Timestamp"),
+        (SHAREGPT.replace('"0123"', "5"), "ShareGPT"),
+        ('{"id": "a", "arrival_s": 0, "output_tokens": 2}', "input_tokens"),
+        ("nothing", "neither JSON nor a CSV"),
+    ],
+)
+def test_a_broken_trace_names_its_place(text: str, complaint: str) -> None:
+    with pytest.raises(ValueError, match=complaint):
+        read(text)
+
+
+def test_errors_of_traces_are_workload_errors() -> None:
+    with pytest.raises(WorkloadError):
+        read(AZURE.replace("4808", ""))
+
+
+@pytest.mark.parametrize(
+    "row", ["1.0,ChatGPT,inf,5", "nan,ChatGPT,5,5", "inf,ChatGPT,5,5", "1.0,ChatGPT,5,99999999999999999999"]
+)
+def test_a_row_that_is_no_request_is_an_error(row: str) -> None:
+    text = f"Timestamp,Model,Request tokens,Response tokens\n0.5,ChatGPT,3,4\n{row}\n"
+    with pytest.raises(WorkloadError, match=r"line ?3"):
+        read(text)

@@ -1,0 +1,142 @@
+"""`dragoman calibrate` fits a profile to logs, or to load on a server, and reports its error."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dragoman_check.load.driver import Target, measure_server
+from dragoman_sim.engine.profile import load
+from dragoman.launch import build_models
+from dragoman.serving.app import create_app
+from dragoman.serving.clock import SystemClock
+from dragoman.settings import Settings
+from dragoman_check.load.logs.log import LogError
+from dragoman_check.load.logs.tools import read_any
+from dragoman_check.load.workload import WorkloadRequest
+from dragoman_check.load.workload_sources import FixedLength, generate_poisson
+
+from ..loopback import serve_app
+from ..load.logs import examples
+from ..commands.cli_runner import call, get_error, get_output
+
+LIKE = ("--like", "rtx4090-llama-3.1-8b", "--no-spread")
+
+
+@pytest.fixture(scope="module")
+def log(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Return the log of a simulated server."""
+    path = tmp_path_factory.mktemp("logs") / "log.jsonl"
+    load = ("--num-prompts", "90", "--request-rate", "4", "--output-len", "20-60")
+    get_output("simulate", "poisson", *load, "--save-detailed", str(path))
+    return str(path)
+
+
+def test_a_profile_is_written_with_the_reported_error(log: str, tmp_path: Path) -> None:
+    path = str(tmp_path / "mine.yaml")
+    output = get_output("calibrate", log, *LIKE[:2], "--name", "mine", "--model", "other", "--out", path)
+    assert "fitted on 30 requests, evaluated on the other 60" in output
+    profile = load(path)
+    assert (profile.name, profile.hardware.name, profile.model.name) == ("mine", "1x NVIDIA RTX 4090", "other")
+    assert profile.calibration is not None
+    assert profile.calibration.source == "JSON Lines: log.jsonl"
+    assert profile.calibration.error is not None
+    assert abs(profile.calibration.error.latency.mean) < 0.05
+    assert f"{profile.calibration.error.ttft.mean:+.2%}" in output
+    spread = profile.calibration.spread
+    assert spread is not None
+    assert spread.lowest.tpot.p90 <= profile.calibration.error.tpot.p90 <= spread.highest.tpot.p90
+    assert f"{spread.highest.tpot.p99:+.2%}" in output.split("from, to")[1]
+    assert "profile          mine" in get_output("simulate", log, "--profile", path)
+
+
+def test_several_logs_are_fitted_together(log: str) -> None:
+    assert "fitted on 60 requests, evaluated on the other 120" in get_output("calibrate", log, log, *LIKE)
+    assert "fitted on 40 requests" in get_output("calibrate", log, *LIKE, "--fit-requests", "40")
+
+
+@pytest.mark.parametrize("suffix", [".png", ".html"])
+def test_points_fit_and_error_are_drawn(log: str, tmp_path: Path, suffix: str) -> None:
+    path = tmp_path / f"fit{suffix}"
+    get_output("calibrate", log, *LIKE, "--plots", str(path))
+    assert path.stat().st_size > 10_000
+
+
+def test_wrong_settings_are_suspected_where_the_error_is_large(log: str) -> None:
+    result = call("calibrate", log, *LIKE, "--max-num-seqs", "2")
+    assert "Warning: the error of a mean is" in result.stderr
+    assert "--max-num-seqs" in result.stderr
+    assert "Warning" not in call("calibrate", log, *LIKE).stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        (["absent.csv"], "absent.csv: No such file"),
+        (["absent.csv", "--like", "x"], "there is no profile 'x'"),
+        (["absent.csv", "--plots", "x.gif"], "must end in"),
+        (["http://x", "y", "--url", "http://127.0.0.1:9"], "takes exactly one workload"),
+        (["poisson", "--url", "http://127.0.0.1:9"], "cannot list its models"),
+        (["poisson", "--url", "http://127.0.0.1:9", "--extra-body", "["], "--extra-body: "),
+    ],
+)
+def test_what_is_wrong_is_a_line(arguments: list[str], why: str) -> None:
+    assert why in get_error("calibrate", *arguments)
+
+
+def test_a_missing_column_of_a_log_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "result.json"
+    path.write_bytes(examples.vllm_bench(start_times=None))
+    error = get_error("calibrate", str(path))
+    assert str(path) in error
+    assert "start_times are missing" in error
+    path.write_bytes(examples.vllm_bench())
+    assert "at least 20 requests are needed" in get_error("calibrate", str(path), "--fit-requests", "3")
+    assert "at least one must be fitted, and one held out" in get_error("calibrate", str(path), "--fit-requests", "4")
+
+
+def test_no_profile_can_extrapolate_to_nothing(log: str, tmp_path: Path) -> None:
+    path = tmp_path / "edited.yaml"
+    get_output("calibrate", log, *LIKE, "--out", str(path))
+    lines = path.read_text().splitlines()
+    path.write_text("\n".join("  base: 0.0" if line.startswith("  base:") else line for line in lines))
+    assert "base must be more than 0 seconds" in get_error("simulate", "poisson", "--profile", str(path))
+
+
+# A live server.
+
+
+def test_a_live_server_is_measured_with_its_own_token_counts() -> None:
+    first = generate_poisson(
+        np.random.default_rng(0), count=6, rate=200.0, inputs=FixedLength(9), outputs=FixedLength(4)
+    )
+    workload = [*first, WorkloadRequest("next", 0.01, 5, 3, after="r0")]
+    done: list[int] = []
+    with serve_app(create_app(build_models(Settings(), SystemClock()))) as url:
+        log = measure_server(Target(f"{url}/v1", api_key="any"), workload, done.append)
+    assert sorted(done) == list(range(1, 8))
+    assert sorted(request.id for request in log.requests) == sorted(request.id for request in workload)
+    assert [timing.output_tokens for timing in log.timings if timing.id != "next"] == [4] * 6
+    assert all(timing.input_tokens >= 5 for timing in log.timings)
+    times = {timing.id: timing for timing in log.timings}
+    assert times["next"].arrival_s > times["r0"].last_token_s
+
+
+def test_a_server_that_refuses_is_quoted() -> None:
+    extra = '{"model": "absent", "min_tokens": null}'
+    with (
+        serve_app(create_app(build_models(Settings(), SystemClock()))) as url,
+        pytest.raises(LogError, match=r"the first error: 404: .*absent"),
+    ):
+        measure_server(Target(url, extra_body=extra), [WorkloadRequest("a", 0.0, 3, 3)], lambda _: None)
+
+
+def test_measurements_can_be_saved_and_read_again(tmp_path: Path) -> None:
+    path = tmp_path / "measured.jsonl"
+    load = ("poisson", "--num-prompts", "8", "--request-rate", "500", "--input-len", "4", "--output-len", "3")
+    with serve_app(create_app(build_models(Settings(), SystemClock()))) as url:
+        error = get_error("calibrate", *load, "--url", url, "--fit-requests", "4", "--save-log", str(path))
+    assert "at least 20" in error
+    assert len(read_any(path.read_bytes()).requests) == 8

@@ -1,0 +1,163 @@
+"""The finished answer, and the builder that folds events into it."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from .events import AppliedEdit, ChoiceFinished, Event, FinishReason, Finished, PromptTokens, ReasoningDelta, RefusalDelta, Started, TextDelta, Timings, Token, ToolCallDelta, ToolCallStart, Usage, WeightSpan
+from .message import Reasoning, Refusal, Text, ToolCall
+
+ReplyPart = Text | Reasoning | Refusal | ToolCall
+
+
+class Choice(Struct, frozen=True):
+    """One choice of an answer.
+
+    trailing_tokens: tokens that released no text, such as end-of-sequence.
+    kv_transfer_params, weights: as in `events.ChoiceFinished`.
+    """
+
+    parts: tuple[ReplyPart, ...]
+    reason: FinishReason
+    stop: str | int | None = None
+    trailing_tokens: tuple[Token, ...] = ()
+    kv_transfer_params: str | None = None
+    weights: tuple[WeightSpan, ...] | None = None
+
+    @property
+    def has_tool_calls(self) -> bool:
+        return any([isinstance(part, ToolCall) for part in self.parts])
+
+    @property
+    def tokens(self) -> tuple[Token, ...]:
+        """All tokens of this choice in sampling order."""
+        return (*(token for part in self.parts for token in part.tokens), *self.trailing_tokens)
+
+    def split_parts(self) -> tuple[str, str, str, tuple[ToolCall, ...]]:
+        """Return the text, the reasoning, the refusal and the calls, each as its own method returns it."""
+        if len(self.parts) == 1 and type(self.parts[0]) is Text:  # Nearly every answer.
+            return self.parts[0].text, "", "", ()
+        return self.join_text(), self.join_reasoning(), self.join_refusal(), self.list_calls()
+
+    def join_text(self) -> str:
+        return "".join(part.text for part in self.parts if isinstance(part, Text))
+
+    def join_reasoning(self) -> str:
+        return "".join(part.text for part in self.parts if isinstance(part, Reasoning))
+
+    def join_refusal(self) -> str:
+        return "".join(part.text for part in self.parts if isinstance(part, Refusal))
+
+    def list_calls(self) -> tuple[ToolCall, ...]:
+        return tuple(part for part in self.parts if isinstance(part, ToolCall))
+
+
+class Reply(Struct, frozen=True):
+    """A finished answer.
+
+    prompts: the PromptTokens of each prompt; None if not requested.
+    applied_edits: the context edits that `Started` reported.
+    """
+
+    choices: tuple[Choice, ...]
+    usage: Usage
+    prompts: tuple[PromptTokens | None, ...] = (None,)
+    applied_edits: tuple[AppliedEdit, ...] = ()
+    timings: Timings | None = None
+
+    @property
+    def kv_transfer_params(self) -> str | None:
+        """The parameters of the first choice that has any: a response has only one field for them."""
+        return next(
+            (choice.kv_transfer_params for choice in self.choices if choice.kv_transfer_params is not None), None
+        )
+
+
+class _OpenPart:
+    """The part being built, with its pieces not yet joined."""
+
+    def __init__(self, kind: type[ReplyPart], id: str = "", name: str = "", custom: bool = False) -> None:
+        self.kind, self.id, self.name, self.custom = kind, id, name, custom
+        self.pieces: list[str] = []
+        self.tokens: list[Token] = []
+        self.seal = ""
+
+    def build(self) -> ReplyPart:
+        text, tokens = "".join(self.pieces), tuple(self.tokens)
+        if self.kind is ToolCall:
+            return ToolCall(self.id, self.name, text, tokens, self.custom)
+        if self.kind is Reasoning:
+            return Reasoning(text, tokens, self.seal)
+        return Refusal(text, tokens) if self.kind is Refusal else Text(text, tokens)
+
+
+class ReplyBuilder:
+    """Folds events into a Reply. Streaming and non-streaming responses share it."""
+
+    def __init__(self) -> None:
+        self._parts: list[list[_OpenPart]] = []
+        self._finishes: list[ChoiceFinished | None] = []
+        self._prompts: list[PromptTokens | None] = []
+        self._usage = Usage(0, 0)
+        self._applied_edits: tuple[AppliedEdit, ...] = ()
+        self._timings: Timings | None = None
+
+    def feed(self, event: Event) -> None:
+        match event:
+            case TextDelta(choice, text, tokens):
+                self._append(choice, Text, text, tokens)
+            case ReasoningDelta(choice, text, tokens, seal):
+                self._append(choice, Reasoning, text, tokens)
+                self._parts[choice][-1].seal = seal
+            case ToolCallDelta(choice, arguments, tokens):
+                self._append(choice, ToolCall, arguments, tokens)
+            case RefusalDelta(choice, text, tokens):
+                self._append(choice, Refusal, text, tokens)
+            case ToolCallStart(choice, id, name, tokens, custom):
+                part = _OpenPart(ToolCall, id, name, custom)
+                part.tokens.extend(tokens)
+                self._parts[choice].append(part)
+            case ChoiceFinished():
+                self._finishes[event.choice] = event
+            case Finished(usage, timings):
+                self._usage, self._timings = usage, timings
+            case PromptTokens():
+                self._prompts[event.prompt] = event
+            case Started(prompt_tokens, cached, choices, prompts, applied_edits, written):
+                self._parts = [[] for _ in range(choices)]
+                self._finishes = [None] * choices
+                self._prompts = [None] * prompts
+                # `build` may be called before Finished: a failed answer still reports its prompt tokens.
+                self._usage = Usage(prompt_tokens, 0, cached, written=written)
+                self._applied_edits = applied_edits
+
+    def feed_all(self, batch: list[Event]) -> None:
+        for event in batch:
+            if type(event) is TextDelta:  # The common case.
+                self._append(event.choice, Text, event.text, event.tokens)
+            else:
+                self.feed(event)
+
+    def _append(self, choice: int, kind: type[ReplyPart], text: str, tokens: tuple[Token, ...]) -> None:
+        parts = self._parts[choice]
+        # A seal covers only the text before it, so it ends its part.
+        if not parts or parts[-1].kind is not kind or parts[-1].seal:
+            parts.append(_OpenPart(kind))
+        parts[-1].pieces.append(text)
+        parts[-1].tokens.extend(tokens)
+
+    def build_last_part(self, choice: int = 0) -> ReplyPart:
+        """Build the last part so far. The choice must have one."""
+        return self._parts[choice][-1].build()
+
+    def build(self) -> Reply:
+        """Build the answer so far. An unfinished choice has the reason ABORT."""
+        choices: list[Choice] = []
+        for open_parts, end in zip(self._parts, self._finishes, strict=True):
+            parts = tuple([part.build() for part in open_parts])
+            choices.append(
+                Choice(parts, FinishReason.ABORT)
+                if end is None
+                else Choice(parts, end.reason, end.stop, end.tokens, end.kv_transfer_params, end.weights)
+            )
+        return Reply(tuple(choices), self._usage, tuple(self._prompts), self._applied_edits, self._timings)

@@ -1,0 +1,290 @@
+"""Parses a Messages body into a GenerationCall, and a count_tokens body into a CountCall.
+
+Messages and the system prompt become turns of a `core.request.Conversation`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+
+from msgspec import Struct
+
+from ...core.errors import RequestError
+from ...core.message import Message, Part, Role, ToolCall, ToolResult
+from ...core.request import Constraint, Conversation, GenerateRequest, JsonSchema, ReasoningOptions, TemplateOptions
+from ..base import GenerationCall, Header, Purpose, ReaderOptions, SealingKey, VerificationMode, pack_reasoning
+from ..body import BodySchema, ParsedBody, check_one_of, missing_parameter, read_json_object, read_json_value
+from ..envelope import ResponseId
+from ..fields import (
+    read_schema,
+    read_stop_strings,
+    read_structured_outputs,
+    read_thinking_switch,
+    require_at_most_one,
+    resolve_model,
+)
+from .content_blocks import AnthropicToolRegistry, ThinkingBlockReader, read_content, read_system
+from .errors import MESSAGES_NAMES, ThreadUnsupported
+from .wire import AnthropicWireMessage, COUNT_TOKENS, MESSAGES, MESSAGES_NESTED, MessagesBody, MessagesPromptFields, OutputFormat, WireContentBlock
+from .writer import MessagesRenderOptions, MessagesWriter, read_edits
+
+ROLES = ("user", "assistant", "system")
+
+
+class MessageHistory(Struct, frozen=True):
+    """The turns of a conversation.
+
+    is_prefilled: the last message is the assistant's; the answer continues it.
+    """
+
+    messages: tuple[Message, ...]
+    is_prefilled: bool
+
+    @property
+    def last_speaker(self) -> Role:
+        """The role of the last turn, ignoring system messages."""
+        roles = (message.role for message in reversed(self.messages))
+        return next((role for role in roles if role is not Role.SYSTEM), Role.SYSTEM)
+
+
+def read_history(
+    messages: Sequence[AnthropicWireMessage],
+    system: str | list[WireContentBlock] | None,
+    thinking_reader: ThinkingBlockReader,
+    *,
+    drop_nonces: bool = True,
+) -> MessageHistory:
+    """Parse messages. Adjacent messages of one role form one turn; each tool result is a turn, as in all dialects.
+
+    drop_nonces: as in ReaderOptions.
+
+    Raises:
+        RequestError: names the path of the invalid field.
+    """
+    system_parts = tuple(read_system(system, drop_nonces=drop_nonces))
+    system_messages = (Message(Role.SYSTEM, system_parts),) if system_parts else ()
+    turns: list[Message] = []
+    names: dict[str, str] = {}
+    turn_role, turn_parts = Role.USER, list[Part]()
+    for role, part in _read_parts(messages, thinking_reader):
+        # The client sends all results of parallel calls in one user message; templates expect one message for each.
+        if turn_parts and (role is not turn_role or role is Role.TOOL):
+            turns.append(_build_turn(turn_role, turn_parts, names))
+            turn_parts = []
+        if isinstance(part, ToolCall):
+            names[part.id] = part.name
+        turn_role = role
+        turn_parts.append(part)
+    if not turn_parts:
+        raise RequestError("at least one message with content is required", param="messages")
+    turns.append(_build_turn(turn_role, turn_parts, names))
+    last_turn = turns[-1]
+    # Both are checked: if a system message follows the assistant's, the answer is a new turn.
+    is_prefilled = last_turn.role is Role.ASSISTANT and messages[-1].role == "assistant"
+    # A call cannot be continued: its result is missing, and templates close the turn after it.
+    if is_prefilled and any(isinstance(part, ToolCall) for part in last_turn.parts):
+        raise RequestError(
+            "tool_use blocks must be followed by a user message with their tool_result blocks",
+            param=f"messages[{len(messages) - 1}]",
+        )
+    return MessageHistory((*system_messages, *turns), is_prefilled)
+
+
+def wants_citations(messages: Sequence[AnthropicWireMessage]) -> bool:
+    """Whether a document or search result enables citations. In an earlier answer the field is a list of citations."""
+    blocks = (block for message in messages if isinstance(message.content, list) for block in message.content)
+    settings = (read_json_value(block.citations, "citations") for block in blocks)
+    return any(setting == {"enabled": True} for setting in settings)
+
+
+def _read_parts(
+    messages: Sequence[AnthropicWireMessage], thinking_reader: ThinkingBlockReader
+) -> Iterator[tuple[Role, Part]]:
+    """Yield all parts with their roles, in order."""
+    # A system message with `clear_at: next_user_message` is valid only until the next user message.
+    last_user = max((i for i, message in enumerate(messages) if message.role == "user"), default=-1)
+    for i, message in enumerate(messages):
+        role = Role(check_one_of(message.role, ROLES, f"messages[{i}].role"))
+        if message.clear_at is not None:
+            check_one_of(message.clear_at, ("next_user_message", "never"), f"messages[{i}].clear_at")
+        # A system message without content only changes the effort from here on.
+        if message.content is None and message.output_config is not None:
+            continue
+        for part in read_content(message.content, message.role, f"messages[{i}].content", thinking_reader):
+            if message.clear_at != "next_user_message" or i > last_user:
+                yield (Role.TOOL if isinstance(part, ToolResult) else role), part
+
+
+def _build_turn(role: Role, parts: Sequence[Part], names: dict[str, str]) -> Message:
+    """Build a turn. A tool result receives its tool's name."""
+    first = parts[0]
+    return Message(role, tuple(parts), names.get(first.call_id) if isinstance(first, ToolResult) else None)
+
+
+# Bodies.
+
+EFFORTS = ("low", "medium", "high", "xhigh", "max")
+ID_PREFIX, TOOL_PREFIX = "msg_", "toolu_"
+
+_BODY, _PROMPT_FIELDS = BodySchema(MessagesBody), BodySchema(MessagesPromptFields, MESSAGES_NESTED)
+
+
+class CountCall(Struct, frozen=True):
+    """The conversation of a count_tokens request.
+
+    reports_edits: the response includes the count before context edits.
+    warnings, unknown: as in `GenerationCall`.
+    """
+
+    model: str
+    conversation: Conversation
+    reports_edits: bool = False
+    warnings: tuple[str, ...] = ()
+    unknown: tuple[str, ...] = ()
+
+
+def read_messages(data: bytes, options: ReaderOptions) -> GenerationCall:
+    """Parse a Messages body. Raises only RequestError."""
+    parsed = ParsedBody(data)
+    prompting = parsed.decode(_PROMPT_FIELDS)
+    body = parsed.decode(_BODY)
+    warnings, unknown = MESSAGES.classify_body(parsed, _BODY, _PROMPT_FIELDS)
+    if body.service_tier is not None:
+        check_one_of(body.service_tier, ("auto", "standard_only"), "service_tier")
+    conversation = _read_conversation(prompting, options, warnings)
+    stop = read_stop_strings(body.stop_sequences, options.max_stop, "stop_sequences")
+    constraint, constraint_param = _read_constraint(body, prompting, conversation.template.continue_final_message)
+    request = GenerateRequest(
+        model=resolve_model(prompting.model, options),
+        prompt=conversation,
+        sampling=body.build_sampling(),
+        limits=body.build_limits(None if body.max_tokens == -1 else body.max_tokens, stop),
+        constraint=constraint,
+        constraint_param=constraint_param,
+        special_tokens_in_text=body.skip_special_tokens is False,
+        add_special_tokens=bool(body.add_special_tokens),
+        priority=body.priority or 0,
+        cache_salt=body.cache_salt or "",
+        extras=body.build_extras(),
+    )
+    render_options = _build_render_options(request.limits.max_tokens, prompting, options.sealing_key)
+    id = ResponseId(ID_PREFIX, body.request_id)
+
+    def writer(header: Header) -> MessagesWriter:
+        return MessagesWriter(id.apply_to(header), render_options)
+
+    return GenerationCall(
+        (request,), bool(body.stream), ID_PREFIX, writer, tuple(warnings), unknown, TOOL_PREFIX, MESSAGES_NAMES
+    )
+
+
+def read_count_tokens(data: bytes, options: ReaderOptions) -> CountCall:
+    """Parse a count_tokens body. Raises only RequestError."""
+    parsed = ParsedBody(data)
+    prompting = parsed.decode(_PROMPT_FIELDS)
+    warnings, unknown = COUNT_TOKENS.classify_body(parsed, _PROMPT_FIELDS)
+    conversation = _read_conversation(prompting, options, warnings)
+    reports_edits = prompting.context_management is not None
+    return CountCall(resolve_model(prompting.model, options), conversation, reports_edits, tuple(warnings), unknown)
+
+
+def _read_conversation(body: MessagesPromptFields, options: ReaderOptions, warnings: list[str]) -> Conversation:
+    if read_json_value(body.thread, "thread") is not None:
+        raise ThreadUnsupported
+    toolbox = AnthropicToolRegistry(body.tools or (), warnings)
+    toolbox.apply_changes(body.messages)
+    if wants_citations(body.messages):
+        warnings.append("citations: citations are not supported")
+    thinking_reader = ThinkingBlockReader(options.sealing_key, warnings, keeps_seal=options.keeps_seal)
+    history = read_history(body.messages, body.system, thinking_reader, drop_nonces=options.drop_nonces)
+    choice = body.tool_choice
+    return Conversation(
+        history.messages,
+        toolbox.tools,
+        toolbox.read_choice(choice),
+        parallel_tool_calls=choice is None or not choice.disable_parallel_tool_use,
+        reasoning=_read_reasoning(body, history),
+        template=TemplateOptions(
+            kwargs=read_json_object(body.chat_template_kwargs, "chat_template_kwargs"),
+            template=body.chat_template,
+            add_generation_prompt=not history.is_prefilled,
+            continue_final_message=history.is_prefilled,
+        ),
+        edits=read_edits(body.context_management, warnings),
+    )
+
+
+def _read_reasoning(body: MessagesPromptFields, history: MessageHistory) -> ReasoningOptions:
+    """Parse the reasoning options. A switch in `chat_template_kwargs` takes precedence, since it is more specific."""
+    enabled, budget = None, None
+    if (thinking := body.thinking) is not None:
+        kinds = ("enabled", "adaptive", "disabled", "between_tools")
+        match check_one_of(thinking.type, kinds, "thinking.type"):
+            case "between_tools":
+                enabled = history.last_speaker is Role.TOOL
+            case "disabled":
+                enabled = False
+            case kind:
+                enabled = True
+                budget = thinking.budget_tokens
+                if budget is None and kind == "enabled":
+                    raise missing_parameter("thinking.budget_tokens")
+    switch = read_thinking_switch(body.chat_template_kwargs)
+    # The last effort in the conversation applies: system messages can change it between turns.
+    configs = [(body.output_config, "output_config")]
+    configs += [(message.output_config, f"messages[{i}].output_config") for i, message in enumerate(body.messages)]
+    efforts = [
+        check_one_of(config.effort, EFFORTS, f"{path}.effort")
+        for config, path in configs
+        if config is not None and config.effort
+    ]
+    return ReasoningOptions(enabled if switch is None else switch, efforts[-1] if efforts else None, budget)
+
+
+def _build_render_options(
+    max_tokens: int | None, body: MessagesPromptFields, sealing_key: SealingKey | None
+) -> MessagesRenderOptions:
+    """Build the render options. Omitted thinking is sealed in its signature, and restored from it in the next turn."""
+    display = None if body.thinking is None else body.thinking.display
+    if display is not None:
+        check_one_of(display, ("summarized", "omitted", "updates"), "thinking.display")
+    omits_thinking, reports_edits = display == "omitted", body.context_management is not None
+    if sealing_key is None:
+        return MessagesRenderOptions(max_tokens, omits_thinking, reports_edits=reports_edits)
+    # Clients send a signature back unchanged, so it can carry the text that they did not receive.
+    seal = partial(sealing_key.seal, Purpose.REASONING)
+    sign = seal if omits_thinking else sealing_key.sign
+
+    def wrap_seal(text: str, vendor_seal: str) -> str:
+        return seal(pack_reasoning(text, vendor_seal))
+
+    is_wrapped = omits_thinking or sealing_key.check is VerificationMode.STRICT
+    return MessagesRenderOptions(max_tokens, omits_thinking, sign, reports_edits, wrap_seal if is_wrapped else None)
+
+
+def _read_constraint(
+    body: MessagesBody, prompting: MessagesPromptFields, is_prefilled: bool
+) -> tuple[Constraint | None, str]:
+    config = prompting.output_config
+    constraint, param = require_at_most_one(
+        [
+            *_read_format(config.format if config is not None else None, "output_config.format"),
+            *_read_format(prompting.output_format, "output_format"),
+            *read_structured_outputs(body),
+        ]
+    )
+    # The grammar describes the whole answer, but the client has already written its beginning.
+    if constraint is not None and is_prefilled:
+        raise RequestError("A response format cannot be combined with a prefilled answer.", param="messages")
+    return constraint, param
+
+
+def _read_format(format: OutputFormat | None, path: str) -> list[tuple[str, Constraint]]:
+    if format is None:
+        return []
+    check_one_of(format.type, ("json_schema",), f"{path}.type")
+    schema = read_schema(format.schema, f"{path}.schema")
+    if schema is None:
+        raise missing_parameter(f"{path}.schema")
+    return [(path, JsonSchema(schema))]

@@ -1,0 +1,426 @@
+"""The schemas of Messages and count_tokens: bodies with the support of every parameter, answers and stream events.
+
+`content_blocks` and `reader` parse a body, `writer` serializes an answer. `cache_control` may occur anywhere and is
+ignored: caching is automatic.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from msgspec import UNSET, Meta, Raw, Struct, UnsetType
+
+from ..body import NestedRules
+from ..fields import AtLeastOne, CountOrUnlimited, DecodingFields, MAX_MESSAGES
+from ..parameter_table import Note, ParameterTable, SHARED_ROWS, accept, reject, warn
+
+
+class BlockSource(Struct, frozen=True):
+    """The source of an image or a document; `type` selects the fields that apply."""
+
+    type: str
+    media_type: str | None = None
+    data: str | None = None
+    url: str | None = None
+    file_id: str | None = None
+    content: str | list[WireContentBlock] | None = None
+
+
+class WireContentBlock(Struct, frozen=True):
+    """One block of a message's content; `type` selects the fields that apply."""
+
+    type: str
+    text: str | None = None
+    thinking: str | None = None
+    signature: str | None = None
+    data: str | None = None
+    source: BlockSource | str | None = None
+    content: str | list[WireContentBlock] | dict[str, Any] | None = None
+    id: str | None = None
+    name: str | None = None
+    input: Raw = Raw()
+    tool_use_id: str | None = None
+    tool_name: str | None = None
+    is_error: bool | None = None
+    title: str | None = None
+    context: str | None = None
+    url: str | None = None
+    citations: Raw = Raw()
+    tool: ToolChange | None = None
+
+
+class ToolChange(Struct, frozen=True):
+    """The tool of a `tool_addition` or `tool_removal`: a reference by name, or a definition."""
+
+    type: str
+    name: str | None = None
+    definition: AnthropicWireTool | None = None
+
+
+class AnthropicWireTool(Struct, frozen=True):
+    type: str | None = None
+    name: str | None = None
+    description: str | None = None
+    input_schema: Raw = Raw()
+    strict: bool | None = None
+    allowed_callers: list[str] | None = None
+    input_examples: list[Raw] | None = None
+    display_width_px: int | None = None
+    display_height_px: int | None = None
+
+
+class AnthropicWireToolChoice(Struct, frozen=True):
+    type: str
+    name: str | None = None
+    disable_parallel_tool_use: bool | None = None
+
+
+class ThinkingConfig(Struct, frozen=True):
+    type: str
+    budget_tokens: AtLeastOne | None = None
+    display: str | None = None
+
+
+class OutputFormat(Struct, frozen=True):
+    type: str
+    schema: Raw = Raw()
+
+
+class OutputConfig(Struct, frozen=True):
+    effort: str | None = None
+    format: OutputFormat | None = None
+
+
+class AnthropicWireMessage(Struct, frozen=True):
+    """A message of any role.
+
+    clear_at, output_config: only in system messages.
+    """
+
+    role: str
+    content: str | list[WireContentBlock] | None = None
+    clear_at: str | None = None
+    output_config: OutputConfig | None = None
+
+
+class EditThreshold(Struct, frozen=True):
+    """A number with its unit.
+
+    type: the counted unit, such as `input_tokens` or `tool_uses`.
+    """
+
+    type: str
+    value: Annotated[int, Meta(ge=0)] | None = None
+
+
+class WireEdit(Struct, frozen=True):
+    type: str
+    trigger: EditThreshold | None = None
+    keep: Raw = Raw()
+    clear_at_least: EditThreshold | None = None
+    exclude_tools: list[str] | None = None
+    clear_tool_inputs: bool | list[str] | None = None
+
+
+class ContextManagement(Struct, frozen=True):
+    edits: list[WireEdit] | None = None
+
+
+MESSAGES_NESTED = NestedRules(
+    accepted={
+        # Hints for caches, and fields that clients replay from an answer.
+        AnthropicWireMessage: frozenset({"cache_control", "id"}),
+        WireContentBlock: frozenset({"cache_control", "caller"}),
+        AnthropicWireTool: frozenset({"cache_control", "defer_loading", "eager_input_streaming"}),
+    },
+    checked_types={
+        # The others are hosted tools and their blocks, or tools of a fixed form.
+        WireContentBlock: frozenset({"text", "image", "document", "search_result", "tool_use", "tool_result"})
+        | {"thinking", "redacted_thinking", "compaction", "tool_addition", "tool_removal"},
+        AnthropicWireTool: frozenset({None, "custom"}),
+    },
+)
+
+
+class MessagesPromptFields(Struct, frozen=True, kw_only=True):
+    """The fields that define the prompt; count_tokens accepts them too."""
+
+    model: Annotated[str | None, Note("optional if the server has a default model")] = None
+    messages: Annotated[
+        Annotated[list[AnthropicWireMessage], Meta(min_length=1, max_length=MAX_MESSAGES)],
+        Note(
+            "user, assistant, system; adjacent messages of the same role form one turn; a final assistant message "
+            "is continued. Blocks: text, image, document, search_result, tool_use, tool_result, thinking; hosted "
+            "tools' calls and results are replayed as far as they can be parsed; thinking and redacted_thinking "
+            "that this server did not sign or encrypt for this key are handled as --reasoning-verification "
+            "specifies"
+        ),
+    ]
+    system: Annotated[
+        str | list[WireContentBlock] | None,
+        Note(
+            "a string or text blocks; Claude Code's billing header, which changes with each request, is omitted "
+            "unless the server is configured to include it"
+        ),
+    ] = None
+    tools: Annotated[
+        list[AnthropicWireTool] | None,
+        Note(
+            "custom tools, and bash, text_editor, computer and memory as functions; hosted tools are omitted with "
+            "a warning. Deferred tools are included in the prompt; input_examples are added to the description"
+        ),
+    ] = None
+    tool_choice: Annotated[AnthropicWireToolChoice | None, Note("auto, any, tool, none, disable_parallel_tool_use")] = (
+        None
+    )
+    thinking: Annotated[
+        ThinkingConfig | None,
+        Note(
+            "enabled and adaptive turn it on, between_tools only after a tool result, disabled turns it off; the "
+            "default is the model's. budget_tokens is enforced; display omitted returns no text"
+        ),
+    ] = None
+    output_config: Annotated[OutputConfig | None, Note("effort, and format with json_schema")] = None
+    output_format: Annotated[OutputFormat | None, Note("former name of output_config.format")] = None
+    context_management: Annotated[
+        ContextManagement | None,
+        Note("clear_tool_uses_20250919 and clear_thinking_20251015; other edits are ignored with a warning"),
+    ] = None
+    thread: Annotated[
+        Raw, Note("create and continue; without a store, a 400 that makes the official SDK send the whole conversation")
+    ] = Raw()
+    chat_template: Annotated[str | None, Note("if the server allows it")] = None
+    chat_template_kwargs: Annotated[
+        Raw, Note("keys that the server allows; enable_thinking and thinking turn thinking on or off")
+    ] = Raw()
+
+
+class MessagesMetadata(Struct, frozen=True):
+    user_id: str | None = None
+
+
+class MessagesBody(DecodingFields, frozen=True, kw_only=True):
+    """The fields of a Messages body besides `MessagesPromptFields`."""
+
+    max_tokens: Annotated[
+        CountOrUnlimited, Note("required; 0 only fills the prefix cache, -1 is the rest of the context")
+    ]
+    stream: bool | None = None
+    stop_sequences: Annotated[list[str] | None, Note("maximum count set by the server")] = None
+    metadata: Annotated[MessagesMetadata | None, Note("user_id has no effect")] = None
+    service_tier: Annotated[str | None, Note("auto and standard_only; there is one tier, reported as standard")] = None
+
+
+_UNSUPPORTED = (
+    *accept("cache_control", note="caching is automatic"),
+    *accept("betas", note="beta headers of any value are accepted"),
+    *accept("user_profile_id", "workspace_id", "billing_policy", note="this server has no accounts"),
+    *accept("fallback_credit_token", note="this server does no billing"),
+    *accept("stream_options", note="usage is always included"),
+    *warn("inference_geo", "the location cannot be selected"),
+    *warn("speed", "only the standard speed is available", "standard"),
+    *warn("fallbacks", "fallback models are not supported", [], "default"),
+    *warn("diagnostics", "cache diagnostics are not supported", {}, {"previous_message_id": None}),
+    *reject("container", "code execution containers are not supported"),
+    *reject("mcp_servers", "MCP servers are not supported", []),
+    *reject("compaction", "compaction is not supported in Messages"),
+    *reject("stop", "use stop_sequences", []),
+    *reject("response_format", "use output_config.format", {"type": "text"}),
+    *reject("n", "a message has exactly one answer", 1),
+    *reject("best_of", "a message has exactly one answer", 1),
+    *reject("logprobs", "a message has no field for them; use /v1/chat/completions", False),
+    *reject("top_logprobs", "a message has no field for them; use /v1/chat/completions", 0),
+    *reject("prompt_logprobs", "a message has no field for them; use /v1/chat/completions"),
+    *reject("logprob_token_ids", "a message has no field for them; use /v1/chat/completions", []),
+    *reject("return_token_ids", "a message has no field for them; use /v1/chat/completions", False),
+)
+
+
+MESSAGES = ParameterTable(
+    "messages",
+    (MessagesPromptFields, MessagesBody),
+    (
+        *SHARED_ROWS,
+        *accept("session_id", note="a hint for routers"),
+        *_UNSUPPORTED,
+    ),
+)
+_NOT_COUNTED = [name for name in MESSAGES.names if name not in MessagesPromptFields.__struct_fields__]
+COUNT_TOKENS = ParameterTable(
+    "count_tokens",
+    (MessagesPromptFields,),
+    accept(*_NOT_COUNTED, note="does not change the count"),
+)
+
+
+# The answer and the stream events, for the API description. `writer` serializes them without these structs.
+
+StopReasonName = Literal[
+    "end_turn", "max_tokens", "stop_sequence", "tool_use", "refusal", "model_context_window_exceeded"
+]
+
+
+class TextBlock(Struct, frozen=True, tag_field="type", tag="text"):
+    text: str
+
+
+class ThinkingBlock(Struct, frozen=True, tag_field="type", tag="thinking"):
+    """Reasoning.
+
+    signature: lets the server recognize its own reasoning in a later request.
+    """
+
+    thinking: str
+    signature: str
+
+
+class RedactedThinkingBlock(Struct, frozen=True, tag_field="type", tag="redacted_thinking"):
+    """Reasoning of an upstream that only its vendor can read."""
+
+    data: str
+
+
+class ToolUseBlock(Struct, frozen=True, tag_field="type", tag="tool_use"):
+    id: str
+    name: str
+    input: dict[str, Any]
+
+
+AnswerBlock = TextBlock | ThinkingBlock | RedactedThinkingBlock | ToolUseBlock
+
+
+class ThinkingTokenDetails(Struct, frozen=True):
+    thinking_tokens: int
+
+
+class MessagesUsage(Struct, frozen=True):
+    """Token counts. Cached prompt tokens are counted apart from `input_tokens`; null is unknown."""
+
+    input_tokens: int
+    cache_creation_input_tokens: int | None
+    cache_read_input_tokens: int | None
+    output_tokens: int
+    output_tokens_details: ThinkingTokenDetails | UnsetType = UNSET
+    service_tier: Literal["standard"] | UnsetType = UNSET
+
+
+class RefusalDetails(Struct, frozen=True, tag_field="type", tag="refusal"):
+    category: None
+    explanation: None
+
+
+class ClearedToolUses(Struct, frozen=True, tag_field="type", tag="clear_tool_uses_20250919"):
+    cleared_tool_uses: int
+    cleared_input_tokens: int
+
+
+class ClearedThinking(Struct, frozen=True, tag_field="type", tag="clear_thinking_20251015"):
+    cleared_thinking_turns: int
+    cleared_input_tokens: int
+
+
+class AppliedContextEdits(Struct, frozen=True):
+    applied_edits: list[ClearedToolUses | ClearedThinking]
+
+
+class MessageResponse(Struct, frozen=True, tag_field="type", tag="message"):
+    """An answer.
+
+    stop_reason, stop_sequence: null in the first event of a stream.
+    """
+
+    id: str
+    role: Literal["assistant"]
+    model: str
+    content: list[AnswerBlock]
+    stop_reason: StopReasonName | None
+    stop_sequence: str | None
+    usage: MessagesUsage
+    stop_details: RefusalDetails | UnsetType = UNSET
+    context_management: AppliedContextEdits | UnsetType = UNSET
+    kv_transfer_params: dict[str, Any] | UnsetType = UNSET
+
+
+class MessageStart(Struct, frozen=True, tag_field="type", tag="message_start"):
+    message: MessageResponse
+
+
+class ContentBlockStart(Struct, frozen=True, tag_field="type", tag="content_block_start"):
+    index: int
+    content_block: AnswerBlock
+
+
+class TextBlockDelta(Struct, frozen=True, tag_field="type", tag="text_delta"):
+    text: str
+
+
+class ThinkingBlockDelta(Struct, frozen=True, tag_field="type", tag="thinking_delta"):
+    thinking: str
+
+
+class SignatureDelta(Struct, frozen=True, tag_field="type", tag="signature_delta"):
+    signature: str
+
+
+class InputJsonDelta(Struct, frozen=True, tag_field="type", tag="input_json_delta"):
+    partial_json: str
+
+
+class ContentBlockDelta(Struct, frozen=True, tag_field="type", tag="content_block_delta"):
+    index: int
+    delta: TextBlockDelta | ThinkingBlockDelta | SignatureDelta | InputJsonDelta
+
+
+class ContentBlockStop(Struct, frozen=True, tag_field="type", tag="content_block_stop"):
+    index: int
+
+
+class MessageEnd(Struct, frozen=True):
+    stop_reason: StopReasonName
+    stop_sequence: str | None
+    stop_details: RefusalDetails | UnsetType = UNSET
+
+
+class MessageDelta(Struct, frozen=True, tag_field="type", tag="message_delta"):
+    """The end of the answer, and its total usage."""
+
+    delta: MessageEnd
+    usage: MessagesUsage
+    context_management: AppliedContextEdits | UnsetType = UNSET
+    kv_transfer_params: dict[str, Any] | UnsetType = UNSET
+
+
+class MessageStop(Struct, frozen=True, tag_field="type", tag="message_stop"):
+    pass
+
+
+class PingEvent(Struct, frozen=True, tag_field="type", tag="ping"):
+    """The event that keeps an idle stream alive."""
+
+
+MESSAGE_EVENTS = (
+    MessageStart, ContentBlockStart, ContentBlockDelta, ContentBlockStop, MessageDelta, MessageStop, PingEvent,
+)  # fmt: skip
+"""The events of a stream, besides `error`, which is the envelope of an error."""
+
+
+class ContextTokens(Struct, frozen=True):
+    original_input_tokens: int
+
+
+class TokenCount(Struct, frozen=True):
+    """The answer of /v1/messages/count_tokens.
+
+    context_management: only if the request has context edits.
+    """
+
+    input_tokens: int
+    context_management: ContextTokens | UnsetType = UNSET
+
+
+class DeletedAnthropicFile(Struct, frozen=True, tag_field="type", tag="file_deleted"):
+    id: str
+
+
+class DeletedMessageBatch(Struct, frozen=True, tag_field="type", tag="message_batch_deleted"):
+    id: str

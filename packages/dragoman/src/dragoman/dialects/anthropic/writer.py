@@ -1,0 +1,461 @@
+"""Serializes answers of Anthropic Messages, as a stream of events or as one object; parses context edits.
+
+    message_start  (content_block_start content_block_delta* content_block_stop)*  message_delta  message_stop
+
+One block is open at a time: text, thinking that ends with its signature, or a tool call with its input. Empty text does
+not open a block.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+import msgspec
+from msgspec import Struct
+
+from ...core.errors import DragomanError
+from ...core.events import AppliedEdit, ChoiceFinished, ClearedKind, Event, FinishReason, Finished, PromptTokens, ReasoningDelta, RefusalDelta, Started, TextDelta, ToolCallDelta, ToolCallStart, Usage
+from ...core.message import Reasoning, Refusal, SealKind, ToolCall
+from ...core.reply import Choice, Reply, ReplyPart
+from ...core.request import ClearReasoning, ClearToolResults, Edit
+from ..base import Header
+from ..body import check_one_of, invalid_value, missing_parameter, read_json_value
+from ..json_encoding import (
+    encode_field,
+    encode_int,
+    encode_string,
+    encode_string_or_null,
+    escape_line_breaks,
+    replace_surrogates,
+)
+from ..tool_input import ToolInputStreamer, is_cut_off
+from .errors import render_anthropic_error
+from .wire import ContextManagement, EditThreshold, WireEdit
+
+PING = b'event: ping\ndata: {"type":"ping"}\n\n'
+MESSAGE_STOP = b'event: message_stop\ndata: {"type":"message_stop"}\n\n'
+
+
+def no_signature(_: str) -> str:
+    """Return the empty signature of a server without a key."""
+    return ""
+
+
+class MessagesRenderOptions(Struct, frozen=True):
+    """The response options of Messages.
+
+    max_tokens: the client's limit; None is the rest of the context. If an answer reaches a length limit with fewer
+    tokens, it has filled the context.
+    omit_thinking: render thinking blocks with their signature only.
+    sign: computes the signature of complete thinking.
+    reports_edits: report the applied context edits.
+    wrap_seal: computes the signature of sealed thinking from its text and seal; None passes the seal on unchanged.
+    """
+
+    max_tokens: int | None = 0
+    omit_thinking: bool = False
+    sign: Callable[[str], str] = no_signature
+    reports_edits: bool = False
+    wrap_seal: Callable[[str, str], str] | None = None
+
+    def render_signature(self, text: str, seal: str) -> bytes:
+        """Render the signature of a thinking block, as JSON."""
+        if not seal:
+            return encode_string(self.sign(text))
+        if self.wrap_seal is not None:
+            return encode_string(self.wrap_seal(text, seal))
+        signature = SealKind.ANTHROPIC.read(seal)
+        return encode_string(seal if signature is None else signature)
+
+    def render_redacted(self, seal: str) -> bytes | None:
+        """Render a redacted_thinking block; None if the seal belongs into a thinking block."""
+        data = SealKind.ANTHROPIC_REDACTED.read(seal)
+        if data is None or self.wrap_seal is not None:
+            return None
+        return b'{"type":"redacted_thinking","data":%s}' % encode_string(data)
+
+
+DEFAULT_OPTIONS = MessagesRenderOptions()
+
+
+class _TextBlock:
+    start = b'{"type":"text","text":""}'
+
+    def __init__(self, index: int) -> None:
+        self._opening = _render_delta_prefix(index) + b'{"type":"text_delta","text":'
+
+    def add(self, text: str) -> bytes:
+        return self._opening + encode_string(text) + b"}}\n\n"
+
+    def end(self) -> bytes:
+        return b""
+
+
+class _ThinkingBlock:
+    start = b'{"type":"thinking","thinking":"","signature":""}'
+
+    def __init__(self, index: int, options: MessagesRenderOptions) -> None:
+        self._opening, self._options = _render_delta_prefix(index), options
+        self._texts: list[str] = []
+        self.seal = ""
+
+    def add(self, text: str) -> bytes:
+        self._texts.append(text)
+        if self._options.omit_thinking or not text:
+            return b""
+        return b'%s{"type":"thinking_delta","thinking":%s}}\n\n' % (self._opening, encode_string(text))
+
+    def end(self) -> bytes:
+        signature = self._options.render_signature("".join(self._texts), self.seal)
+        return b'%s{"type":"signature_delta","signature":%s}}\n\n' % (self._opening, signature)
+
+
+class _RedactedBlock:
+    """A redacted_thinking block, which is complete when it starts."""
+
+    def __init__(self, block: bytes) -> None:
+        self.start = block
+
+    def add(self, text: str) -> bytes:
+        del text
+        return b""
+
+    def end(self) -> bytes:
+        return b""
+
+
+class _ToolUseBlock:
+    """A tool_use block. The first delta of its input is empty, as in Anthropic's API."""
+
+    def __init__(self, index: int, id: str, name: str) -> None:
+        self.start = b'{"type":"tool_use","id":%s,"name":%s,"input":{}}' % (encode_string(id), encode_string(name))
+        self._opening = _render_delta_prefix(index)
+        self._input = ToolInputStreamer()
+
+    def add(self, text: str) -> bytes:
+        # Only a valid prefix of JSON is sent: the SDK parses the joined pieces and fails on invalid JSON.
+        piece = self._input.feed(text)
+        return self._render_delta(piece) if piece or not text else b""
+
+    def end(self, *, is_cut_off: bool) -> bytes:
+        piece = self._input.end(is_cut_off=is_cut_off)
+        return self._render_delta(piece) if piece else b""
+
+    def _render_delta(self, piece: str) -> bytes:
+        return b'%s{"type":"input_json_delta","partial_json":%s}}\n\n' % (self._opening, encode_string(piece))
+
+
+_Block = _TextBlock | _ThinkingBlock | _RedactedBlock | _ToolUseBlock
+
+
+class MessagesWriter:
+    """Renders one answer, streamed or full. It has only one choice."""
+
+    def __init__(self, header: Header, options: MessagesRenderOptions = DEFAULT_OPTIONS) -> None:
+        self._options = options
+        self._head = b'"id":%s,"type":"message","role":"assistant","model":%s' % (
+            encode_string(header.id), encode_string(header.model),
+        )  # fmt: skip
+        self._block_index = 0
+        self._open_block: _Block | None = None
+        self._open_text: _TextBlock | None = None
+        self._has_calls = self._has_refusal = False
+        self._choice_finished: ChoiceFinished | None = None
+        self._applied_edits: tuple[AppliedEdit, ...] = ()
+
+    @property
+    def end(self) -> bytes:
+        return b""
+
+    @property
+    def keepalive(self) -> bytes:
+        return PING
+
+    def render_error(self, error: DragomanError) -> bytes:
+        return _render_event(b"error", render_anthropic_error(error))
+
+    def feed(self, event: Event) -> bytes:  # noqa: PLR0911 - a table
+        if self._open_text is not None and type(event) is TextDelta:
+            # The hot path, taken for nearly every token: one escape, one concatenation.
+            return self._open_text.add(event.text) if event.text else b""
+        match event:
+            case TextDelta(text=text):
+                return self._write_text(text)
+            case RefusalDelta(text=text):
+                self._has_refusal = self._has_refusal or bool(text)
+                return self._write_text(text)
+            case ReasoningDelta(text=text, seal=seal):
+                return self._write_thinking(text, seal)
+            case ToolCallStart(id=id, name=name):
+                self._has_calls = True
+                close_events = self._close_block(is_cut_off=False)
+                return close_events + self._start_block(_ToolUseBlock(self._block_index, id, name), "")
+            case ToolCallDelta(arguments=text):
+                # The block's start has sent an empty input_json_delta, as the API does; later empty ones are skipped.
+                return self._open_block.add(text) if self._open_block is not None and text else b""
+            case Started():
+                self._applied_edits = event.edited
+                usage = _render_usage(Usage(event.prompt_tokens, 0, event.cached_tokens, written=event.written_tokens))
+                empty = b'"content":[],"stop_reason":null,"stop_sequence":null'
+                message = b'{%s,%s,"usage":{%s,"service_tier":"standard"}}' % (self._head, empty, usage)
+                return _render_event(b"message_start", b'{"type":"message_start","message":%s}' % message)
+            case PromptTokens():
+                return b""
+            case ChoiceFinished():
+                self._choice_finished = event
+                return self._close_block(is_cut_off=is_cut_off(event.reason, event.stop))
+            case Finished(usage):
+                return self._finish(usage)
+
+    def render_full(self, reply: Reply) -> bytes:
+        choice, usage = reply.choices[0], reply.usage
+        parts = [
+            part
+            for part in choice.parts
+            if isinstance(part, ToolCall) or part.text or (isinstance(part, Reasoning) and part.seal)
+        ]
+        has_refusal = any(isinstance(part, Refusal) for part in parts)
+        stop = self._render_stop(choice.reason, choice.stop, choice.has_tool_calls, has_refusal, usage)
+        content = b",".join(self._render_content(parts, choice))
+        return b'{%s,"content":[%s],%s,"usage":{%s,"service_tier":"standard"}%s%s}' % (
+            self._head, content, stop, _render_usage(usage), self._render_edits(reply.applied_edits),
+            encode_field("kv_transfer_params", reply.kv_transfer_params),
+        )  # fmt: skip
+
+    def _finish(self, usage: Usage) -> bytes:
+        # Without ChoiceFinished the engine cut the answer; clients need a stop_reason even then.
+        choice_finished = self._choice_finished or ChoiceFinished(0, FinishReason.ABORT)
+        stop = self._render_stop(
+            choice_finished.reason, choice_finished.stop, self._has_calls, self._has_refusal, usage
+        )
+        transfer = encode_field("kv_transfer_params", choice_finished.kv_transfer_params)
+        payload = b'{"type":"message_delta","delta":{%s},"usage":{%s}%s%s}' % (
+            stop, _render_usage(usage), self._render_edits(self._applied_edits), transfer,
+        )  # fmt: skip
+        return _render_event(b"message_delta", payload) + MESSAGE_STOP
+
+    def _render_edits(self, edits: Sequence[AppliedEdit]) -> bytes:
+        return b',"context_management":' + render_applied_edits(edits) if self._options.reports_edits else b""
+
+    def _write_text(self, text: str) -> bytes:
+        if not text:
+            # Text ends the thinking before it even if it is empty, as in the full answer.
+            return self._close_block(is_cut_off=False) if isinstance(self._open_block, _ThinkingBlock) else b""
+        if self._open_text is not None:
+            return self._open_text.add(text)
+        close_events = self._close_block(is_cut_off=False)
+        self._open_text = _TextBlock(self._block_index)
+        return close_events + self._start_block(self._open_text, text)
+
+    def _write_thinking(self, text: str, seal: str) -> bytes:
+        """Write a piece of thinking.
+
+        seal: ends the block, unless it is empty.
+        """
+        if not text and not seal:
+            return b""
+        block = self._open_block
+        if isinstance(block, _ThinkingBlock):
+            events = block.add(text)
+        else:
+            events = self._close_block(is_cut_off=False)
+            redacted = None if text else self._options.render_redacted(seal)
+            block = _ThinkingBlock(self._block_index, self._options) if redacted is None else _RedactedBlock(redacted)
+            events += self._start_block(block, text)
+        if not seal:
+            return events
+        if isinstance(block, _ThinkingBlock):
+            block.seal = seal
+        return events + self._close_block(is_cut_off=False)
+
+    def _start_block(self, block: _Block, text: str) -> bytes:
+        """Start a block while none is open.
+
+        text: its first text.
+        """
+        self._open_block = block
+        payload = b'{"type":"content_block_start","index":%d,"content_block":%s}' % (self._block_index, block.start)
+        return _render_event(b"content_block_start", payload) + block.add(text)
+
+    def _close_block(self, *, is_cut_off: bool) -> bytes:
+        """Close the open block, if any.
+
+        is_cut_off: the answer was truncated within this block.
+        """
+        block, self._open_block, self._open_text = self._open_block, None, None
+        if block is None:
+            return b""
+        stop = _render_event(b"content_block_stop", b'{"type":"content_block_stop","index":%d}' % self._block_index)
+        self._block_index += 1
+        return (block.end(is_cut_off=is_cut_off) if isinstance(block, _ToolUseBlock) else block.end()) + stop
+
+    def _render_content(self, parts: list[ReplyPart], choice: Choice) -> Iterator[bytes]:
+        """Yield the blocks of the full object. Adjacent text and refusals form one block."""
+        options, texts = self._options, list[str]()
+        for i, part in enumerate(parts):
+            if not isinstance(part, Reasoning | ToolCall):
+                texts.append(part.text)
+                continue
+            if texts:
+                yield _render_text_block(texts)
+                texts = []
+            if isinstance(part, ToolCall):
+                # This is the input that a stream's deltas add up to. Only the last call can be incomplete: a later part
+                # proves that an earlier one was complete.
+                input = ToolInputStreamer()
+                input.feed(part.arguments)
+                input.end(is_cut_off=i == len(parts) - 1 and is_cut_off(choice.reason, choice.stop))
+                value = escape_line_breaks(replace_surrogates(input.value).encode())
+                yield b'{"type":"tool_use","id":%s,"name":%s,"input":%s}' % (
+                    encode_string(part.id), encode_string(part.name), value,
+                )  # fmt: skip
+            elif not part.text and (redacted := options.render_redacted(part.seal)) is not None:
+                yield redacted
+            else:
+                yield b'{"type":"thinking","thinking":%s,"signature":%s}' % (
+                    encode_string("" if options.omit_thinking else part.text),
+                    options.render_signature(part.text, part.seal),
+                )
+        if texts:
+            yield _render_text_block(texts)
+
+    def _render_stop(
+        self, reason: FinishReason, stop: str | int | None, has_calls: bool, has_refusal: bool, usage: Usage
+    ) -> bytes:
+        # An integer is a stop token, such as the end of the turn, which Anthropic's API does not report.
+        stop_sequence = stop if reason is FinishReason.STOP and isinstance(stop, str) and not has_refusal else None
+        match reason:
+            case FinishReason.CONTENT_FILTER:
+                stop_reason = b"refusal"
+            case FinishReason.ABORT:
+                # Of Anthropic's reasons, only this one marks an answer as truncated.
+                stop_reason = b"max_tokens"
+            case FinishReason.LENGTH:
+                max_tokens = self._options.max_tokens
+                # The engine reports one reason for both limits. Fewer tokens than requested mean that the context was
+                # full.
+                is_context_full = max_tokens is None or usage.completion < max_tokens
+                stop_reason = b"model_context_window_exceeded" if is_context_full else b"max_tokens"
+            case FinishReason.STOP if has_refusal:
+                stop_reason = b"refusal"
+            case FinishReason.STOP if stop_sequence is not None:
+                stop_reason = b"stop_sequence"
+            case FinishReason.STOP:
+                stop_reason = b"tool_use" if has_calls else b"end_turn"
+        fields = b'"stop_reason":"%s","stop_sequence":%s' % (stop_reason, encode_string_or_null(stop_sequence))
+        if stop_reason != b"refusal":
+            return fields
+        return fields + b',"stop_details":{"type":"refusal","category":null,"explanation":null}'
+
+
+def _render_text_block(pieces: list[str]) -> bytes:
+    return b'{"type":"text","text":%s}' % encode_string("".join(pieces))
+
+
+def _render_usage(usage: Usage) -> bytes:
+    """Render the token counts. Unknown ones are null or absent, never 0."""
+    # Anthropic's `input_tokens` excludes tokens read from and written to the cache: the prompt has the sum of all three
+    # counts. OpenAI's `prompt_tokens` includes them.
+    uncached = max(0, usage.prompt - (usage.cached or 0) - (usage.written or 0))
+    counts = b'"input_tokens":%d,"cache_creation_input_tokens":%s,"cache_read_input_tokens":%s,"output_tokens":%d' % (
+        uncached, encode_int(usage.written), encode_int(usage.cached), usage.completion,
+    )  # fmt: skip
+    if usage.reasoning is None:
+        return counts
+    return counts + b',"output_tokens_details":{"thinking_tokens":%d}' % usage.reasoning
+
+
+def _render_event(name: bytes, payload: bytes) -> bytes:
+    """Render an event. Its `event:` line is required: the official SDKs drop an event without it."""
+    return b"event: %s\ndata: %s\n\n" % (name, payload)
+
+
+def _render_delta_prefix(index: int) -> bytes:
+    return b'event: content_block_delta\ndata: {"type":"content_block_delta","index":%d,"delta":' % index
+
+
+# Context edits: parsing the requested ones, and reporting the applied ones.
+
+CLEAR_TOOL_USES, CLEAR_THINKING = "clear_tool_uses_20250919", "clear_thinking_20251015"
+
+DEFAULT_TRIGGER_TOKENS, DEFAULT_KEEP_USES, DEFAULT_KEEP_TURNS = 100_000, 3, 1
+"""Anthropic's defaults: prompt tokens that trigger an edit, and tool uses and thinking turns that it keeps."""
+
+
+def read_edits(management: ContextManagement | None, warnings: list[str]) -> tuple[Edit, ...]:
+    """Parse the context edits of a request. Raises RequestError.
+
+    warnings: receives a warning for each unsupported edit.
+    """
+    edits: list[Edit] = []
+    for i, edit in enumerate(management.edits or () if management else ()):
+        path = f"context_management.edits[{i}]"
+        if edit.type == CLEAR_TOOL_USES:
+            edits.append(_read_tool_results_edit(edit, path))
+        elif edit.type == CLEAR_THINKING:
+            edits += _read_thinking_edit(edit, path)
+        else:
+            warnings.append(f"{path}: {edit.type[:64]} is not supported")
+    return tuple(edits)
+
+
+def _read_tool_results_edit(edit: WireEdit, path: str) -> ClearToolResults:
+    above_tokens, above_uses = DEFAULT_TRIGGER_TOKENS, None
+    if (trigger := edit.trigger) is not None:
+        value = _read_threshold(trigger, ("input_tokens", "tool_uses"), f"{path}.trigger")
+        above_tokens, above_uses = (value, None) if trigger.type == "input_tokens" else (DEFAULT_TRIGGER_TOKENS, value)
+    clear_at_least = edit.clear_at_least
+    inputs = edit.clear_tool_inputs
+    return ClearToolResults(
+        above_tokens=above_tokens,
+        above_uses=above_uses,
+        keep=_read_keep(edit, "tool_uses", DEFAULT_KEEP_USES, path),
+        # At least 1: an edit that clears nothing must not be reported as applied.
+        at_least=1
+        if clear_at_least is None
+        else max(1, _read_threshold(clear_at_least, ("input_tokens",), f"{path}.clear_at_least")),
+        exclude=frozenset(edit.exclude_tools or ()),
+        inputs=frozenset(inputs) if isinstance(inputs, list) else None if inputs else frozenset(),
+    )
+
+
+def _read_thinking_edit(edit: WireEdit, path: str) -> tuple[ClearReasoning, ...]:
+    """Parse a thinking edit. `keep: all` is a no-op: the template decides which past thinking is included."""
+    other_fields = (edit.trigger, edit.clear_at_least, edit.exclude_tools, edit.clear_tool_inputs)
+    # Options of other edits are rejected, since a client would rely on them.
+    if any(field is not None for field in other_fields):
+        raise invalid_value(path, f"{CLEAR_THINKING} has `keep` and nothing else")
+    if read_json_value(edit.keep, f"{path}.keep") in ("all", {"type": "all"}):
+        return ()
+    keep = _read_keep(edit, "thinking_turns", DEFAULT_KEEP_TURNS, path)
+    if not keep:
+        raise invalid_value(f"{path}.keep.value", "expected an integer >= 1")
+    return (ClearReasoning(keep),)
+
+
+def _read_keep(edit: WireEdit, unit: str, default: int, path: str) -> int:
+    value = read_json_value(edit.keep, f"{path}.keep")
+    if value is None:
+        return default
+    try:
+        threshold = msgspec.convert(value, EditThreshold)
+    except msgspec.ValidationError:
+        raise invalid_value(f"{path}.keep", f'expected {{"type": "{unit}", "value": ...}}') from None
+    return _read_threshold(threshold, (unit,), f"{path}.keep")
+
+
+def _read_threshold(threshold: EditThreshold, units: Sequence[str], path: str) -> int:
+    check_one_of(threshold.type, units, f"{path}.type")
+    if threshold.value is None:
+        raise missing_parameter(f"{path}.value")
+    return threshold.value
+
+
+def render_applied_edits(edits: Sequence[AppliedEdit]) -> bytes:
+    """Serialize the `context_management` of a response."""
+    results, thinking = (CLEAR_TOOL_USES, "tool_uses"), (CLEAR_THINKING, "thinking_turns")
+    entries: list[str] = []
+    for edit in edits:
+        name, unit = results if edit.cleared is ClearedKind.RESULTS else thinking
+        entries.append(f'{{"type":"{name}","cleared_{unit}":{edit.count},"cleared_input_tokens":{edit.tokens}}}')
+    return f'{{"applied_edits":[{",".join(entries)}]}}'.encode()

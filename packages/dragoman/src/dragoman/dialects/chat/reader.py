@@ -1,0 +1,224 @@
+"""Parses a Chat Completions body into a ChatCall."""
+
+from __future__ import annotations
+
+import msgspec
+from msgspec import Raw
+
+from ...core.errors import CORE_NAMES, FieldNames, RequestError
+from ...core.message import Tool, ToolChoice
+from ...core.request import Conversation, GenerateRequest, ReasoningOptions, TemplateOptions
+from ..base import GenerationCall, Header, ReaderOptions
+from ..body import BodySchema, ParsedBody, check_one_of, invalid_value, missing_parameter, read_json_object
+from ..envelope import ResponseId
+from ..fields import (
+    check_logprobs,
+    check_metadata,
+    check_service_tier,
+    read_constraint_fields,
+    read_thinking_switch,
+    resolve_model,
+)
+from .messages import read_functions, read_messages, read_tool_choice, read_tools
+from .stored import ChatCall, StoredChatFields, encode_metadata
+from .wire import CHAT, CHAT_NESTED, ChatBody, ChatPromptFields
+from .writer import ChatRenderOptions, ChatWriter, REASONING_FIELDS
+
+EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
+ID_PREFIX = "chatcmpl-"
+
+# Some fields have a current and a legacy name. Errors and warnings after parsing use the one that the client sent.
+_CURRENT_NAMES = (("max_tokens", "max_completion_tokens"),)
+_LEGACY_NAMES = (
+    (r"tools(\[\d+\])\.function", r"functions\1"),
+    ("tools", "functions"),
+    ("tool_choice", "function_call"),
+)
+_FIELD_NAMES = {
+    (False, False): CORE_NAMES,
+    (True, False): FieldNames(*_CURRENT_NAMES),
+    (False, True): FieldNames(*_LEGACY_NAMES),
+    (True, True): FieldNames(*_CURRENT_NAMES, *_LEGACY_NAMES),
+}
+"""The names by whether the body has `max_completion_tokens`, and whether it has `functions`."""
+
+_BODY, _PROMPT_FIELDS = BodySchema(ChatBody, CHAT_NESTED), BodySchema(ChatPromptFields, CHAT_NESTED)
+
+
+def read_chat(
+    data: bytes, options: ReaderOptions, *, reasoning_fields: tuple[str, ...] = REASONING_FIELDS
+) -> GenerationCall:
+    """Parse a body without the fields to store; see `read_chat_call`."""
+    return read_chat_call(data, options, reasoning_fields=reasoning_fields).call
+
+
+def read_chat_call(
+    data: bytes, options: ReaderOptions, *, reasoning_fields: tuple[str, ...] = REASONING_FIELDS
+) -> ChatCall:
+    """Parse a Chat Completions body. Raises only RequestError.
+
+    reasoning_fields: names of the reasoning fields in the response.
+    """
+    parsed = ParsedBody(data)
+    # Checked before decoding, whose error cannot name the right route: Cursor posts Responses bodies here
+    # (CLIProxyAPI#658).
+    require_messages(parsed.fields)
+    # Two structs, because /tokenize has only the fields of the second.
+    body, prompting = parsed.decode(_BODY), parsed.decode(_PROMPT_FIELDS)
+    warnings, unknown = CHAT.classify_body(parsed, _BODY, _PROMPT_FIELDS)
+    check_metadata(body.metadata)
+    check_service_tier(body.service_tier, warnings)
+    if body.verbosity is not None and check_one_of(body.verbosity, ("low", "medium", "high"), "verbosity") != "medium":
+        warnings.append("verbosity is ignored; ask for the desired length in the prompt")
+    conversation = _read_conversation(body, prompting, warnings, keeps_seal=options.keeps_seal)
+    request = _build_request(body, options, conversation)
+    render_options = _build_render_options(body, options, request, conversation.tool_choice, reasoning_fields)
+    id = ResponseId(ID_PREFIX, None if body.store else body.request_id)
+    if body.store and body.request_id is not None:
+        warnings.append("request_id is ignored: the server assigns the id of a stored completion")
+
+    def writer(header: Header) -> ChatWriter:
+        return ChatWriter(id.apply_to(header), render_options)
+
+    names = _FIELD_NAMES[body.max_completion_tokens is not None, bool(body.functions)]
+    call = GenerationCall((request,), bool(body.stream), ID_PREFIX, writer, tuple(warnings), unknown, field_names=names)
+    if not body.store:
+        return ChatCall(call, None)
+    # The store keeps `messages` as the client sent them. Decoding has already checked that they are a list.
+    raw_messages = msgspec.json.decode(parsed.fields["messages"], type=tuple[Raw, ...])
+    return ChatCall(call, StoredChatFields(raw_messages, encode_metadata(body.metadata)))
+
+
+def require_messages(fields: dict[str, Raw]) -> None:
+    if "messages" in fields:
+        return
+    if "input" in fields:
+        raise missing_parameter("messages", " A body with 'input' is a Responses request: POST it to /v1/responses.")
+    if "prompt" in fields:
+        raise missing_parameter(
+            "messages", " A body with 'prompt' is a Completions request: POST it to /v1/completions."
+        )
+    raise missing_parameter("messages")
+
+
+def read_prompt_fields(
+    body: ChatPromptFields, tools: tuple[Tool, ...], warnings: list[str], *, keeps_seal: bool = False
+) -> Conversation:
+    """Parse the messages and template options, which /tokenize has too. Raises RequestError.
+
+    keeps_seal: as in ReaderOptions.
+    """
+    messages = read_messages(body.messages, warnings, keeps_seal=keeps_seal)
+    continues = _read_continue_final_message(body, warnings)
+    template = TemplateOptions(
+        kwargs=read_json_object(body.chat_template_kwargs, "chat_template_kwargs"),
+        documents=None if body.documents is None else msgspec.json.encode(body.documents).decode(),
+        template=body.chat_template,
+        add_generation_prompt=not continues and body.add_generation_prompt is not False,
+        continue_final_message=continues,
+    )
+    reasoning = ReasoningOptions(enabled=read_thinking_switch(body.chat_template_kwargs))
+    return Conversation(messages, tools, template=template, reasoning=reasoning)
+
+
+def _read_conversation(
+    body: ChatBody, prompting: ChatPromptFields, warnings: list[str], *, keeps_seal: bool
+) -> Conversation:
+    if prompting.tools and body.functions:
+        raise RequestError("'functions' is the old form of 'tools'; send only one of them.", param="functions")
+    tools = read_functions(body.functions) if body.functions else read_tools(prompting.tools or (), warnings)
+    conversation = read_prompt_fields(prompting, tools, warnings, keeps_seal=keeps_seal)
+    effort, budget, is_enabled = body.reasoning_effort, body.thinking_token_budget, conversation.reasoning.enabled
+    if effort is not None:
+        check_one_of(effort, EFFORTS, "reasoning_effort")
+    # A switch in `chat_template_kwargs` takes precedence over the effort because it is more specific.
+    if is_enabled is None and effort == "none":
+        is_enabled = False
+    # An answer in the legacy format has only one `function_call`, so `functions` rule out parallel calls.
+    return msgspec.structs.replace(
+        conversation,
+        tool_choice=read_tool_choice(body, tools),
+        parallel_tool_calls=body.parallel_tool_calls is not False and not body.functions,
+        reasoning=ReasoningOptions(is_enabled, effort, None if budget == -1 else budget),
+    )
+
+
+def _read_continue_final_message(body: ChatPromptFields, warnings: list[str]) -> bool:
+    """Whether the answer continues the last message, as vLLM's field or a flag in that message requests."""
+    last_index = len(body.messages) - 1
+    flags = [
+        f"messages[{i}].{'prefix' if message.prefix else 'partial'}"
+        for i, message in enumerate(body.messages)
+        if message.prefix or message.partial
+    ]
+    param = "continue_final_message" if body.continue_final_message else None
+    for flag in flags:
+        if flag.startswith(f"messages[{last_index}]."):
+            param = param or flag
+        else:
+            warnings.append(f"{flag} is ignored: only the last message can be continued")
+    if param is None:
+        return False
+    if body.add_generation_prompt:
+        raise invalid_value(param, "it cannot be true together with 'add_generation_prompt'")
+    if body.messages[-1].role != "assistant":
+        raise invalid_value(param, "the last message must be the assistant's")
+    return True
+
+
+def _build_request(body: ChatBody, options: ReaderOptions, conversation: Conversation) -> GenerateRequest:
+    logprobs, prompt_logprobs = check_logprobs(body.top_logprobs, "top_logprobs"), body.read_prompt_logprobs()
+    if logprobs and not body.logprobs:
+        raise RequestError("'top_logprobs' needs 'logprobs' to be true.", param="top_logprobs", code="invalid_value")
+    logprobs = (logprobs or 0) if body.logprobs else None
+    max_tokens_name = "max_tokens" if body.max_completion_tokens is None else "max_completion_tokens"
+    max_tokens = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
+    if max_tokens == 0:
+        raise invalid_value(max_tokens_name, "expected -1 or an integer >= 1")
+    constraint, constraint_param = read_constraint_fields(body)
+    return GenerateRequest(
+        model=resolve_model(body.model, options),
+        prompt=conversation,
+        choices=body.read_choice_count(options),
+        sampling=body.build_sampling(),
+        limits=body.read_limits(options, None if max_tokens == -1 else max_tokens, max_tokens_name),
+        constraint=constraint,
+        constraint_param=constraint_param,
+        logprobs=logprobs,
+        logprob_ids=body.read_logprob_ids(logprobs),
+        prompt_logprobs=prompt_logprobs,
+        return_prompt=bool(body.return_token_ids or body.return_prompt_text) or prompt_logprobs is not None,
+        special_tokens_in_text=body.skip_special_tokens is False,
+        add_special_tokens=bool(body.add_special_tokens),
+        priority=body.priority or 0,
+        cache_salt=body.cache_salt or "",
+        extras=body.build_extras(),
+    )
+
+
+def _build_render_options(
+    body: ChatBody,
+    options: ReaderOptions,
+    request: GenerateRequest,
+    choice: ToolChoice,
+    reasoning_fields: tuple[str, ...],
+) -> ChatRenderOptions:
+    include_usage, continuous_usage = body.read_usage_options()
+    return ChatRenderOptions(
+        profile=options.profile,
+        # The requested ids, and the sampled token.
+        logprobs=len(body.logprob_token_ids) + 1 if body.logprob_token_ids else request.logprobs,
+        token_ids=bool(body.return_token_ids),
+        tokens_as_ids=options.tokens_as_ids
+        if body.return_tokens_as_token_ids is None
+        else body.return_tokens_as_token_ids,
+        prompt_logprobs=body.prompt_logprobs,
+        include_usage=include_usage,
+        continuous_usage=continuous_usage,
+        service_tier=body.service_tier is not None,
+        weight_versions=bool(body.return_weight_versions),
+        prompt_text=bool(body.return_prompt_text),
+        reasoning_fields=reasoning_fields if body.include_reasoning is not False else (),
+        is_named_choice=choice.is_named,
+        legacy_functions=bool(body.functions),
+    )

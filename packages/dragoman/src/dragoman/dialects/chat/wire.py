@@ -1,0 +1,238 @@
+"""The structs of a Chat Completions body, and the support of every parameter.
+
+They validate types and bounds only; `messages` and `reader` interpret the values.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from msgspec import Meta, Raw, Struct
+
+from ..body import NestedRules
+from ..fields import CountOrUnlimited, GenerationFields, Logprobs, MAX_MESSAGES, StructuredOutputs
+from ..parameter_table import Note, ParameterTable, SHARED_ROWS, accept, reject, warn
+
+
+class ChatImageUrl(Struct, frozen=True):
+    url: str
+    detail: str | None = None
+
+
+class AudioUrl(Struct, frozen=True):
+    url: str
+
+
+class ChatInputAudio(Struct, frozen=True):
+    data: str
+    format: str
+
+
+class FileData(Struct, frozen=True):
+    file_data: str | None = None
+    file_id: str | None = None
+    filename: str | None = None
+
+
+class ChatContentPart(Struct, frozen=True):
+    """One part of a message's content; `type` selects the fields that apply."""
+
+    type: str
+    text: str | None = None
+    refusal: str | None = None
+    thinking: str | None = None
+    image_url: ChatImageUrl | str | None = None
+    audio_url: AudioUrl | str | None = None
+    input_audio: ChatInputAudio | None = None
+    file: FileData | None = None
+
+
+class FunctionCallBody(Struct, frozen=True):
+    """A function call in a message.
+
+    arguments: a string, as in OpenAI's API; some local clients replay the object itself.
+    """
+
+    name: str
+    arguments: Raw = Raw()
+
+
+class CustomCallBody(Struct, frozen=True):
+    name: str
+    input: str
+
+
+class ChatToolCall(Struct, frozen=True):
+    """A tool call. Some clients omit `type`; then the field that is present decides."""
+
+    id: str
+    type: str | None = None
+    function: FunctionCallBody | None = None
+    custom: CustomCallBody | None = None
+
+
+class ReasoningDetail(Struct, frozen=True):
+    """A piece of replayed reasoning in OpenRouter's format; `type` selects the fields that apply."""
+
+    type: str
+    text: str | None = None
+    summary: str | None = None
+    data: str | None = None
+    signature: str | None = None
+    format: str | None = None
+
+
+class ChatWireMessage(Struct, frozen=True):
+    """A message of any role. Fields that do not belong to the role are ignored, as in OpenAI's API.
+
+    prefix, partial: the answer continues this message, if it is the last (DeepSeek and Mistral; Kimi and Qwen).
+    """
+
+    role: str
+    content: str | list[ChatContentPart | str] | None = None
+    name: Annotated[str, Meta(max_length=256)] | None = None
+    reasoning: str | None = None
+    reasoning_content: str | None = None
+    reasoning_details: list[ReasoningDetail] | None = None
+    prefix: bool | None = None
+    partial: bool | None = None
+    refusal: str | None = None
+    tool_calls: list[ChatToolCall] | None = None
+    tool_call_id: str | None = None
+    function_call: FunctionCallBody | None = None
+
+
+class FunctionDefinition(Struct, frozen=True):
+    name: str
+    description: str | None = None
+    parameters: Raw = Raw()
+    strict: bool | None = None
+
+
+class GrammarDefinition(Struct, frozen=True):
+    definition: str
+    syntax: str
+
+
+class CustomFormat(Struct, frozen=True):
+    """A custom tool's format. Chat nests the grammar, Responses does not; clients send both."""
+
+    type: str
+    grammar: GrammarDefinition | None = None
+    definition: str | None = None
+    syntax: str | None = None
+
+
+class CustomDefinition(Struct, frozen=True):
+    name: str
+    description: str | None = None
+    format: CustomFormat | None = None
+
+
+class ChatWireTool(Struct, frozen=True):
+    type: str = "function"
+    function: FunctionDefinition | None = None
+    custom: CustomDefinition | None = None
+
+
+class NameReference(Struct, frozen=True):
+    name: str
+
+
+class ChatNamedTool(Struct, frozen=True):
+    type: str = "function"
+    function: NameReference | None = None
+    custom: NameReference | None = None
+
+
+class AllowedTools(Struct, frozen=True):
+    mode: str
+    tools: list[ChatNamedTool]
+
+
+class ChatWireToolChoice(Struct, frozen=True):
+    type: str = "function"
+    function: NameReference | None = None
+    custom: NameReference | None = None
+    allowed_tools: AllowedTools | None = None
+
+
+CHAT_NESTED = NestedRules(
+    accepted={
+        # Fields that clients replay from an answer or its chunks, and hints for caches.
+        ChatWireMessage: frozenset({"annotations", "cache_control", "id"}),
+        ChatContentPart: frozenset({"annotations", "cache_control", "prompt_cache_breakpoint"}),
+        ChatToolCall: frozenset({"index"}),
+        ReasoningDetail: frozenset({"id", "index"}),
+        ChatWireTool: frozenset({"cache_control"}),
+        StructuredOutputs: frozenset({"disable_fallback"}),
+    },
+    checked_types={ChatWireTool: frozenset({None, "function", "custom"})},
+)
+
+
+class ChatPromptFields(Struct, frozen=True, kw_only=True):
+    """The fields that define the prompt; /tokenize accepts them too."""
+
+    messages: Annotated[
+        Annotated[list[ChatWireMessage], Meta(min_length=1, max_length=MAX_MESSAGES)],
+        Note(
+            "all roles; text, image_url, input_audio, audio_url, file, refusal and thinking parts; "
+            "reasoning_details are read; prefix or partial continue a final assistant message; an output without "
+            "its call is refused"
+        ),
+    ]
+    tools: Annotated[
+        list[ChatWireTool] | None,
+        Note("function, and custom with an enforced regex; lark grammars and hosted tools give a warning"),
+    ] = None
+    add_generation_prompt: bool | None = None
+    continue_final_message: Annotated[bool | None, Note("requires a final assistant message")] = None
+    chat_template: Annotated[str | None, Note("if the server allows it")] = None
+    chat_template_kwargs: Annotated[
+        Raw, Note("keys that the server allows; enable_thinking and thinking turn reasoning on or off")
+    ] = Raw()
+    documents: Annotated[list[dict[str, str]] | None, Note("a warning where the chat template does not read them")] = (
+        None
+    )
+
+
+class ChatBody(GenerationFields, frozen=True, kw_only=True):
+    """The fields of a chat body besides `ChatPromptFields`."""
+
+    max_completion_tokens: Annotated[CountOrUnlimited | None, Note("takes precedence over max_tokens")] = None
+    logprobs: bool | None = None
+    top_logprobs: Annotated[Logprobs | None, Note("0 to 20, requires logprobs; -1 is refused")] = None
+    tool_choice: Annotated[str | ChatWireToolChoice | None, Note("all forms")] = None
+    parallel_tool_calls: bool | None = None
+    functions: Annotated[list[FunctionDefinition] | None, Note("legacy; the answer has function_call")] = None
+    function_call: Annotated[str | NameReference | None, Note("legacy")] = None
+    reasoning_effort: Annotated[str | None, Note("none turns reasoning off")] = None
+    thinking_token_budget: Annotated[CountOrUnlimited | None, Note("-1 and null mean no budget")] = None
+    include_reasoning: Annotated[bool | None, Note("false hides the reasoning; its tokens still count")] = None
+    return_prompt_text: bool | None = None
+    verbosity: Annotated[str | None, Note("validated; low and high have no effect and give a warning")] = None
+    store: Annotated[bool | None, Note("true stores the completion; a warning if the server has no store")] = None
+
+
+_UNSUPPORTED = (
+    *accept("prompt_cache_key", "prompt_cache_retention", "prompt_cache_options", note="caching is automatic"),
+    *warn("prediction", "the prediction was not used; it does not affect the answer"),
+    *reject("modalities", "only text output is supported", ["text"], []),
+    *reject("audio", "only text output is supported"),
+    *reject("web_search_options", "web search is not supported"),
+    *reject("moderation", "moderation is not supported"),
+    *reject("echo", "chat prompts cannot be echoed; see return_prompt_text", False),
+    *reject("best_of", "use n", 1),
+    *reject("media_io_kwargs", "media processing is configured by the server", {}),
+    *reject("mm_processor_kwargs", "media processing is configured by the server", {}),
+)
+
+CHAT = ParameterTable(
+    "chat",
+    (ChatPromptFields, ChatBody),
+    (
+        *SHARED_ROWS,
+        *_UNSUPPORTED,
+    ),
+)

@@ -1,0 +1,456 @@
+"""OpenAI Completions, with vLLM's extensions: parses bodies, and serializes streams and full objects.
+
+    each choice:  [echo]  text*  finish
+    the stream:   the choices interleaved, [usage], [DONE] or an error
+
+A body with several prompts becomes one request for each. A completion has only text: reasoning and tool calls, which
+only an `Engine` can separate from it, are omitted; their tokens are counted and listed like all others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated
+
+from msgspec import Meta
+
+from ..core.events import (
+    ChoiceFinished,
+    Event,
+    Finished,
+    PromptTokens,
+    ReasoningDelta,
+    RefusalDelta,
+    Started,
+    TextDelta,
+    Token,
+    ToolCallDelta,
+    ToolCallStart,
+)
+from ..core.message import Refusal, Text
+from ..core.reply import Choice, Reply
+from ..core.request import GenerateRequest
+from .base import GenerationCall, Header, Profile, ReaderOptions
+from .body import BodySchema, ParsedBody, invalid_value, missing_parameter
+from .envelope import (
+    ChunkEnvelope,
+    ChunkWriter,
+    RenderOptions,
+    ResponseId,
+    UsageCounter,
+    render_finish_reason,
+    render_kv_transfer,
+    render_metrics,
+    render_stop_reason,
+    render_weight_versions,
+)
+from .fields import (
+    GenerationFields,
+    Logprobs,
+    TokenId,
+    check_logprobs,
+    check_metadata,
+    check_service_tier,
+    get_max_logprobs,
+    read_constraint_fields,
+    resolve_model,
+)
+from .json_encoding import encode_field, encode_string
+from .logprobs import (
+    CompletionLogprobBuilder,
+    ContentTokens,
+    TokenNaming,
+    content_tokens,
+    render_completion_logprobs,
+    render_prompt_logprobs,
+    render_token_ids,
+)
+from .parameter_table import Note, ParameterTable, SHARED_ROWS, reject
+
+
+class CompletionsBody(GenerationFields, frozen=True, kw_only=True):
+    """A Completions body.
+
+    prompt: a text, texts, one prompt's token ids, or several prompts' token ids.
+    """
+
+    prompt: Annotated[
+        str | list[str | TokenId | list[TokenId]] | None,
+        Note("a string, strings, token ids, or several lists of token ids; at most 2048 prompts"),
+    ] = None
+    best_of: Annotated[Annotated[int, Meta(ge=0, le=20)] | None, Note("at least n; no streaming if greater than n")] = (
+        None
+    )
+    echo: Annotated[bool | None, Note("with max_tokens 0 only the prompt is returned")] = None
+    logprobs: Annotated[Logprobs | None, Note("0 to 5, up to 20 in the vllm profile; -1 is refused")] = None
+
+
+_UNSUPPORTED = (
+    *reject("suffix", "fill-in-the-middle is not supported", ""),
+    *reject("prompt_embeds", "prompts must be text or token ids"),
+    *reject("thinking_token_budget", "completions do not separate reasoning from text", -1),
+)
+
+COMPLETIONS = ParameterTable(
+    "completions",
+    (CompletionsBody,),
+    (
+        *SHARED_ROWS,
+        *_UNSUPPORTED,
+    ),
+)
+
+
+# Writing responses.
+
+KINDS = (b"text_completion", b"text_completion")
+"""The `object` of a chunk and of a full response."""
+
+
+class CompletionsRenderOptions(RenderOptions, frozen=True, kw_only=True):
+    """The response options of Completions.
+
+    echo: return the prompt too.
+    special_tokens_in_text: control tokens are part of the text and of its offsets.
+    """
+
+    echo: bool = False
+    special_tokens_in_text: bool = False
+
+
+DEFAULT_OPTIONS = CompletionsRenderOptions()
+
+
+class _ChoiceState:
+    """The state of one streamed choice.
+
+    offsets: builder of the logprobs, which tracks the offset of each token in the text.
+    pending_tokens: tokens that no chunk has carried yet.
+    scored: tokens of the next chunk that `logprobs` lists.
+    prompt: the prompt, until a chunk has carried it.
+    """
+
+    __slots__ = ("content", "offsets", "pending_tokens", "prompt", "scored")
+
+    def __init__(self, offsets: CompletionLogprobBuilder) -> None:
+        self.offsets = offsets
+        self.content = ContentTokens()
+        self.pending_tokens: list[Token] = []
+        self.scored: list[Token] = []
+        self.prompt: PromptTokens | None = None
+
+
+class CompletionsWriter(ChunkWriter):
+    """Renders one answer, streamed or full."""
+
+    __slots__ = (
+        "_choices",
+        "_choices_per_prompt",
+        "_chunk_end",
+        "_chunk_starts",
+        "_counter",
+        "_is_plain",
+        "_is_vllm",
+        "_lists_all_tokens",
+        "_options",
+        "_wants_tokens",
+    )
+
+    def __init__(self, header: Header, options: CompletionsRenderOptions = DEFAULT_OPTIONS) -> None:
+        self._options = options
+        self._envelope = ChunkEnvelope(header, options, KINDS)
+        self._is_vllm = options.profile is Profile.VLLM
+        # OpenAI lists only the tokens of the text. Clients that score texts (lm-eval) send `echo` with one token to
+        # generate and drop the last entry, even if it is end-of-sequence. Those that request ids (TRL, AReaL) pair each
+        # with its logprob.
+        self._lists_all_tokens = self._is_vllm or options.echo or options.token_ids or options.tokens_as_ids
+        self._wants_tokens = options.token_ids or options.logprobs is not None
+        self._is_plain = not (self._wants_tokens or options.continuous_usage)
+        self._choices_per_prompt = 1
+        self._choices: dict[int, _ChoiceState] = {}
+        self._chunk_starts: tuple[bytes, ...] = ()
+        self._chunk_end = b""
+        self._counter = UsageCounter() if options.continuous_usage else None
+
+    def feed(self, event: Event) -> bytes:  # noqa: PLR0911 - a table
+        if self._is_plain and type(event) is TextDelta:
+            # The hot path, taken for nearly every token: one lookup, one escape, one concatenation.
+            prefix, start = self._envelope.chunk_prefix, self._chunk_starts[event.choice]
+            return b"".join((prefix, start, encode_string(event.text), self._chunk_end)) if event.text else b""
+        match event:
+            case TextDelta(choice, text, tokens) | RefusalDelta(choice, text, tokens):
+                self._buffer_tokens(choice, tokens, text)
+                return self._render_chunk(choice, text) if text else b""
+            case ReasoningDelta() | ToolCallStart() | ToolCallDelta():
+                self._buffer_tokens(event.choice, event.tokens)
+                return b""
+            case ChoiceFinished():
+                self._buffer_tokens(event.choice, event.tokens, ended=True)
+                transfer = encode_field("kv_transfer_params", event.kv_transfer_params)
+                reason = render_finish_reason(event.reason, self._options.profile) + self._render_weights(event)
+                return self._render_chunk(event.choice, "", reason, event.stop, transfer)
+            case PromptTokens():
+                return self._echo_prompt(event)
+            case Started():
+                self._envelope.begin_stream()
+                self._chunk_starts = tuple([b'{"index":%d,"text":' % i for i in range(event.choices)])
+                extensions = self._render_extensions(None, (), None)
+                self._chunk_end = b',"logprobs":null,"finish_reason":null%s}%s' % (
+                    extensions, self._envelope.chunk_suffix,
+                )  # fmt: skip
+                # OpenAI numbers the choices of all prompts consecutively: n of the first prompt, then n of the second.
+                self._choices_per_prompt = event.choices // event.prompts
+                if self._counter is not None:
+                    self._counter = UsageCounter(event)
+                return b""
+            case Finished():
+                return self._envelope.render_usage_chunk(event)
+
+    def render_full(self, reply: Reply) -> bytes:
+        options, choices = self._options, list[bytes]()
+        choices_per_prompt = len(reply.choices) // max(1, len(reply.prompts))
+        for i, choice in enumerate(reply.choices):
+            prompt = reply.prompts[i // choices_per_prompt] if reply.prompts else None
+            parts = [part for part in choice.parts if isinstance(part, Text | Refusal)]
+            text, scored = "".join(part.text for part in parts), choice.tokens
+            if not self._lists_all_tokens:
+                scored = content_tokens(text, [token for part in parts for token in part.tokens])
+            if options.echo and prompt is not None:
+                text = prompt.text + text
+            logprobs = self._render_logprobs(self._create_offsets(), prompt, scored)
+            reason = render_finish_reason(choice.reason, options.profile) + self._render_weights(choice)
+            extensions = self._render_extensions(prompt, choice.tokens, choice.stop)
+            if options.prompt_logprobs is not None and prompt is not None:
+                extensions += b',"prompt_logprobs":' + render_prompt_logprobs(prompt, options.prompt_logprobs)
+            elif self._is_vllm:
+                extensions += b',"prompt_logprobs":null'
+            choices.append(
+                b'{"index":%d,"text":%s,"logprobs":%s,"finish_reason":%s%s}'
+                % (i, encode_string(text), logprobs, reason, extensions)
+            )
+        extra = render_kv_transfer(reply.kv_transfer_params, options.profile)
+        return self._envelope.render_object(
+            b",".join(choices), reply.usage, extra + render_metrics(reply.usage, reply.timings)
+        )
+
+    def _get_state(self, choice: int) -> _ChoiceState:
+        """Return the state of a choice, which is created lazily: most choices never need one."""
+        state = self._choices.get(choice)
+        if state is None:
+            state = self._choices[choice] = _ChoiceState(self._create_offsets())
+        return state
+
+    def _echo_prompt(self, event: PromptTokens) -> bytes:
+        """Echo the prompt in the first chunk of each of its choices. Without echo, its ids are in the next chunk."""
+        choices = range(event.prompt * self._choices_per_prompt, (event.prompt + 1) * self._choices_per_prompt)
+        for choice in choices:
+            self._get_state(choice).prompt = event
+        if not self._options.echo:
+            return b""
+        return b"".join(self._render_chunk(choice, event.text) for choice in choices)
+
+    def _buffer_tokens(
+        self, choice: int, tokens: Sequence[Token], text: str | None = None, *, ended: bool = False
+    ) -> None:
+        """Buffer tokens for the next chunk.
+
+        text: the text that the tokens released; None if it is not part of the completion.
+        """
+        if self._counter is not None:
+            self._counter.add(tokens)
+        if not self._wants_tokens:
+            return
+        state = self._get_state(choice)
+        state.pending_tokens.extend(tokens)
+        if self._lists_all_tokens:
+            state.scored.extend(tokens)
+        # OpenAI lists only the tokens of the text; one that released no text yet is held until its text, or the end.
+        elif text is not None:
+            state.scored.extend(state.content.feed(text, tokens))
+        elif ended:
+            state.scored.extend(state.content.close())
+
+    def _render_chunk(
+        self, choice: int, text: str, reason: bytes = b"null", stop: str | int | None = None, extra: bytes = b""
+    ) -> bytes:
+        """Render a chunk with this text and all pending tokens.
+
+        extra: additional fields of the chunk, each after a comma.
+        """
+        state = self._get_state(choice)
+        tokens, state.pending_tokens = state.pending_tokens, []
+        scored, state.scored = state.scored, []
+        # The prompt's logprobs belong to the first chunk only.
+        prompt, state.prompt = state.prompt, None
+        logprobs = self._render_logprobs(state.offsets, prompt, scored)
+        body = b'{"index":%d,"text":%s,"logprobs":%s,"finish_reason":%s%s}' % (
+            choice, encode_string(text), logprobs, reason, self._render_extensions(prompt, tokens, stop),
+        )  # fmt: skip
+        return self._envelope.render_chunk(body, None if self._counter is None else self._counter.usage, extra)
+
+    def _render_weights(self, choice: ChoiceFinished | Choice) -> bytes:
+        return render_weight_versions(choice.weights) if self._options.weight_versions else b""
+
+    def _create_offsets(self) -> CompletionLogprobBuilder:
+        options = self._options
+        naming = TokenNaming(options.tokens_as_ids)
+        return CompletionLogprobBuilder(
+            options.logprobs or 0, naming, options.special_tokens_in_text, sampled_first=self._is_vllm
+        )
+
+    def _render_logprobs(
+        self, offsets: CompletionLogprobBuilder, prompt: PromptTokens | None, tokens: Sequence[Token]
+    ) -> bytes:
+        if self._options.logprobs is None:
+            return b"null"
+        prompt_rows = offsets.add_prompt(prompt) if self._options.echo and prompt is not None else []
+        return render_completion_logprobs(prompt_rows + offsets.add_tokens(tokens))
+
+    def _render_extensions(self, prompt: PromptTokens | None, tokens: Sequence[Token], stop: str | int | None) -> bytes:
+        """Render vLLM's fields of a choice: all of them in vLLM's profile, in OpenAI's only if requested."""
+        extra = b',"stop_reason":' + render_stop_reason(stop) if self._is_vllm else b""
+        if self._options.token_ids:
+            extra += b',"token_ids":' + render_token_ids(tokens)
+            if prompt is not None:
+                return extra + b',"prompt_token_ids":' + render_token_ids(prompt.tokens)
+        elif self._is_vllm:
+            extra += b',"token_ids":null'
+        return extra + b',"prompt_token_ids":null' if self._is_vllm else extra
+
+
+# Reading requests.
+
+ID_PREFIX = "cmpl-"
+MAX_PROMPTS = 2_048
+# The default of OpenAI's API and of vLLM.
+DEFAULT_MAX_TOKENS = 16
+
+_SCHEMA = BodySchema(CompletionsBody)
+
+
+def read_completions(data: bytes, options: ReaderOptions) -> GenerationCall:
+    """Parse a Completions body. Raises only RequestError."""
+    parsed = ParsedBody(data)
+    # Checked before decoding, whose error cannot name the route that the client meant.
+    if "prompt" not in parsed.fields:
+        if "messages" in parsed.fields:
+            raise missing_parameter(
+                "prompt", " A body with 'messages' is a chat request: POST it to /v1/chat/completions."
+            )
+        if "input" in parsed.fields:
+            raise missing_parameter("prompt", " A body with 'input' is a Responses request: POST it to /v1/responses.")
+        # `classify_body` rejects `prompt_embeds` with a more specific error than that of a missing prompt.
+        if "prompt_embeds" not in parsed.fields:
+            raise missing_parameter("prompt")
+    body = parsed.decode(_SCHEMA)
+    warnings, unknown = COMPLETIONS.classify_body(parsed, _SCHEMA)
+    check_metadata(body.metadata)
+    check_service_tier(body.service_tier, warnings)
+    requests = _build_requests(body, options)
+    render_options = _build_render_options(body, options)
+    id = ResponseId(ID_PREFIX, body.request_id)
+
+    def writer(header: Header) -> CompletionsWriter:
+        return CompletionsWriter(id.apply_to(header), render_options)
+
+    return GenerationCall(requests, bool(body.stream), ID_PREFIX, writer, tuple(warnings), unknown)
+
+
+def _build_requests(body: CompletionsBody, options: ReaderOptions) -> tuple[GenerateRequest, ...]:
+    prompts = read_prompts(body.prompt)
+    choices = body.read_choice_count(options, len(prompts))
+    logprobs = _read_logprobs(body, options)
+    # An echoed prompt gets as many alternatives as the answer.
+    counts = [count for count in (body.read_prompt_logprobs(), logprobs if body.echo else None) if count is not None]
+    prompt_logprobs, logprob_ids = max(counts) if counts else None, body.read_logprob_ids(logprobs)
+    if logprob_ids and body.echo:
+        # As in vLLM: the logprobs of an echoed prompt have no such alternatives.
+        raise invalid_value("logprob_token_ids", "it cannot be combined with 'echo'")
+    best_of = body.best_of or None
+    if best_of is not None and best_of < choices:
+        raise invalid_value("best_of", f"it must not be less than n={choices}")
+    if best_of is not None and body.stream and best_of > choices:
+        raise invalid_value("best_of", "results cannot be streamed when it is greater than 'n'")
+    max_tokens = DEFAULT_MAX_TOKENS if body.max_tokens is None else body.max_tokens
+    # Without new tokens there must be something else to return.
+    if max_tokens == 0 and not body.echo and body.prompt_logprobs is None:
+        raise invalid_value(
+            "max_tokens", "0 needs 'echo' or 'prompt_logprobs'; otherwise expected -1 or an integer >= 1"
+        )
+    limits = body.read_limits(options, None if max_tokens == -1 else max_tokens)
+    model, sampling, extras = resolve_model(body.model, options), body.build_sampling(), body.build_extras()
+    constraint, constraint_param = read_constraint_fields(body)
+    return_prompt = bool(body.echo or body.return_token_ids) or prompt_logprobs is not None
+    return tuple(
+        GenerateRequest(
+            model=model,
+            prompt=prompt,
+            choices=choices,
+            best_of=best_of,
+            sampling=sampling,
+            limits=limits,
+            constraint=constraint,
+            constraint_param=constraint_param,
+            logprobs=logprobs,
+            logprob_ids=logprob_ids,
+            prompt_logprobs=prompt_logprobs,
+            return_prompt=return_prompt,
+            special_tokens_in_text=body.skip_special_tokens is False,
+            add_special_tokens=body.add_special_tokens is not False,
+            priority=body.priority or 0,
+            cache_salt=body.cache_salt or "",
+            extras=extras,
+        )
+        for prompt in prompts
+    )
+
+
+def read_prompts(prompt: str | list[str | int | list[int]] | None) -> tuple[str | tuple[int, ...], ...]:
+    """Split the field into prompts, each a text or token ids. Raises RequestError."""
+    if prompt is None:
+        raise missing_parameter("prompt")
+    if isinstance(prompt, str):
+        return (prompt,)
+    if not prompt:
+        raise invalid_value("prompt", "it must not be an empty array")
+    # OpenAI's field is overloaded: an array of integers is one prompt, an array of anything else several.
+    ids = tuple(entry for entry in prompt if isinstance(entry, int))
+    if len(ids) == len(prompt):
+        return (ids,)
+    if len(prompt) > MAX_PROMPTS:
+        raise invalid_value("prompt", f"expected at most {MAX_PROMPTS} prompts, got {len(prompt)}")
+    if ids or len({type(entry) for entry in prompt}) > 1:
+        raise invalid_value("prompt", "expected strings, token ids or arrays of token ids, but not a mixture")
+    prompts: list[str | tuple[int, ...]] = []
+    for i, entry in enumerate(prompt):
+        if isinstance(entry, int) or entry == []:
+            raise invalid_value(f"prompt[{i}]", "it must not be an empty array")
+        prompts.append(entry if isinstance(entry, str) else tuple(entry))
+    return tuple(prompts)
+
+
+def _read_logprobs(body: CompletionsBody, options: ReaderOptions) -> int | None:
+    count = check_logprobs(body.logprobs, "logprobs")
+    max_logprobs = get_max_logprobs(options.profile)
+    if count is not None and count > max_logprobs:
+        raise invalid_value("logprobs", f"expected an integer <= {max_logprobs}")
+    return count
+
+
+def _build_render_options(body: CompletionsBody, options: ReaderOptions) -> CompletionsRenderOptions:
+    include_usage, continuous_usage = body.read_usage_options()
+    return CompletionsRenderOptions(
+        profile=options.profile,
+        logprobs=len(body.logprob_token_ids) + 1 if body.logprob_token_ids else _read_logprobs(body, options),
+        prompt_logprobs=body.prompt_logprobs,
+        token_ids=bool(body.return_token_ids),
+        tokens_as_ids=options.tokens_as_ids
+        if body.return_tokens_as_token_ids is None
+        else body.return_tokens_as_token_ids,
+        include_usage=include_usage,
+        continuous_usage=continuous_usage,
+        service_tier=body.service_tier is not None,
+        weight_versions=bool(body.return_weight_versions),
+        echo=bool(body.echo),
+        special_tokens_in_text=body.skip_special_tokens is False,
+    )

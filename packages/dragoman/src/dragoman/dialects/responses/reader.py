@@ -1,0 +1,383 @@
+"""Parses a Responses body into a ResponsesCall."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import msgspec
+
+from ...core.errors import Unsupported
+from ...core.message import Message, Role, Text
+from ...core.request import (
+    Constraint,
+    Conversation,
+    GenerateRequest,
+    JsonObject,
+    JsonSchema,
+    ReasoningOptions,
+    TemplateOptions,
+)
+from ..base import GenerationCall, Purpose, ReaderOptions, SealingKey, pack_reasoning
+from ..body import (
+    BodySchema,
+    ParsedBody,
+    check_one_of,
+    invalid_value,
+    missing_parameter,
+    read_json_object,
+)
+from ..body import abbreviate as quote
+from ..envelope import ResponseId
+from ..fields import (
+    check_metadata,
+    check_service_tier,
+    read_schema,
+    read_stop_strings,
+    read_structured_outputs,
+    read_thinking_switch,
+    require_at_most_one,
+    resolve_model,
+)
+from ..json_encoding import encode_int, encode_string, encode_string_or_null, escape_line_breaks
+from .call import BuiltRequest, ResponsesCall, build_writer_factory
+from .errors import RESPONSES_NAMES
+from .input_items import build_input_item
+from .item_writers import Echo, ResponsesRenderOptions, encode_bool
+from .items import COMPACTION_TRIGGER, CONFIGURATION_UPDATE, ConfigurationUpdate, EFFORTS, ItemReader, ParsedItem, SUMMARY_REQUEST, TurnBuilder, build_summary_request, read_raw_items, read_update
+from .tools import ResponsesToolRegistry
+from .wire import ConversationId, RESPONSES, RESPONSES_NESTED, ReasoningConfig, ResponsesBody, TextOptions, WireItem
+from .wire import minify as compacted_json
+
+FORMATS = ("text", "json_object", "json_schema")
+LOGPROBS, ENCRYPTED_REASONING = "message.output_text.logprobs", "reasoning.encrypted_content"
+INCLUDABLE = (
+    LOGPROBS,
+    ENCRYPTED_REASONING,
+    "code_interpreter_call.outputs",
+    "computer_call_output.output.image_url",
+    "file_search_call.results",
+    "message.input_image.image_url",
+    "web_search_call.action.sources",
+    "web_search_call.results",
+)
+ID_PREFIX = "resp_"
+
+
+_BODY = BodySchema(ResponsesBody, RESPONSES_NESTED)
+
+
+def read_responses(
+    data: bytes, options: ReaderOptions, *, now: Callable[[], int] | None = None, compact: bool = False
+) -> ResponsesCall:
+    """Parse a body.
+
+    now: returns Unix seconds.
+    compact: the response is a compaction, as if the input ended with a trigger.
+
+    Raises RequestError, and nothing else.
+    """
+    parsed = ParsedBody(data)
+    body = parsed.decode(_BODY)
+    # Rejected fields are checked first: a request with a stored prompt has no `input` and needs the specific error.
+    warnings, unknown = RESPONSES.classify_body(parsed, _BODY)
+    items = _list_items(body, parsed)
+    _check_fields(body, warnings)
+    # OpenAI's /v1/responses/compact requires a model, so the server's default does not apply.
+    if compact and body.model is None:
+        raise missing_parameter("model")
+    compact = compact or (bool(items) and items[-1].type == COMPACTION_TRIGGER)
+    updated_body = _apply_updates(body, items)
+    declared_tools = ResponsesToolRegistry(body.tools or (), warnings)
+    build = partial(_build, options=options, now=now, compact=compact)
+
+    def rebuild(
+        items: Sequence[ParsedItem | WireItem], sampled_turns: tuple[tuple[int, ...], ...] = ()
+    ) -> BuiltRequest:
+        # Warnings of the first build are already in the response; those of stored items were given when they were sent.
+        tools = declared_tools.copy([])
+        return build(_apply_updates(body, items), items, tools, [], sampled_turns=sampled_turns)
+
+    built = build(updated_body, items, declared_tools.copy(warnings), warnings)
+    conversation = body.conversation.id if isinstance(body.conversation, ConversationId) else body.conversation
+    echo = Echo(
+        rest=built.echo,
+        store=body.store is not False,
+        background=bool(body.background),
+        previous_response_id=body.previous_response_id or None,
+        conversation=conversation or None,
+    )
+    id = ResponseId(ID_PREFIX, body.request_id)
+    raw_items = read_raw_items(items, parsed.fields, "input")
+    return ResponsesCall(
+        call=GenerationCall(
+            (built.request,),
+            bool(body.stream),
+            ID_PREFIX,
+            build_writer_factory(id, built.render_options, echo),
+            tuple(warnings),
+            unknown,
+            field_names=RESPONSES_NAMES,
+        ),
+        input=tuple(
+            build_input_item(item, fields, parsed_item, f"input[{i}]")
+            for i, (item, fields, parsed_item) in enumerate(zip(items, raw_items, built.items, strict=True))
+        ),
+        echo=echo,
+        render_options=built.render_options,
+        id=id,
+        rebuild=rebuild,
+        previous_response_id=echo.previous_response_id,
+        conversation=echo.conversation,
+        store=body.store,
+        background=echo.background,
+    )
+
+
+def _list_items(body: ResponsesBody, parsed: ParsedBody) -> list[WireItem]:
+    """List the items of the input. A trigger of a compaction may only be the last one."""
+    if isinstance(body.input, str):
+        return [WireItem(type="message", role="user", content=body.input)]
+    items = body.input or []
+    # A turn may add nothing to a stored conversation, so an empty input is valid there.
+    if not items and not body.previous_response_id and not body.conversation:
+        hint = " A body with 'messages' is a chat request: POST it to /v1/chat/completions."
+        raise missing_parameter("input", hint if "messages" in parsed.fields else "")
+    for i, item in enumerate(items[:-1]):
+        if item.type == COMPACTION_TRIGGER:
+            raise invalid_value(f"input[{i}]", f"'{COMPACTION_TRIGGER}' must be the last item")
+    return items
+
+
+def _check_fields(body: ResponsesBody, warnings: list[str]) -> None:
+    """Check combinations of fields, and warn about those with no or limited effect."""
+    if body.previous_response_id and body.conversation:
+        raise invalid_value("previous_response_id", "it cannot be combined with 'conversation'")
+    # A background response is read from the store; without it nothing could ever be returned.
+    if body.background and body.store is False:
+        raise invalid_value("background", "it needs 'store' to be true")
+    check_metadata(body.metadata)
+    if body.conversation and body.store is False:
+        warnings.append("conversation: nothing is added to it, because store is false")
+    check_service_tier(body.service_tier, warnings)
+    if body.stream_options is not None and body.stream_options.include_obfuscation:
+        raise Unsupported(
+            "'stream_options.include_obfuscation' is not supported here: events are not padded.",
+            param="stream_options.include_obfuscation",
+        )
+    if body.truncation is not None:
+        check_one_of(body.truncation, ("auto", "disabled"), "truncation")
+    verbosity = body.text.verbosity if body.text is not None else None
+    if verbosity is not None and check_one_of(verbosity, ("low", "medium", "high"), "text.verbosity") != "medium":
+        warnings.append("text.verbosity is ignored; ask for the desired length in the prompt")
+    warnings.extend(f"include: {quote(name)} is not supported" for name in body.include or () if name not in INCLUDABLE)
+
+
+def _apply_updates(body: ResponsesBody, items: Sequence[ParsedItem | WireItem]) -> ResponsesBody:
+    """Return the body with the settings of `configuration_update` items; the last one wins.
+
+    They come later in the conversation than the body's own settings, which clients keep so that the prompt's prefix
+    stays cached (openai-python 3.54: "until a later update replaces that setting").
+    """
+    for i, item in enumerate(items):
+        if isinstance(item, WireItem) and item.type == CONFIGURATION_UPDATE:
+            update = read_update(item, f"input[{i}]")
+        elif isinstance(item, ConfigurationUpdate):
+            update = item
+        else:
+            continue
+        if update.reasoning is not None:
+            reasoning = msgspec.structs.replace(body.reasoning or ReasoningConfig(), effort=update.reasoning.effort)
+            body = msgspec.structs.replace(body, reasoning=reasoning)
+        if update.text is not None:
+            text = msgspec.structs.replace(body.text or TextOptions(), format=update.text.format)
+            body = msgspec.structs.replace(body, text=text)
+    return body
+
+
+def _build(
+    body: ResponsesBody,
+    items: Sequence[ParsedItem | WireItem],
+    tool_registry: ResponsesToolRegistry,
+    warnings: list[str],
+    *,
+    options: ReaderOptions,
+    now: Callable[[], int] | None,
+    compact: bool,
+    sampled_turns: tuple[tuple[int, ...], ...] = (),
+) -> BuiltRequest:
+    """Build the request and the render options for a body and its items, which may load tools.
+
+    items: the input items; WireItems among them are parsed here.
+    tool_registry: the declared tools.
+    """
+    item_reader = ItemReader(options.sealing_key, warnings, keeps_seal=options.keeps_seal)
+    turns, parsed_items = TurnBuilder(tool_registry), list[ParsedItem]()
+    for i, item in enumerate(items):
+        path = f"input[{i}]"
+        parsed = item_reader.read(item, path) if isinstance(item, WireItem) else item
+        parsed_items.append(parsed)
+        turns.add(parsed, path)
+    messages = turns.finish()
+    if body.instructions:
+        messages = (Message(Role.SYSTEM, (Text(body.instructions),)), *messages)
+    if compact:
+        messages = (*messages, SUMMARY_REQUEST)
+    tool_choice, echoed_choice = tool_registry.read_choice(body.tool_choice)
+    kwargs = read_json_object(body.chat_template_kwargs, "chat_template_kwargs")
+    conversation = Conversation(
+        messages,
+        tool_registry.tools,
+        tool_choice,
+        parallel_tool_calls=body.parallel_tool_calls is not False,
+        reasoning=_read_reasoning(body, warnings),
+        template=TemplateOptions(kwargs=kwargs, template=body.chat_template),
+        drop_oldest=body.truncation == "auto",
+        sampled_turns=sampled_turns,
+    )
+    render_options = _build_render_options(body, tool_registry, options.sealing_key, now, warnings)
+    request = _build_request(body, options, conversation, render_options.logprobs)
+    if compact:
+        if options.sealing_key is None:
+            raise Unsupported("Compaction is not supported here: this server has no key to encrypt summaries.")
+        seal_compaction = partial(options.sealing_key.seal, Purpose.COMPACTION)
+        render_options = msgspec.structs.replace(render_options, seal_compaction=seal_compaction)
+        request = build_summary_request(request)
+    echo = _render_echo(body, tool_registry.echo, echoed_choice)
+    return BuiltRequest(request, render_options, echo, parsed_items)
+
+
+def _read_reasoning(body: ResponsesBody, warnings: list[str]) -> ReasoningOptions:
+    """Read the options. The template's own switch, if set, takes precedence over the less specific effort."""
+    reasoning = body.reasoning or ReasoningConfig()
+    if reasoning.effort is not None:
+        check_one_of(reasoning.effort, EFFORTS, "reasoning.effort")
+    if reasoning.context not in (None, "auto"):
+        warnings.append("reasoning.context is ignored: the chat template determines which past reasoning is included")
+    if reasoning.mode not in (None, "standard"):
+        warnings.append("reasoning.mode is ignored: there is only one mode")
+    switch = read_thinking_switch(body.chat_template_kwargs)
+    # Efforts other than none do not switch reasoning on: templates without a switch would reject it.
+    enabled = False if switch is None and reasoning.effort == "none" else switch
+    budget = body.thinking_token_budget
+    return ReasoningOptions(enabled, reasoning.effort, None if budget == -1 else budget)
+
+
+def _read_summary(body: ResponsesBody) -> str | None:
+    if body.reasoning is None:
+        return None
+    summary = body.reasoning.summary or body.reasoning.generate_summary
+    return None if summary is None else check_one_of(summary, ("auto", "concise", "detailed"), "reasoning.summary")
+
+
+def _build_render_options(
+    body: ResponsesBody,
+    tool_registry: ResponsesToolRegistry,
+    sealing_key: SealingKey | None,
+    now: Callable[[], int] | None,
+    warnings: list[str],
+) -> ResponsesRenderOptions:
+    include = body.include or ()
+    if ENCRYPTED_REASONING in include and sealing_key is None:
+        warnings.append(
+            f"include: the server has no key for {ENCRYPTED_REASONING}; reasoning is returned as content or summary"
+        )
+    wants_logprobs = LOGPROBS in include or bool(body.top_logprobs)
+    return ResponsesRenderOptions(
+        logprobs=(body.top_logprobs or 0) if wants_logprobs else None,
+        as_summary=_read_summary(body) is not None,
+        hide_reasoning=body.include_reasoning is False,
+        tool_names=tool_registry.names,
+        seal_reasoning=partial(sealing_key.seal, Purpose.REASONING)
+        if sealing_key is not None and ENCRYPTED_REASONING in include
+        else None,
+        wrap_seal=None if sealing_key is None else partial(_wrap_seal, sealing_key),
+        now=now,
+    )
+
+
+def _wrap_seal(sealing_key: SealingKey, text: str, seal: str) -> str:
+    return sealing_key.seal(Purpose.REASONING, pack_reasoning(text, seal))
+
+
+def _build_request(
+    body: ResponsesBody, options: ReaderOptions, conversation: Conversation, logprobs: int | None
+) -> GenerateRequest:
+    max_tokens = body.max_output_tokens
+    if max_tokens == 0:
+        raise invalid_value("max_output_tokens", "expected -1 or an integer >= 1")
+    constraints: list[tuple[str, Constraint]] = []
+    format = body.text.format if body.text is not None else None
+    match "text" if format is None else check_one_of(format.type, FORMATS, "text.format.type"):
+        case "json_object":
+            constraints.append(("text.format", JsonObject()))
+        case "json_schema" if format is not None:
+            schema = read_schema(format.schema, "text.format.schema")
+            if schema is None:
+                raise missing_parameter("text.format.schema")
+            json_schema = JsonSchema(schema, strict=bool(format.strict), name=format.name)
+            constraints.append(("text.format", json_schema))
+        case _:
+            """Free text."""
+    constraint, constraint_param = require_at_most_one([*constraints, *read_structured_outputs(body)])
+    return GenerateRequest(
+        model=resolve_model(body.model, options),
+        prompt=conversation,
+        sampling=body.build_sampling(),
+        limits=body.build_limits(
+            None if max_tokens == -1 else max_tokens,
+            read_stop_strings(body.stop, options.max_stop),
+            "max_output_tokens",
+        ),
+        constraint=constraint,
+        constraint_param=constraint_param,
+        logprobs=logprobs,
+        special_tokens_in_text=body.skip_special_tokens is False,
+        add_special_tokens=bool(body.add_special_tokens),
+        priority=body.priority or 0,
+        cache_salt=body.cache_salt or "",
+        extras=body.build_extras(),
+    )
+
+
+def _render_echo(body: ResponsesBody, tools: bytes, tool_choice: bytes) -> bytes:
+    """Render the request fields that the response object repeats, as JSON without braces."""
+    text = body.text or TextOptions()
+    format = text.format
+    if format is None or format.type != "json_schema":
+        rendered_format = b'{"type":%s}' % encode_string("text" if format is None else format.type)
+    else:
+        # All keys are present, as Open Responses requires.
+        rendered_format = b'{"type":"json_schema","name":%s,"description":%s,"schema":%s,"strict":%s}' % (
+            encode_string(format.name or "response"), encode_string_or_null(format.description),
+            compacted_json(format.schema), encode_bool(bool(format.strict)),
+        )  # fmt: skip
+    fields = {
+        "instructions": encode_string_or_null(body.instructions),
+        "max_output_tokens": encode_int(None if body.max_output_tokens == -1 else body.max_output_tokens),
+        "max_tool_calls": encode_int(body.max_tool_calls),
+        "metadata": escape_line_breaks(msgspec.json.encode(body.metadata or {})),
+        "parallel_tool_calls": encode_bool(body.parallel_tool_calls is not False),
+        "presence_penalty": msgspec.json.encode(body.presence_penalty or 0.0),
+        "frequency_penalty": msgspec.json.encode(body.frequency_penalty or 0.0),
+        "prompt_cache_key": encode_string_or_null(body.prompt_cache_key),
+        "reasoning": b'{"effort":%s,"summary":%s}'
+        % (
+            encode_string_or_null(body.reasoning.effort if body.reasoning else None),
+            encode_string_or_null(_read_summary(body)),
+        ),
+        "safety_identifier": encode_string_or_null(body.safety_identifier),
+        # There is one tier. OpenAI's clients know this name for it, and check the answer against their enum.
+        "service_tier": b'"default"',
+        # OpenAI's schema does not allow null here. 1.0 is its default, which the model's own may differ from.
+        "temperature": msgspec.json.encode(1.0 if body.temperature is None else body.temperature),
+        "text": b'{"format":%s,"verbosity":%s}' % (rendered_format, encode_string(text.verbosity or "medium")),
+        "tool_choice": tool_choice,
+        "tools": tools,
+        "top_logprobs": encode_int(body.top_logprobs or 0),
+        "top_p": msgspec.json.encode(1.0 if body.top_p is None else body.top_p),
+        "truncation": encode_string(body.truncation or "disabled"),
+    }
+    if body.user is not None:
+        fields["user"] = encode_string(body.user)
+    return b",".join(b'"%s":%s' % (name.encode(), value) for name, value in fields.items())

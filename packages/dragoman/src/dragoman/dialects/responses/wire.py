@@ -1,0 +1,312 @@
+"""The structs of a Responses body, and the table of its parameters: which are supported and how.
+
+Only shapes and bounds are checked here; `items`, `tools` and `reader` interpret the values.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta, Raw, Struct
+
+from ..body import NestedRules
+from ..fields import AtLeastOne, CountOrUnlimited, DecodingFields, JsonSchemaFormat, StreamOptions
+from ..json_encoding import escape_line_breaks
+from ..parameter_table import Note, ParameterTable, SHARED_ROWS, accept, reject, warn
+
+MAX_INPUT_ITEMS = 100_000
+"""Maximum items of one input."""
+
+
+class ResponsesImageUrl(Struct, frozen=True):
+    url: str
+    detail: str | None = None
+
+
+class ResponsesInputAudio(Struct, frozen=True):
+    data: str
+    format: str
+
+
+class ResponsesContentPart(Struct, frozen=True):
+    """One part of an item's content, summary or output; `type` selects the fields that apply."""
+
+    type: str | None = None
+    text: str | None = None
+    refusal: str | None = None
+    image_url: str | ResponsesImageUrl | None = None
+    detail: str | None = None
+    file_id: str | None = None
+    file_data: str | None = None
+    file_url: str | None = None
+    filename: str | None = None
+    input_audio: ResponsesInputAudio | None = None
+    stdout: str | None = None
+    stderr: str | None = None
+    outcome: Raw = Raw()
+
+
+WireContent = str | list[ResponsesContentPart | str] | dict[str, Raw]
+"""Some hosted tools' items have an object here; it is ignored."""
+
+
+class WireItem(Struct, frozen=True):
+    """One item of the input. Without a type it is a message, or a reference if it has no role.
+
+    action, actions, operation: the arguments of calls of client tools, see `client_tools`.
+    tools: the tools that a tool search found, or additional tools.
+    reasoning, text: the settings of a `configuration_update`.
+    """
+
+    type: str | None = None
+    id: str | None = None
+    status: str | None = None
+    role: str | None = None
+    phase: str | None = None
+    content: WireContent | None = None
+    summary: WireContent | None = None
+    encrypted_content: str | None = None
+    call_id: str | None = None
+    name: str | None = None
+    namespace: str | None = None
+    arguments: Raw = Raw()
+    input: Raw = Raw()
+    output: WireContent | None = None
+    action: Raw = Raw()
+    actions: Raw = Raw()
+    operation: Raw = Raw()
+    tools: Raw = Raw()
+    reasoning: Raw = Raw()
+    text: Raw = Raw()
+
+
+class CustomToolFormat(Struct, frozen=True):
+    type: str
+    syntax: str | None = None
+    definition: str | None = None
+
+
+class ResponsesWireTool(Struct, frozen=True):
+    """A tool or a namespace of tools; `type` selects the fields that apply."""
+
+    type: str
+    name: str | None = None
+    description: str | None = None
+    parameters: Raw = Raw()
+    strict: bool | None = None
+    format: CustomToolFormat | None = None
+    tools: list[ResponsesWireTool] | None = None
+    allowed_callers: list[str] | None = None
+    environment: Raw = Raw()
+    display_width: int | None = None
+    display_height: int | None = None
+    execution: str | None = None
+
+
+class ResponsesNamedTool(Struct, frozen=True):
+    type: str = "function"
+    name: str | None = None
+    namespace: str | None = None
+
+
+class ResponsesWireToolChoice(Struct, frozen=True):
+    type: str = "function"
+    name: str | None = None
+    namespace: str | None = None
+    mode: str | None = None
+    tools: list[ResponsesNamedTool] | None = None
+
+
+class TextFormat(JsonSchemaFormat, frozen=True, kw_only=True):
+    type: str
+
+
+class TextOptions(Struct, frozen=True):
+    format: TextFormat | None = None
+    verbosity: str | None = None
+
+
+class ReasoningConfig(Struct, frozen=True):
+    """The `reasoning` field of a request.
+
+    generate_summary: the former name of `summary`.
+    """
+
+    effort: str | None = None
+    summary: str | None = None
+    generate_summary: str | None = None
+    context: str | None = None
+    mode: str | None = None
+
+
+class ConversationId(Struct, frozen=True):
+    id: str
+
+
+RESPONSES_NESTED = NestedRules(
+    accepted={
+        # What clients replay from an answer, and hints for caches.
+        ResponsesContentPart: frozenset({"annotations", "logprobs", "prompt_cache_breakpoint"}),
+        WireItem: frozenset({"created_by", "caller", "internal_chat_message_metadata_passthrough"})
+        # Fields of calls of client tools and of their outputs.
+        | {"environment", "execution", "max_output_length", "pending_safety_checks", "acknowledged_safety_checks"},
+        ResponsesWireTool: frozenset({"defer_loading", "output_schema"}),
+    },
+    checked_types={
+        # The others are reported as a whole.
+        WireItem: frozenset({None, "message", "reasoning", "function_call", "function_call_output", "custom_tool_call"})
+        | {"custom_tool_call_output", "item_reference", "compaction", "compaction_trigger", "configuration_update"}
+        | {"additional_tools", "shell_call", "shell_call_output", "local_shell_call", "local_shell_call_output"}
+        | {"apply_patch_call", "apply_patch_call_output", "computer_call", "computer_call_output"},
+        ResponsesWireTool: frozenset({"function", "custom", "namespace", "local_shell", "apply_patch"})
+        | {"computer", "computer_use_preview"},
+        ResponsesWireToolChoice: frozenset({"function", "custom", "allowed_tools"}),
+    },
+)
+
+
+class ResponsesBody(DecodingFields, frozen=True, kw_only=True):
+    """A whole body. None: the client sent null or nothing."""
+
+    model: Annotated[str | None, Note("optional if the server has a default model")] = None
+    input: Annotated[
+        str | Annotated[list[WireItem], Meta(max_length=MAX_INPUT_ITEMS)] | None,
+        Note(
+            "a string, or items: messages of all roles with text, refusal, input_image, input_file and "
+            "input_audio parts; function and custom calls and their outputs; calls and outputs of shell, "
+            "local_shell, apply_patch, computer and tool_search, whose found tools can be called from then on; "
+            "additional_tools; configuration_update, of which the last one replaces reasoning.effort or "
+            "text.format; reasoning, item_reference, compaction and compaction_trigger. Items of hosted tools are "
+            "omitted with a warning"
+        ),
+    ] = None
+    instructions: Annotated[str | None, Note("a system message before all others")] = None
+    previous_response_id: Annotated[
+        str | None, Note("a stored response with status completed or incomplete; not together with conversation")
+    ] = None
+    conversation: Annotated[
+        str | ConversationId | None,
+        Note("an id, or an object with an id; receives the input and output of a stored response"),
+    ] = None
+    store: Annotated[
+        bool | None,
+        Note("true by default; without a store the response has false, with a warning if true was requested"),
+    ] = None
+    background: Annotated[bool | None, Note("true requires store")] = None
+    stream: bool | None = None
+    stream_options: Annotated[
+        StreamOptions | None, Note("include_obfuscation: true is refused; usage is always included")
+    ] = None
+    include: Annotated[
+        list[str] | None,
+        Note(
+            "message.output_text.logprobs; reasoning.encrypted_content, which only this server can decrypt, for "
+            "the same API key. Other values belong to hosted tools and have no effect"
+        ),
+    ] = None
+    tools: Annotated[
+        list[ResponsesWireTool] | None,
+        Note(
+            "function, namespace, and custom with an enforced regex; shell and local_shell, apply_patch, "
+            "computer, computer_use_preview and tool_search with execution client as functions, whose calls are "
+            "items of their own types; lark grammars, hosted tools and a shell in a container give a warning"
+        ),
+    ] = None
+    tool_choice: Annotated[str | ResponsesWireToolChoice | None, Note("all forms; a hosted tool is refused")] = None
+    parallel_tool_calls: bool | None = None
+    max_tool_calls: Annotated[AtLeastOne | None, Note("limits calls of hosted tools; there are none")] = None
+    max_output_tokens: Annotated[
+        CountOrUnlimited | None, Note("1 or more; -1 and null are the rest of the context")
+    ] = None
+    text: Annotated[
+        TextOptions | None,
+        Note("format text, json_object and json_schema; verbosity: low and high have no effect and give a warning"),
+    ] = None
+    reasoning: Annotated[
+        ReasoningConfig | None,
+        Note(
+            "effort (none turns reasoning off); with summary the reasoning is returned as a summary, otherwise as "
+            "reasoning_text; context and mode give a warning"
+        ),
+    ] = None
+    top_logprobs: Annotated[
+        Annotated[int, Meta(ge=0, le=20)] | None, Note("0 to 20; more than 0 includes the logprobs")
+    ] = None
+    truncation: Annotated[
+        str | None,
+        Note(
+            "auto omits the oldest whole turns (calls together with their results) of a conversation that does "
+            "not fit; a warning gives the number of omitted messages; the instructions, the last question and the "
+            "last turn remain"
+        ),
+    ] = None
+    metadata: Annotated[
+        dict[str, str] | None, Note("at most 16 keys of 64 characters with values of 512 characters; echoed")
+    ] = None
+    user: Annotated[str | None, Note("echoed; identifies the end user, has no effect")] = None
+    safety_identifier: Annotated[
+        Annotated[str, Meta(max_length=1_024)] | None, Note("echoed; identifies the end user, has no effect")
+    ] = None
+    prompt_cache_key: Annotated[Annotated[str, Meta(max_length=1_024)] | None, Note("echoed; caching is automatic")] = (
+        None
+    )
+    service_tier: Annotated[
+        str | None, Note("there is one tier, reported as `default`; other values give a warning")
+    ] = None
+
+    stop: Annotated[str | list[str] | None, Note("vLLM's: a string or a list; maximum count set by the server")] = None
+    include_reasoning: Annotated[bool | None, Note("vLLM's: false hides the reasoning; its tokens still count")] = None
+    thinking_token_budget: Annotated[CountOrUnlimited | None, Note("-1 and null mean no budget")] = None
+    chat_template: Annotated[str | None, Note("if the server allows it")] = None
+    chat_template_kwargs: Annotated[
+        Raw, Note("keys that the server allows; enable_thinking and thinking turn reasoning on or off")
+    ] = Raw()
+
+
+def minify(raw: Raw) -> bytes:
+    """Render JSON without whitespace; `null` if absent. `raw` must be valid JSON, as after `read_json_object`."""
+    text = bytes(raw).strip()
+    return escape_line_breaks(msgspec.json.format(text, indent=-1)) if text else b"null"
+
+
+_USE_CHAT = "a response has no field for them; use /v1/chat/completions"
+
+_UNSUPPORTED = (
+    *accept("prompt_cache_retention", "prompt_cache_options", note="caching is automatic"),
+    *accept("client_metadata", note="metadata of agents; has no effect"),
+    *warn(
+        "context_management",
+        "automatic compaction is not supported; end the input with a compaction_trigger",
+        [],
+    ),
+    *reject("prompt", "stored prompts are not supported"),
+    *reject("moderation", "moderation is not supported"),
+    *reject("n", "a response has exactly one answer", 1),
+    *reject("best_of", "a response has exactly one answer", 1),
+    *reject("max_tokens", "use max_output_tokens"),
+    *reject("max_completion_tokens", "use max_output_tokens"),
+    *reject("response_format", "use text.format", {"type": "text"}),
+    *reject("reasoning_effort", "use reasoning.effort"),
+    *reject("logprobs", "use top_logprobs, or include message.output_text.logprobs", False),
+    *reject("prompt_logprobs", _USE_CHAT),
+    *reject("logprob_token_ids", _USE_CHAT, []),
+    *reject("return_token_ids", _USE_CHAT, False),
+    *reject("return_tokens_as_token_ids", _USE_CHAT, False),
+    *reject("enable_response_messages", "raw messages are not returned", False),
+    *reject("previous_input_messages", "send the conversation in input"),
+    *reject("media_io_kwargs", "media processing is configured by the server", {}),
+    *reject("mm_processor_kwargs", "media processing is configured by the server", {}),
+)
+
+
+RESPONSES = ParameterTable(
+    "responses",
+    (ResponsesBody,),
+    (
+        # Responses echoes some of the fields that the other dialects only accept.
+        *(row for row in SHARED_ROWS if row.name not in ResponsesBody.__struct_fields__),
+        *accept("session_id", note="a hint for routers"),
+        *_UNSUPPORTED,
+    ),
+)

@@ -1,0 +1,196 @@
+"""The wire formats of TGI and LightLLM: request structs, the table of parameters, errors, and TGI's /info.
+
+Only shapes and bounds are checked here; the reader interprets the values.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta, Raw, Struct
+
+from ...core.errors import DragomanError, FieldNames, RateLimited, RequestError
+from ..errors import MAX_MESSAGE
+from ..fields import AtLeastOne, Count, CountOrUnlimited, MAX_LOGPROBS, Penalty, Probability, SamplingFields, TokenId
+from ..json_encoding import escape_line_breaks, replace_surrogates
+from ..parameter_table import Note, ParameterTable, accept, reject
+
+MAX_BEST_OF = 20
+
+
+class TgiGrammar(Struct, frozen=True):
+    """A grammar.
+
+    type: json, json_schema or regex.
+    """
+
+    type: str
+    value: Raw
+
+
+class TgiNamedSchema(Struct, frozen=True):
+    """The value of a grammar of type json_schema."""
+
+    schema: Raw
+    name: str | None = None
+
+
+class TgiParameters(Struct, frozen=True, kw_only=True):
+    """TGI's parameters, then those that only LightLLM has or names differently."""
+
+    max_new_tokens: Annotated[AtLeastOne | None, Note("the default is the rest of the context, as in TGI 3")] = None
+    do_sample: Annotated[bool | None, Note("greedy without it, temperature, top_k and top_p, as in TGI")] = None
+    temperature: Annotated[Annotated[float, Meta(ge=0, le=100)] | None, Note("0 is greedy")] = None
+    top_p: Probability | None = None
+    top_k: Annotated[CountOrUnlimited | None, Note("-1 disables it")] = None
+    repetition_penalty: Annotated[float, Meta(gt=0, le=100)] | None = None
+    frequency_penalty: Annotated[Penalty | None, Note("-2 to 2, as in OpenAI's dialects")] = None
+    seed: Annotated[int, Meta(ge=0, le=2**63 - 1)] | None = None
+    stop: Annotated[str | list[str] | None, Note("stays in the text, as in TGI")] = None
+    best_of: Annotated[
+        Annotated[int, Meta(ge=1, le=MAX_BEST_OF)] | None,
+        Note("returns the candidate with the highest likelihood per token; no streaming if greater than 1"),
+    ] = None
+    details: Annotated[
+        bool | None, Note("requires an engine with logprobs; without it logprobs in a stream are null")
+    ] = None
+    decoder_input_details: Annotated[
+        bool | None, Note("logprobs of the prompt, as `prefill`; requires details, not with stream")
+    ] = None
+    top_n_tokens: Annotated[Annotated[int, Meta(ge=0, le=MAX_LOGPROBS)] | None, Note("0 to 20, requires details")] = (
+        None
+    )
+    return_full_text: Annotated[bool | None, Note("false by default on every route; not with token ids")] = None
+    truncate: AtLeastOne | None = None
+    grammar: Annotated[TgiGrammar | None, Note("of type json, json_schema or regex; at most one constraint")] = None
+    adapter_id: Annotated[str | None, Note("the name of a loaded adapter")] = None
+
+    return_details: Annotated[
+        bool | None, Note("LightLLM's: if present, a non-streamed answer has LightLLM's format; not with details")
+    ] = None
+    n: Annotated[AtLeastOne | None, Note("LightLLM's; requires return_details, not with stream")] = None
+    stop_sequences: Annotated[str | list[str] | None, Note("LightLLM's name for stop: strings")] = None
+    presence_penalty: Annotated[Penalty | None, Note("LightLLM's")] = None
+    min_new_tokens: Annotated[Count | None, Note("LightLLM's")] = None
+    ignore_eos: Annotated[bool | None, Note("LightLLM's")] = None
+    skip_special_tokens: Annotated[bool | None, Note("LightLLM's")] = None
+    add_special_tokens: Annotated[bool | None, Note("LightLLM's")] = None
+    allowed_token_ids: Annotated[Annotated[list[TokenId], Meta(min_length=1)] | None, Note("LightLLM's")] = None
+    regular_constraint: Annotated[str | None, Note("LightLLM's")] = None
+    guided_json: Annotated[Raw, Note("LightLLM's: a schema, a string or an object")] = Raw()
+    guided_grammar: Annotated[str | None, Note("LightLLM's")] = None
+
+
+class TgiBody(Struct, frozen=True, kw_only=True):
+    """A body of /generate. Token ids as `inputs` are LightLLM's.
+
+    model: an extension; TGI and LightLLM serve one model.
+    """
+
+    inputs: Annotated[str | list[TokenId], Note("raw text, without a chat template; or token ids, as in LightLLM")]
+    parameters: Annotated[Raw, Note("see below")] = Raw()
+    stream: Annotated[bool | None, Note("also on `/generate`; `/generate_stream` always streams")] = None
+    add_special_tokens: bool | None = None
+    model: Annotated[str | None, Note("extension to TGI: selects one of several models")] = None
+
+
+TGI = ParameterTable(
+    "tgi",
+    (TgiBody,),
+    (
+        *accept("options", note="for the hub's caches"),
+        *reject("multimodal_params", "send images to Chat Completions", {}),
+        *reject("num_beam", "beam search is not supported", 1),
+    ),
+)
+
+TGI_PARAMS = ParameterTable(
+    "tgi_params",
+    (TgiParameters,),
+    (
+        *accept("group_request_id", "suggested_dp_index", note="a hint for routers"),
+        *reject("typical_p", "use top_p", 1, 1.0),
+        *reject("watermark", "watermarking is not supported", False),
+        *reject("exponential_decay_length_penalty", "not supported", [1, 1], [1, 1.0]),
+        *reject("input_penalty", "penalties on the prompt cannot be configured", False),
+        *reject("print_eos_token", "use skip_special_tokens=false", False),
+        *reject("add_spaces_between_special_tokens", "decoding follows the tokenizer", True),
+        *reject("token_healing_top_k", "token healing is not supported", 0),
+        *reject("token_healing_unmerge_last_token", "token healing is not supported", 0),
+        *reject("move_kv_to_decode_node", "disaggregated prefill is not supported"),
+    ),
+)
+
+
+class TgiInfo(Struct, frozen=True):
+    """The body of /info.
+
+    max_total_tokens: tokens of prompt and answer together.
+    """
+
+    model_id: str
+    max_total_tokens: int
+    max_stop_sequences: int
+    version: str
+    model_sha: None = None
+    model_pipeline_tag: str = "text-generation"
+    max_best_of: int = MAX_BEST_OF
+    max_top_n_tokens: int = MAX_LOGPROBS
+    router: str = "dragoman"
+
+
+def render_tgi_info(model: str, max_total_tokens: int, max_stop: int, version: str) -> bytes:
+    return msgspec.json.encode(TgiInfo(model, max_total_tokens, max_stop, version))
+
+
+# Errors: a message, its type, and TGI's own statuses.
+
+VALIDATION_STATUS, GENERATION_STATUS, OVERLOADED_STATUS = 422, 424, 429
+"""TGI's statuses instead of 400, 500 and 503."""
+
+
+TGI_SAMPLING = SamplingFields(TgiParameters)
+TGI_NAMES = FieldNames(
+    ("prompt", "inputs"),
+    ("logprobs", "parameters.details"),
+    ("prompt_logprobs", "parameters.decoder_input_details"),
+    ("top_logprobs", "parameters.top_n_tokens"),
+    ("response_format", "parameters.grammar"),
+    ("max_tokens", "parameters.max_new_tokens"),
+    ("min_tokens", "parameters.min_new_tokens"),
+    ("truncate_prompt_tokens", "parameters.truncate"),
+    ("(n|best_of|stop|ignore_eos)", r"parameters.\1"),
+    *TGI_SAMPLING.list_paths("parameters"),
+)
+"""This dialect's names of core fields, for errors and warnings that are raised after parsing."""
+
+
+class TgiError(Struct, frozen=True):
+    error: str
+    error_type: str
+
+
+def render_tgi_error(error: DragomanError) -> bytes:
+    """Render the JSON body of a response with status `map_tgi_status`, or the payload of a stream's last event.
+
+    The body has no field for a parameter's name, so a message that does not contain the name is prefixed with it.
+    """
+    TGI_NAMES.translate(error)
+    message = replace_surrogates(error.message)
+    param = replace_surrogates(error.param or "")[:MAX_MESSAGE]
+    if param not in message:
+        message = f"{param}: {message}"
+    if len(message) > MAX_MESSAGE:
+        message = message[:MAX_MESSAGE] + "..."
+    if isinstance(error, RateLimited) or error.status == 503:
+        type = "overloaded"
+    else:
+        type = "validation" if isinstance(error, RequestError) else "generation"
+    return escape_line_breaks(msgspec.json.encode(TgiError(message, type)))
+
+
+def map_tgi_status(error: DragomanError) -> int:
+    if isinstance(error, RequestError):
+        return VALIDATION_STATUS if error.status == 400 else error.status
+    return OVERLOADED_STATUS if error.status == 503 else GENERATION_STATUS

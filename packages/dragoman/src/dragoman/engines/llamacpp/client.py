@@ -1,0 +1,340 @@
+"""An HTTP client of llama.cpp's server over its Unix socket, and the connection that engines share."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from math import nan
+
+import httpx2
+import msgspec
+import numpy as np
+from msgspec import Struct
+from numpy.typing import NDArray
+
+from ...core.errors import EngineError, RequestError
+from dragoman_http import ClientTimeouts, HttpClient, HttpClientError, HttpResponse
+from .process import LlamaCppProcess
+
+# Wire types of llama.cpp's API (tools/server/README.md, `POST /completion`), as far as used.
+
+
+class TopLogprob(Struct, frozen=True):
+    id: int
+    logprob: float
+
+
+class ScoredToken(Struct, frozen=True):
+    id: int
+    logprob: float
+    top_logprobs: tuple[TopLogprob, ...] = ()
+
+
+class PromptProgress(Struct, frozen=True):
+    """Progress of prompt processing, in tokens.
+
+    total: tokens of the prompt.
+    cache: tokens reused from the cache.
+    processed: tokens processed so far.
+    """
+
+    total: int = 0
+    cache: int = 0
+    processed: int = 0
+
+
+class LlamaCppErrorBody(Struct, frozen=True):
+    message: str = ""
+    type: str = ""
+
+
+class CompletionChunk(Struct, frozen=True):
+    """One event of a completion, or a non-streamed one.
+
+    tokens_predicted: number of tokens so far, including unreported ones (see `tokens.TokenText`).
+    stop: whether it is the last event.
+    """
+
+    content: str = ""
+    tokens: tuple[int, ...] = ()
+    stop: bool = False
+    tokens_predicted: int = 0
+    stop_type: str = "none"
+    prompt_progress: PromptProgress | None = None
+    completion_probabilities: tuple[ScoredToken, ...] = ()
+    error: LlamaCppErrorBody | None = None
+
+
+decode_chunk = msgspec.json.Decoder(CompletionChunk).decode
+
+
+class MultimodalPrompt(Struct, frozen=True):
+    """A prompt with images: a text with a marker for each image, and the images in base64."""
+
+    prompt_string: str
+    multimodal_data: tuple[str, ...]
+
+
+SAMPLERS = ("penalties", "top_k", "temperature", "min_p", "top_p")
+"""vLLM's samplers; llama.cpp's defaults differ.
+
+top_k comes before temperature, which leaves the same tokens and gives the later samplers fewer of them.
+"""
+
+
+class CompletionBody(Struct, frozen=True):
+    """The body of a request to `/completion`. samplers: in the order of their application."""
+
+    prompt: tuple[int, ...] | MultimodalPrompt
+    n_predict: int
+    id_slot: int
+    stream: bool
+    cache_prompt: bool
+    temperature: float
+    seed: int
+    top_k: int
+    top_p: float
+    min_p: float
+    repeat_penalty: float
+    repeat_last_n: int
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    samplers: tuple[str, ...] = SAMPLERS
+    return_tokens: bool = False
+    return_progress: bool = False
+    logit_bias: tuple[tuple[int, float | bool], ...] = ()
+    n_probs: int = 0
+    grammar: str = ""
+    response_fields: tuple[str, ...] = ()
+
+
+class ServerTokens(Struct, frozen=True):
+    tokens: tuple[int, ...]
+
+
+class InputTokensResponse(Struct, frozen=True):
+    """Token count of a conversation."""
+
+    input_tokens: int
+
+
+class EmbeddingItem(Struct, frozen=True):
+    """An embedding.
+
+    embedding: a list with one vector, since the model pools; null is a non-finite number. For a reranker only the first
+    value, the score, is valid: llama.cpp leaves the others uninitialized.
+    """
+
+    index: int
+    embedding: tuple[tuple[float | None, ...], ...]
+
+
+ChunkReceiver = Callable[[CompletionChunk], bool]
+"""Receives an event of a completion, and returns whether it wants more."""
+
+_encode = msgspec.json.Encoder().encode
+_CONNECTION_LOST = "The connection to llama.cpp was lost."
+_MAX_BODY_BYTES = 1 << 30
+_DATA = b"data: "
+_NO_TIMEOUT = 7 * 86_400.0
+"""Seconds. A slow model may take any time; a process that dies closes the socket."""
+
+
+class LlamaCppClient:
+    """An HTTP client in which every request has its own connection: closing it cancels the request."""
+
+    def __init__(self, socket: str, key: str) -> None:
+        self._client = HttpClient(ClientTimeouts(read=_NO_TIMEOUT), uds=socket)
+        # Not kept alive: each idle connection occupies a thread of llama.cpp.
+        self._headers = {"authorization": f"Bearer {key}", "connection": "close", "content-type": "application/json"}
+
+    async def close(self) -> None:
+        await self._client.close()
+
+    async def complete(self, body: CompletionBody, receive: ChunkReceiver) -> None:
+        """Request a completion, and pass the events of a stream, or the single non-streamed one, to `receive`.
+
+        A stream's events are passed on in the callback of the transport, without resuming this coroutine.
+
+        Raises: EngineError; whatever `receive` raises.
+        """
+        try:
+            response = await self._send("/completion", _encode(body))
+            try:
+                if response.status != 200 or not body.stream:
+                    receive(decode_chunk(await response.read_all(_MAX_BODY_BYTES)))
+                    return
+                events = _EventStream(response, receive)
+                response.receive_directly(events.feed)
+                while not events.is_finished and (piece := await response.read()) is not None:
+                    events.feed(piece)
+                if events.failure is not None:
+                    raise events.failure
+            finally:
+                response.close()
+        except HttpClientError as error:
+            raise EngineError(_CONNECTION_LOST) from error
+        except msgspec.DecodeError as error:
+            raise EngineError(f"llama.cpp sent an unexpected message: {error}") from error
+
+    async def embed(self, inputs: Sequence[Sequence[int]]) -> list[NDArray[np.float32]]:
+        """Compute the pooled output of each input; NaN for non-finite numbers.
+
+        Raises: EngineError.
+        """
+        # -1: as pooled, not normalized.
+        status, content = await self._post("/embeddings", _encode({"input": inputs, "embd_normalize": -1}))
+        try:
+            if status != 200:
+                failure = decode_chunk(content).error
+                message = "llama.cpp rejected the request." if failure is None else f"llama.cpp: {failure.message}"
+                raise EngineError(message)
+            embedded = sorted(msgspec.json.decode(content, type=list[EmbeddingItem]), key=lambda item: item.index)
+        except msgspec.DecodeError as error:
+            raise EngineError(f"llama.cpp sent an unexpected message: {error}") from error
+        # Pooling yields one vector per input, in a list.
+        return [
+            np.array([nan if value is None else value for value in item.embedding[0]], np.float32) for item in embedded
+        ]
+
+    async def tokenize(self, text: str) -> tuple[int, ...]:
+        """Tokenize a part of a prompt, with control tokens. Raises EngineError."""
+        body = _encode_tokenize_body(text, add_special=False, parse_special=True)
+        _, content = await self._post("/tokenize", body)
+        try:
+            return msgspec.json.decode(content, type=ServerTokens).tokens
+        except msgspec.DecodeError as error:
+            raise EngineError(f"llama.cpp sent an unexpected message: {error}") from error
+
+    async def _post(self, path: str, body: bytes) -> tuple[int, bytes]:
+        try:
+            response = await self._send(path, body)
+            try:
+                return response.status, await response.read_all(_MAX_BODY_BYTES)
+            finally:
+                response.close()
+        except HttpClientError as error:
+            raise EngineError(_CONNECTION_LOST) from error
+
+    async def _send(self, path: str, body: bytes) -> HttpResponse:
+        return await self._client.send("POST", f"http://llama.cpp{path}", self._headers, body)
+
+
+class _EventStream:
+    """Splits the body of a streamed completion into events.
+
+    is_finished: the receiver wants no more events.
+    failure: the exception that decoding or the receiver raised.
+    """
+
+    def __init__(self, response: HttpResponse, receive: ChunkReceiver) -> None:
+        self._response, self._receive = response, receive
+        self._rest = b""
+        self.is_finished = False
+        self.failure: Exception | None = None
+
+    def feed(self, piece: bytes) -> bool:
+        """Process a piece of the body; a PieceReceiver of the HTTP client."""
+        lines = (self._rest + piece if self._rest else piece).split(b"\n")
+        self._rest = lines.pop()
+        try:
+            for line in lines:
+                if line.startswith(_DATA) and not self.is_finished:
+                    self.is_finished = not self._receive(decode_chunk(line[len(_DATA) :]))
+        except Exception as error:
+            # Raised again by the coroutine: a callback of the transport must not raise.
+            self.is_finished, self.failure = True, error
+        if self.is_finished:
+            self._response.interrupt()
+        return True
+
+
+def complete(socket: str, key: str, body: CompletionBody) -> tuple[int, ...]:
+    """Return the tokens of a non-streamed completion; none if llama.cpp rejects it. Blocking."""
+    return decode_chunk(_post(socket, key, "/completion", _encode(body)).content).tokens
+
+
+def tokenize(socket: str, key: str, text: str, *, add_special: bool = False) -> tuple[int, ...]:
+    """Tokenize a text without parsing names of control tokens. Blocking.
+
+    add_special: add the vocabulary's BOS and EOS tokens.
+    """
+    response = _post(
+        socket, key, "/tokenize", _encode_tokenize_body(text, add_special=add_special, parse_special=False)
+    )
+    return msgspec.json.decode(response.content, type=ServerTokens).tokens
+
+
+def count_tokens(socket: str, key: str, part: Mapping[str, object]) -> int:
+    """Count the tokens of a conversation with only this message part. Blocking.
+
+    Raises: RequestError with llama.cpp's reason if it rejects the part, EngineError if it does not respond.
+    """
+    body = _encode({"messages": [{"role": "user", "content": [part]}]})
+    try:
+        response = _post(socket, key, "/chat/completions/input_tokens", body)
+        if response.status_code == 200:
+            return msgspec.json.decode(response.content, type=InputTokensResponse).input_tokens
+        failure = decode_chunk(response.content).error
+    except (httpx2.HTTPError, msgspec.DecodeError) as error:
+        raise EngineError(_CONNECTION_LOST) from error
+    raise RequestError("it is refused" if failure is None else failure.message)
+
+
+def _encode_tokenize_body(text: str, *, add_special: bool, parse_special: bool) -> bytes:
+    return _encode({"content": text, "add_special": add_special, "parse_special": parse_special})
+
+
+def _post(socket: str, key: str, path: str, body: bytes) -> httpx2.Response:
+    with httpx2.Client(transport=httpx2.HTTPTransport(uds=socket), timeout=60) as client:
+        headers = {"Authorization": f"Bearer {key}", "Connection": "close"}
+        return client.post(f"http://llama.cpp{path}", headers=headers, content=body)
+
+
+# Connection.
+
+
+class LlamaCppConnection:
+    """A llama.cpp process and its client: the lifecycle and health that all engines over it share. Initially closed."""
+
+    def __init__(self, process: LlamaCppProcess) -> None:
+        self._process = process
+        self._client: LlamaCppClient | None = None
+
+    @property
+    def client(self) -> LlamaCppClient:
+        """The client. Raises EngineError while closed."""
+        if self._client is None:
+            raise EngineError("The engine is not running.")
+        return self._client
+
+    @property
+    def is_open(self) -> bool:
+        return self._client is not None
+
+    @property
+    def is_broken(self) -> bool:
+        """Whether the connection is open but the process has ended."""
+        return self.is_open and not self._process.is_alive
+
+    @property
+    def problem(self) -> str | None:
+        """Why requests cannot be sent; None if they can."""
+        if not self.is_open:
+            return "the engine is not running"
+        return "llama.cpp's process has ended" if self.is_broken else None
+
+    @property
+    def pid(self) -> int | None:
+        return self._process.pid
+
+    async def start(self) -> None:
+        if not self._process.is_alive:
+            await asyncio.to_thread(self._process.start)
+        self._client = LlamaCppClient(self._process.socket, self._process.key)
+
+    async def stop(self) -> None:
+        client, self._client = self._client, None
+        if client is not None:
+            await client.close()
+        await asyncio.to_thread(self._process.stop)

@@ -1,0 +1,442 @@
+"""The state of one sequence over llama.cpp completions: builds requests, and processes events.
+
+Also the grammars for llama.cpp, and the computation of prompt logprobs. Does no I/O.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+
+from msgspec import Struct
+
+from ...core.engine import Ended, Failed, PromptLogprobs, Sampled, Scheduled, TokenLogprob, TokenOutput, TokenRequest
+from ...core.errors import EngineError
+from ...core.events import FinishReason
+from ..batching import GREEDY_BELOW, ReasoningBudgetState
+from .client import CompletionBody, CompletionChunk, SAMPLERS, ScoredToken
+from .tokens import Bias, FORCING_BIAS, PromptPenaltyBias, TokenFilter, TokenText, ends_mid_character
+
+# Prompt logprobs. llama.cpp reports logprobs of generated tokens only, so it is made to generate the prompt's tokens.
+#
+# A grammar of token ids allows only the prompt's next tokens; the logprobs that llama.cpp reports are the model's own,
+# before any grammar. One completion computes many tokens. It reports no logprob for a token that ends within a
+# character, and may not follow a grammar to its end: then a completion of one token lists the whole vocabulary.
+
+_TOKENS_PER_COMPLETION = 256
+
+
+class PromptCompletion(Struct, frozen=True):
+    """A completion that computes logprobs of a prompt.
+
+    prompt: the tokens before those to generate.
+    count: number of tokens to generate.
+    n_probs: number of alternatives to list.
+    grammar: forces the tokens; empty if `bias` is used.
+    bias: forces a single token, so that llama.cpp lists the logprobs at its position.
+    """
+
+    prompt: tuple[int, ...]
+    count: int
+    n_probs: int
+    grammar: str = ""
+    bias: tuple[Bias, ...] = ()
+
+
+class PromptScorer:
+    """Collects the logprobs of a prompt, in order. Until `is_finished`, another completion is needed.
+
+    alternatives: number of alternatives to list for each token.
+    eog: ids at which llama.cpp ends a completion.
+    """
+
+    def __init__(self, prompt: tuple[int, ...], alternatives: int, token_text: TokenText, eog: frozenset[int]) -> None:
+        self._prompt, self._alternatives, self._token_text, self._eog = prompt, alternatives, token_text, eog
+        self._logprobs: list[TokenLogprob | None] = [None]
+        self._missing: list[int] = []
+        """Positions without a logprob, before the end of `_logprobs`."""
+        self._completion: PromptCompletion | None = None
+
+    @property
+    def is_finished(self) -> bool:
+        return len(self._logprobs) == len(self._prompt) and not self._missing
+
+    @property
+    def logprobs(self) -> tuple[TokenLogprob | None, ...]:
+        """The logprobs, once all are known. The first is None."""
+        return tuple(self._logprobs)
+
+    def build_completion(self) -> PromptCompletion:
+        """Build the next completion."""
+        begin = self._missing[0] if self._missing else len(self._logprobs)
+        prompt = self._prompt[:begin]
+        if self._missing:
+            # Forces a letter, because llama.cpp reports no logprobs at a token that ends within a character.
+            bias = ((self._token_text.find_letter(), FORCING_BIAS),)
+            self._completion = PromptCompletion(prompt, 1, len(self._token_text), bias=bias)
+        else:
+            end = min(begin + _TOKENS_PER_COMPLETION, len(self._prompt))
+            ends = (position + 1 for position in range(begin, end) if self._prompt[position] in self._eog)
+            tokens = self._prompt[begin : next(ends, end)]
+            grammar = "%llguidance {}\nstart: " + " ".join(f"<[{id}]>" for id in tokens) + "\n"
+            self._completion = PromptCompletion(prompt, len(tokens), max(self._alternatives, 1), grammar)
+        return self._completion
+
+    def feed(self, chunk: CompletionChunk) -> None:
+        """Process the response. Raises EngineError if it does not contain the requested tokens."""
+        completion, self._completion = self._completion, None
+        if completion is None or not chunk.tokens:
+            raise EngineError("llama.cpp computed no logprobs for the prompt.")
+        if completion.grammar:
+            self._add_generated(completion, chunk)
+            return
+        position = self._missing.pop(0)
+        if not chunk.completion_probabilities:
+            raise EngineError("llama.cpp computed no logprobs for the prompt.")
+        self._logprobs[position] = build_logprob(
+            chunk.completion_probabilities[0], self._prompt[position], self._alternatives
+        )
+
+    def _add_generated(self, completion: PromptCompletion, chunk: CompletionChunk) -> None:
+        begin, text = len(completion.prompt), b""
+        scores = iter(chunk.completion_probabilities)
+        for position, token in enumerate(chunk.tokens[: completion.count], begin):
+            if token != self._prompt[position]:
+                # llama.cpp did not follow the grammar.
+                break
+            text += self._token_text.get_bytes(token)
+            scored = None if ends_mid_character(text) else next(scores, None)
+            if scored is None or scored.id != token:
+                self._missing.append(position)
+                self._logprobs.append(None)
+            else:
+                self._logprobs.append(build_logprob(scored, token, self._alternatives))
+        # Not even the first token followed the grammar: without this, the same completion would be requested
+        # forever.
+        if len(self._logprobs) == begin:
+            self._missing.append(begin)
+            self._logprobs.append(None)
+
+
+def build_logprob(scored: ScoredToken, token: int, alternatives: int) -> TokenLogprob:
+    """Build the logprob of a token from those that llama.cpp lists. Raises EngineError if it is not among them."""
+    top = tuple((other.id, other.logprob) for other in scored.top_logprobs)
+    rank = next((position for position, (id, _) in enumerate(top, start=1) if id == token), None)
+    if scored.id == token:
+        return TokenLogprob(scored.logprob, rank, top[:alternatives])
+    if rank is None:
+        raise EngineError(f"llama.cpp did not compute the logprob of token {token}.")
+    return TokenLogprob(top[rank - 1][1], rank, top[:alternatives])
+
+
+# Grammars for llama.cpp: every end token of the vocabulary may follow a complete answer.
+#
+# llguidance in llama.cpp has a single end token, which llama.cpp guesses from names if the file declares none. A model
+# that ends its turns with another token could never stop, so the grammar itself allows all end tokens.
+
+_HEADER = "%llguidance"
+_LEXEME = re.compile(
+    r'//[^\n]*|#[^\n]*|"(?:[^"\\\n]|\\.)*"|/(?:[^/\\\n]|\\.)+/|<[^<>\s]*>|[{}]|(?<![\w%@-])start(?![\w-])'
+)
+"""Matches comments, strings, regular expressions, special tokens, braces, and the name of the first rule, `start`.
+
+Comments, strings, expressions and tokens are matched so that braces and `start` within them are skipped.
+"""
+_TRIAL_GRAMMAR = 'start: "x"?'
+_FORCING_BIAS = 200.0
+
+
+def build_native_grammar(grammar: str, end_tokens: Iterable[int]) -> str:
+    """Build the grammar that llama.cpp applies; empty if it cannot, because it accepts only a single Lark grammar.
+
+    grammar: in llguidance's syntax.
+    end_tokens: ids, at least one.
+    """
+    if not grammar or grammar.startswith("{"):
+        return ""
+    # The new name of the first rule must not be one that the grammar uses.
+    body = "answer_body"
+    while body in grammar:
+        body += "_"
+    # Schemas, and grammars with their own `start`, are nested in braces.
+    depth = 0
+
+    def rename_start(match: re.Match[str]) -> str:
+        nonlocal depth
+        depth += {"{": 1, "}": -1}.get(match[0], 0)
+        return body if match[0] == "start" and depth == 0 else match[0]
+
+    header = "" if grammar.startswith(_HEADER) else f"{_HEADER} {{}}\n"
+    ids = ",".join(map(str, sorted(end_tokens)))
+    return f"{header}{_LEXEME.sub(rename_start, grammar)}\nstart: {body} (<[{ids}]>)?\n"
+
+
+def find_impossible_end(
+    end_tokens: Mapping[int, str], complete: Callable[[CompletionBody], tuple[int, ...]]
+) -> str | None:
+    """Find an end token, by name, that llama.cpp does not sample at the end of a grammar. None if it samples all.
+
+    complete: returns the tokens of a completion; none if llama.cpp rejects it.
+    """
+    grammar = build_native_grammar(_TRIAL_GRAMMAR, end_tokens)
+    for id, name in end_tokens.items():
+        body = CompletionBody(
+            prompt=(id,),
+            n_predict=1,
+            id_slot=0,
+            stream=False,
+            cache_prompt=False,
+            temperature=0.0,
+            seed=0,
+            top_k=0,
+            top_p=1.0,
+            min_p=0.0,
+            repeat_penalty=1.0,
+            repeat_last_n=0,
+            return_tokens=True,
+            logit_bias=((id, _FORCING_BIAS),),
+            grammar=grammar,
+        )
+        if complete(body) != (id,):
+            return name
+    return None
+
+
+_MAX_SEED = 2**32 - 1
+"""Exclusive maximum: llama.cpp's LLAMA_DEFAULT_SEED, 2**32 - 1, stands for a random seed."""
+
+_RESPONSE_FIELDS = ("tokens", "tokens_predicted", "stop", "stop_type", "completion_probabilities")
+"""Fields of the last event; the others repeat the whole prompt."""
+
+
+_GREEDY_SAMPLERS = ("penalties", "temperature", "top_k")
+"""Used with `top_k` 1. The temperature comes first because it resolves ties: the lowest id wins."""
+
+_CONTEXT_EXCEEDED = "Context size has been exceeded"
+
+
+class ContextExceeded(EngineError):
+    """The sequences together exceeded llama.cpp's context, because it generates ahead of what it reports."""
+
+
+class _NextCompletion(Struct, frozen=True):
+    """The next completion request.
+
+    count: number of tokens of a non-streamed completion, which lists all of its tokens; 0 streams all that remain.
+    mask: a bias that excludes all but the tokens allowed by the filter.
+    forced: the token that ends reasoning; nothing else is possible.
+    """
+
+    count: int = 0
+    mask: tuple[Bias, ...] | None = None
+    forced: int | None = None
+
+
+class CompletionState:
+    """State of one sequence. Until it has finished, a new completion is requested when one ends or is stale.
+
+    is_finished: Ended or Failed was returned.
+    is_stale: further events of the current completion are useless: they follow a token that was rejected, that could
+        not be recovered, or that changes how the next tokens are sampled.
+    eog: ids at which llama.cpp ends generation.
+    context: maximum tokens of prompt and output.
+    seed: seed of the first completion.
+    has_native_grammars: llama.cpp applies grammars too; otherwise only the filter here does, at one request per
+        rejected token.
+    """
+
+    def __init__(
+        self,
+        request: TokenRequest,
+        token_text: TokenText,
+        eog: frozenset[int],
+        *,
+        seed: int,
+        context: int,
+        has_native_grammars: bool = True,
+    ) -> None:
+        self.request = request
+        self.output: list[int] = []
+        self.is_finished = self.is_stale = False
+        self._filter = TokenFilter(request, len(token_text), eog)
+        self._token_text, self._seed, self._context = token_text, seed, context
+        self._native_grammar = build_native_grammar(request.grammar or "", eog) if has_native_grammars else ""
+        self._next = self._current = _NextCompletion()
+        self._is_announced = False
+        self._penalty_bias = PromptPenaltyBias(request)
+        self._budget = None if request.reasoning_budget is None else ReasoningBudgetState(request.reasoning_budget)
+        self._scorer: PromptScorer | None = None
+        if request.prompt_logprobs is not None and len(request.prompt) > 1:
+            self._scorer = PromptScorer(request.prompt, request.prompt_logprobs, token_text, eog)
+        self._force_reasoning_end()
+        self._num_predicted = self._num_completions = 0
+
+    @property
+    def tokens(self) -> tuple[int, ...]:
+        return (*self.request.prompt, *self.output)
+
+    def build_body(self, slot: int, *, cached: bool) -> CompletionBody:
+        """Build the next completion request. cached: whether the slot's contents may be reused."""
+        request, sampling = self.request, self.request.sampling
+        if self._scorer is not None:
+            return self._build_scoring_body(self._scorer, slot, cached=cached)
+        completion, is_forced = self._next, self._next.forced is not None
+        bias = self._filter.build_bias(self.output) if completion.mask is None else completion.mask
+        bias = (*bias, *self._penalty_bias.build())
+        if completion.forced is not None:
+            bias = ((completion.forced, FORCING_BIAS),)
+        is_greedy = is_forced or sampling.temperature < GREEDY_BELOW
+        # A bias applies to a whole completion, so it ends at `min_tokens`: from there on, end tokens are allowed.
+        until_min_tokens = request.min_tokens - len(self.output)
+        remaining = request.max_tokens - len(self.output)
+        self._next, self._current, self.is_stale, self._num_predicted = _NextCompletion(), completion, False, 0
+        self._num_completions += 1
+        # llama.cpp restarts the random numbers of a seed with each completion, so each completion gets another seed.
+        return CompletionBody(
+            prompt=self.tokens,
+            n_predict=completion.count or (min(until_min_tokens, remaining) if until_min_tokens > 0 else remaining),
+            id_slot=slot,
+            stream=completion.count == 0,
+            cache_prompt=cached,
+            temperature=0.0 if is_greedy else sampling.temperature,
+            seed=(self._seed + self._num_completions - 1) % _MAX_SEED,
+            top_k=1 if is_greedy else sampling.top_k,
+            top_p=sampling.top_p,
+            min_p=sampling.min_p,
+            repeat_penalty=1.0 if is_forced else sampling.repetition_penalty,
+            repeat_last_n=self._context,
+            presence_penalty=0.0 if is_forced else sampling.presence_penalty,
+            frequency_penalty=0.0 if is_forced else sampling.frequency_penalty,
+            return_tokens=True,
+            return_progress=completion.count == 0,
+            logit_bias=bias,
+            n_probs=0 if request.logprobs is None else max(request.logprobs, 1),
+            # Only in the first completion: a grammar starts at the first sampled token and ignores earlier ones.
+            grammar=self._native_grammar if self._num_completions == 1 else "",
+            response_fields=_RESPONSE_FIELDS,
+            samplers=_GREEDY_SAMPLERS if is_greedy else SAMPLERS,
+        )
+
+    def _build_scoring_body(self, scorer: PromptScorer, slot: int, *, cached: bool) -> CompletionBody:
+        completion = scorer.build_completion()
+        self.is_stale = False
+        return CompletionBody(
+            prompt=completion.prompt,
+            n_predict=completion.count,
+            id_slot=slot,
+            stream=False,
+            cache_prompt=cached,
+            temperature=0.0,
+            seed=0,
+            top_k=1,
+            top_p=1.0,
+            min_p=0.0,
+            repeat_penalty=1.0,
+            repeat_last_n=0,
+            samplers=_GREEDY_SAMPLERS,
+            return_tokens=True,
+            logit_bias=completion.bias,
+            n_probs=completion.n_probs,
+            grammar=completion.grammar,
+            response_fields=_RESPONSE_FIELDS,
+        )
+
+    def feed(self, chunk: CompletionChunk) -> list[TokenOutput]:
+        """Process one event. Raises EngineError if llama.cpp reports a failure, ContextExceeded if it ran out of
+        context."""
+        if chunk.error is not None:
+            error_type = ContextExceeded if _CONTEXT_EXCEEDED in chunk.error.message else EngineError
+            raise error_type(f"llama.cpp: {chunk.error.message or chunk.error.type}")
+        if self._scorer is not None:
+            return self._feed_scores(self._scorer, chunk)
+        progress = chunk.prompt_progress
+        if progress is not None and progress.total not in (0, len(self.tokens)):
+            raise EngineError(f"llama.cpp reads {len(self.tokens)} tokens as {progress.total}")
+        outputs: list[TokenOutput] = []
+        if not self._is_announced:
+            self._is_announced = True
+            outputs.append(Scheduled(self.request.id, progress.cache if progress else 0))
+            if self.request.prompt_logprobs is not None:
+                outputs.append(PromptLogprobs(self.request.id, (None,)))  # nothing precedes its only token
+        if progress is None:
+            tokens, missing = chunk.tokens, chunk.tokens_predicted - self._num_predicted - len(chunk.tokens)
+            self._num_predicted = chunk.tokens_predicted
+            if missing:
+                # Tokens that the event does not report. If they cannot be recovered, they are computed again.
+                recovered = self._token_text.recover_tokens(chunk.content, missing, tokens[-1]) if tokens else None
+                if recovered is None:
+                    self._schedule_completion(_NextCompletion(missing + len(tokens)))
+                tokens = (*(recovered or ()), *tokens)
+            scores = {scored.id: scored for scored in chunk.completion_probabilities}
+            for token in tokens:
+                if self.is_finished or self.is_stale:
+                    break
+                outputs += self._accept_token(token, scores.get(token))
+        if chunk.stop_type == "eos" and not (self.is_finished or self.is_stale):
+            # An end token that the model file does not declare.
+            outputs.append(self._finish(Ended(self.request.id, FinishReason.STOP)))
+        return outputs
+
+    def _feed_scores(self, scorer: PromptScorer, chunk: CompletionChunk) -> list[TokenOutput]:
+        request, outputs = self.request, list[TokenOutput]()
+        if not self._is_announced:
+            self._is_announced = True
+            outputs.append(Scheduled(request.id, 0))
+        scorer.feed(chunk)
+        self.is_stale = True
+        if scorer.is_finished:
+            self._scorer = None
+            outputs.append(PromptLogprobs(request.id, scorer.logprobs))
+        return outputs
+
+    def _accept_token(self, token: int, scored: ScoredToken | None) -> list[TokenOutput]:
+        request, token_filter = self.request, self._filter
+        # The grammar in llama.cpp does not cover all restrictions of a request, so each token is checked here too.
+        if token != self._current.forced and not token_filter.is_allowed(token, self.output):
+            # Under the mask only allowed tokens had a probability, so another attempt would end the same way.
+            if self._current.mask is not None:
+                return [self._finish(Failed(request.id, "The model returned invalid probabilities."))]
+            mask = token_filter.build_mask(self.output)
+            if mask is None:
+                return [self._finish(Ended(request.id, FinishReason.STOP))]
+            self._schedule_completion(_NextCompletion(1, mask))
+            return []
+        if not token_filter.accept(token):
+            return [self._finish(Failed(request.id, "The grammar of this request failed."))]
+        self.output.append(token)
+        outputs: list[TokenOutput] = [
+            Sampled(request.id, token, None if scored is None else build_logprob(scored, token, request.logprobs or 0))
+        ]
+        has_new_bias = self._penalty_bias.observe(token)
+        if self._budget is not None:
+            self._budget.observe(token)
+        if token in request.stop_token_ids:
+            outputs.append(self._finish(Ended(request.id, FinishReason.STOP, token)))
+        elif token_filter.is_finished:
+            outputs.append(self._finish(Ended(request.id, FinishReason.STOP)))
+        elif len(self.output) >= request.max_tokens:
+            outputs.append(self._finish(Ended(request.id, FinishReason.LENGTH)))
+        elif not self._force_reasoning_end() and has_new_bias:
+            self._schedule_completion(_NextCompletion())
+        return outputs
+
+    def _force_reasoning_end(self) -> bool:
+        """Request the token that a spent reasoning budget forces, unless the grammar rejects it.
+
+        Returns whether it was requested.
+        """
+        forced = None if self._budget is None else self._budget.forced_token
+        if self._budget is None or forced is None:
+            return False
+        if not self._filter.is_in_grammar(forced):
+            self._budget.reject_forced()
+            return False
+        self._schedule_completion(_NextCompletion(1, forced=forced))
+        return True
+
+    def _finish(self, end: Ended | Failed) -> Ended | Failed:
+        self.is_finished = True
+        return end
+
+    def _schedule_completion(self, completion: _NextCompletion) -> None:
+        self._next, self.is_stale = completion, True

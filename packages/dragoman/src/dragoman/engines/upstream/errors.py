@@ -1,0 +1,200 @@
+"""Maps upstream errors to this server's errors. Client errors stay client errors, with the upstream's message; the
+message of a server error is only logged."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Callable
+from typing import TypeVar
+
+import msgspec
+
+from ...core.errors import (
+    BodyTooLarge,
+    Conflict,
+    ContextTooLong,
+    DragomanError,
+    EngineError,
+    EngineTimeout,
+    ModelNotFound,
+    NotFound,
+    Overloaded,
+    RateLimited,
+    RequestError,
+    UnsupportedMediaType,
+)
+from dragoman_http import ClientClosed, ConnectFailed, ConnectionLost, HttpClientError, ResponseTimeout
+from .wire import UpstreamErrorBody, WireError
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+MAX_MESSAGE = 2_000
+"""Characters of an upstream's error message that are kept."""
+MAX_ERROR_BODY = 64 * 1024
+"""Limit of the bytes that are read from an error response."""
+
+_ERROR_TYPES: dict[int, type[DragomanError]] = {
+    404: NotFound,
+    408: EngineTimeout,
+    409: Conflict,
+    413: BodyTooLarge,
+    415: UnsupportedMediaType,
+    429: RateLimited,
+    502: Overloaded,
+    503: Overloaded,
+    504: EngineTimeout,
+    529: Overloaded,
+}
+_OVERLOADED = "The upstream is overloaded; retry later."
+_SERVER_ERRORS = {503: _OVERLOADED, 504: "The upstream did not answer in time.", 529: _OVERLOADED}
+"""Messages for clients, by status. Anthropic sends 529 where other servers send 503."""
+_SERVER_CODES = frozenset({"overloaded", "timeout", "engine_error", "engine_paused", "internal_error"})
+"""Codes of server errors that are passed on, since clients act on them."""
+_INTERNAL_PARAMS = frozenset({"input_text", "input_tokens"})
+"""Values of `param` in vLLM's error for a prompt that is too long. They name no field of a request."""
+# The limit and the prompt's size in messages for a prompt that is too long: vLLM's and OpenAI's, then Anthropic's.
+_CONTEXT = re.compile(r"maximum context length is ([0-9]{1,9}) tokens")
+_PROMPT = re.compile(r"(?:your prompt has|your prompt contains|resulted in) (at least )?([0-9]{1,9}) (?!characters)")
+_ANTHROPIC_CONTEXT = re.compile(r"prompt is too long: ([0-9]{1,9}) tokens > ([0-9]{1,9}) maximum")
+_STREAM_STATUSES = {
+    "invalid_request_error": 400,
+    "authentication_error": 401,
+    "billing_error": 402,
+    "permission_error": 403,
+    "not_found_error": 404,
+    "request_too_large": 413,
+    "rate_limit_error": 429,
+    "rate_limit_exceeded": 429,
+    "overloaded": 503,
+    "overloaded_error": 503,
+    "timeout_error": 504,
+}
+"""HTTP statuses for the types and codes of errors within a stream."""
+_decode = msgspec.json.Decoder(UpstreamErrorBody).decode
+
+
+class ConnectionClosed(Overloaded):
+    """The connection was lost before a response, as happens to keepalive connections that the server closed."""
+
+
+def build_transport_error(error: HttpClientError) -> EngineError:
+    """Build the error of a request without a response. Only an Overloaded error can be retried."""
+    match error:
+        case ConnectFailed():
+            return Overloaded("The upstream cannot be reached.")
+        case ConnectionLost():
+            return ConnectionClosed("The upstream closed the connection.")
+        case _:
+            return build_lost_error(error)
+
+
+def build_lost_error(error: HttpClientError) -> EngineError:
+    """Build the error of a response that broke off."""
+    match error:
+        case ResponseTimeout():
+            return EngineTimeout("The upstream timed out.")
+        case ClientClosed():
+            return EngineError("The engine was stopped.")
+        case ConnectionLost():
+            return EngineError("The connection to the upstream was lost.")
+        case _:
+            return EngineError("The upstream sent an invalid response.")
+
+
+def parse_error(status: int, body: bytes, retry_after: str | None) -> DragomanError:
+    """Parse a response with a status other than 200. retry_after: that header."""
+    try:
+        decoded = _decode(body)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        decoded = UpstreamErrorBody()
+    match decoded:
+        case UpstreamErrorBody(error=WireError() as error):
+            pass
+        case (
+            UpstreamErrorBody(error=str() as message)
+            | UpstreamErrorBody(message=str() as message)
+            | UpstreamErrorBody(detail=str() as message)
+        ):
+            error = WireError(message, param=decoded.param, code=decoded.code)
+        case UpstreamErrorBody(detail=None):
+            error = WireError()
+        case _:
+            error = WireError(msgspec.json.encode(decoded.detail).decode())
+    # An HTTP date would need synchronized clocks; the error's default applies instead.
+    seconds = (retry_after or "").strip()
+    is_number = re.fullmatch(r"[0-9]{1,6}(\.[0-9]{1,6})?", seconds)
+    return build_error(status, error, float(seconds) if is_number else None)
+
+
+def build_error(status: int, error: WireError, retry_after: float | None = None) -> DragomanError:
+    """Build the error for an upstream's status and error object.
+
+    retry_after: seconds; None means the default of the error's class.
+    """
+    message = (error.message or "")[:MAX_MESSAGE]
+    if status in (401, 402, 403, 407) or 300 <= status < 400:
+        # The upstream's URL and key are this server's configuration: authentication errors and redirects are not the
+        # client's fault.
+        return EngineError(f"The upstream rejected this server's request (HTTP {status}).", code="upstream_error")
+    if status >= 500:
+        # Its message is for the operator, not for the client.
+        log.warning("upstream error (HTTP %d): %s", status, message or "no message")
+        message = _SERVER_ERRORS.get(status, "")
+    if error.param in _INTERNAL_PARAMS:
+        error = msgspec.structs.replace(error, param=None)
+    message = message or f"The upstream failed (HTTP {status})."
+    # vLLM sends a number, which only repeats the status.
+    code = error.code if isinstance(error.code, str) else None
+    if status >= 500 and code not in _SERVER_CODES:
+        code = None
+    if code == "model_not_found":
+        return ModelNotFound(message, param=error.param)
+    if 400 <= status < 500:
+        # A prompt that is too long: clients get the error in their own dialect, with its numbers if known.
+        limit, prompt, sizes = _CONTEXT.search(message), _PROMPT.search(message), _ANTHROPIC_CONTEXT.search(message)
+        if limit is not None and prompt is not None:
+            is_lower_bound = prompt[1] is not None
+            size = int(prompt[2])
+            return ContextTooLong(limit=int(limit[1]), prompt=size, at_least=is_lower_bound, param=error.param)
+        if sizes is not None:
+            return ContextTooLong(limit=int(sizes[2]), prompt=int(sizes[1]), param=error.param)
+        if limit is not None or code == "context_length_exceeded":
+            return RequestError(message, param=error.param, code="context_length_exceeded")
+    error_type = _ERROR_TYPES.get(status, RequestError if 400 <= status < 500 else EngineError)
+    if not issubclass(error_type, RateLimited | EngineError):
+        retry_after = None
+    return error_type(message, param=error.param, code=code, retry_after=retry_after)
+
+
+def build_stream_error(error: WireError | str) -> DragomanError:
+    """Build the error of a stream's error event. Its status is derived from its code or type, as it has no other."""
+    if isinstance(error, str):
+        return build_error(500, WireError(error))
+    if isinstance(error.code, int) and 400 <= error.code < 600:
+        return build_error(error.code, error)
+    status = _STREAM_STATUSES.get(error.type or "", _STREAM_STATUSES.get(str(error.code), 500))
+    return build_error(status, error)
+
+
+def build_event_error(error: WireError | str, *, has_started: bool) -> DragomanError:
+    """Build the error of a stream's error event, as a server error if the response has started.
+
+    By then the upstream has accepted the request, and the status has been sent to the client.
+    """
+    built = build_stream_error(error)
+    return built if isinstance(built, EngineError) or not has_started else EngineError(built.message)
+
+
+def decode_data(decode: Callable[[bytes], T], data: bytes, what: str) -> T:
+    """Decode the data of one event. Raises EngineError if it is invalid.
+
+    what: what is decoded, for the error and the log.
+    """
+    try:
+        return decode(data)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        log.warning("an upstream's %s cannot be parsed: %s", what, error)
+        raise EngineError(f"The upstream sent an invalid {what}.") from None

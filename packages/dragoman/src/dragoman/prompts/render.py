@@ -1,0 +1,589 @@
+"""Renders a conversation to text and token ids. No user text becomes a control token.
+
+Names of control tokens in user text are broken (see `control_tokens`) before the template is rendered; the control
+tokens found afterwards are the template's. Rendering blocks, so call it in a worker thread.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
+from functools import partial
+from itertools import islice
+from typing import TypeVar
+
+import msgspec
+from msgspec import Struct
+
+from ..core.errors import RequestError, Unsupported
+from ..core.message import (
+    Audio,
+    File,
+    FunctionTool,
+    Image,
+    Message,
+    Part,
+    Reasoning,
+    Refusal,
+    Role,
+    Text,
+    Tool,
+    ToolCall,
+    ToolResult,
+)
+from ..core.request import Conversation
+from .control_tokens import ControlTokenBreaker
+from .template import ChatTemplate, GENERATION_MARK, Template, TemplateFeatures
+from .tokenizer import HfTokenizer, InvalidJson, Json, JsonDict, SampledPrefixes, decode
+
+# Conversion of canonical messages and tools to the values that chat templates read. The shapes are those of
+# transformers' `apply_chat_template`: OpenAI's messages, but with a call's arguments as an object.
+
+_LEADING_ROLES = (Role.SYSTEM, Role.DEVELOPER)
+
+StringVisitor = Callable[[str], str]
+"""Maps a string of user text. Keys and words that the template compares are not passed to it."""
+
+
+class MessageOptions(msgspec.Struct, frozen=True):
+    """Options for the conversion of messages to a template's values.
+
+    features: what the template supports.
+    reasoning_markers: markers at which the template would split an assistant's text into reasoning and content; they
+    are broken as control tokens in user text, so the split is done here.
+    allows_images: images are passed on as `{"type": "image"}`; otherwise they raise Unsupported, as other media do.
+    """
+
+    features: TemplateFeatures
+    reasoning_markers: frozenset[str] = frozenset()
+    allows_images: bool = False
+
+
+def build_message_values(messages: Sequence[Message], options: MessageOptions, visit: StringVisitor) -> list[JsonDict]:
+    """Build the template's `messages`. Raises RequestError, Unsupported."""
+    names = {part.id: part.name for message in messages for part in message.parts if isinstance(part, ToolCall)}
+    converter = _MessageConverter(options, names, visit)
+    supported = list(messages)
+    if not options.features.supports_developer:
+        supported = [
+            msgspec.structs.replace(message, role=Role.SYSTEM) if message.role is Role.DEVELOPER else message
+            for message in messages
+        ]
+    # Leading system messages are merged into one: many templates reject several.
+    count = next((n for n, message in enumerate(supported) if message.role not in _LEADING_ROLES), len(supported))
+    if count > 1:
+        leading, texts = supported[:count], list[str]()
+        for message in leading:
+            lines = [part.text for part in message.parts if isinstance(part, Text)]
+            if len(lines) < len(message.parts):
+                raise Unsupported("System and developer messages can contain only text.", param="messages")
+            texts.append("\n".join(lines))
+        role = Role.DEVELOPER if any(message.role is Role.DEVELOPER for message in leading) else Role.SYSTEM
+        supported[:count] = [Message(role, (Text("\n\n".join(texts)),))]
+    return [value for message in supported for value in converter.convert(message)]
+
+
+def build_tool_values(tools: Iterable[Tool], visit: StringVisitor) -> list[Json]:
+    """Build the template's `tools`: functions in OpenAI's format; a custom tool has one string parameter `input`."""
+    values: list[Json] = []
+    for tool in tools:
+        description: JsonDict = {} if tool.description is None else {"description": visit(tool.description)}
+        parameters: Json = {"type": "object", "properties": {}}
+        if isinstance(tool, FunctionTool):
+            if tool.parameters is not None:
+                parameters = map_strings(_decode_object_or_text(tool.parameters), visit)
+        else:
+            text = "The input of the tool, as free text."
+            if tool.definition is not None:
+                text = f"The input of the tool. It must follow this {tool.syntax or 'lark'} grammar:\n{tool.definition}"
+            argument: JsonDict = {"type": "string", "description": visit(text)}
+            parameters = {"type": "object", "properties": {"input": argument}, "required": ["input"]}
+        function: JsonDict = {"name": visit(tool.name), **description, "parameters": parameters}
+        values.append({"type": "function", "function": function})
+    return values
+
+
+def map_strings(value: Json, visit: StringVisitor) -> Json:
+    """Map all strings in JSON that the user wrote, including keys."""
+    match value:
+        case str():
+            return visit(value)
+        case dict():
+            return {visit(key): map_strings(member, visit) for key, member in value.items()}
+        case list():
+            return [map_strings(item, visit) for item in value]
+        case _:
+            return value
+
+
+class _MessageConverter:
+    """Converts the messages of one conversation.
+
+    names: tool names by call id.
+    """
+
+    def __init__(self, options: MessageOptions, names: Mapping[str, str], visit: StringVisitor) -> None:
+        self._features, self._reasoning_markers = options.features, options.reasoning_markers
+        self._allows_images = options.allows_images
+        self._names, self._visit_string = names, visit
+
+    def convert(self, message: Message) -> Iterator[JsonDict]:
+        """Yield the message, then one message per tool result in it."""
+        if message.role is Role.ASSISTANT:
+            yield self._convert_assistant(message)
+            return
+        pending: list[Part] = []
+        for part in message.parts:
+            if not isinstance(part, ToolResult):
+                pending.append(part)
+                continue
+            if pending:
+                yield self._convert_plain(message, pending)
+                pending = []
+            content: Sequence[Part] = part.content
+            if part.is_error:
+                # Templates have no field for failure, so the result's text shows it.
+                first, *others = content or (Text(""),)
+                if not isinstance(first, Text):
+                    content = [Text("Error:"), first, *others]
+                elif not first.text.lower().startswith("error"):
+                    content = [Text(f"Error: {first.text}"), *others]
+            name = self._names.get(part.call_id, message.name if message.role is Role.TOOL else None)
+            result_content = self._convert_content(content, "\n")
+            yield {
+                "role": "tool",
+                "content": result_content,
+                "tool_call_id": self._visit_string(part.call_id),
+                **self._build_name_field(name),
+            }
+        # An empty message stays a message: templates may require that roles alternate.
+        if pending or not message.parts:
+            yield self._convert_plain(message, pending)
+
+    def _convert_plain(self, message: Message, parts: Sequence[Part]) -> JsonDict:
+        return {
+            "role": str(message.role),
+            "content": self._convert_content(parts, "\n"),
+            **self._build_name_field(message.name),
+        }
+
+    def _build_name_field(self, name: str | None) -> JsonDict:
+        return {} if name is None else {"name": self._visit_string(name)}
+
+    def _convert_assistant(self, message: Message) -> JsonDict:
+        calls: list[Json] = [self._convert_call(part) for part in message.parts if isinstance(part, ToolCall)]
+        reasoning = "".join(part.text for part in message.parts if isinstance(part, Reasoning))
+        content_parts: list[Part] = [part for part in message.parts if not isinstance(part, (ToolCall, Reasoning))]
+        text = "".join(part.text for part in content_parts if isinstance(part, Text))
+        for end_marker in () if reasoning else self._reasoning_markers:
+            # From the right: reasoning may mention its own marker, the answer after it does not.
+            text_before, marker, text_after = text.rpartition(end_marker)
+            if marker:
+                begin_marker = end_marker.replace("/", "", 1)
+                reasoning = text_before.rpartition(begin_marker)[2].strip("\n")
+                other_parts = [part for part in content_parts if not isinstance(part, Text)]
+                content_parts = [Text(text_after.lstrip("\n")), *other_parts]
+                break
+        content = self._convert_content(content_parts, "")
+        # Templates test `content is none` to omit the text; an empty string would become an empty line in some.
+        if calls and not content and self._features.accepts_null_content:
+            content = None
+        value: JsonDict = {"role": "assistant", "content": content, **self._build_name_field(message.name)}
+        if reasoning:
+            names = ("reasoning_content", "reasoning", "thinking")
+            reasoning_value = self._visit_string(reasoning)
+            # Given under all names in use, as templates read different ones. `thinking` is also a switch in some.
+            value |= {name: reasoning_value for name in names if name != "thinking" or name in self._features.fields}
+        return {**value, "tool_calls": calls} if calls else value
+
+    def _convert_content(self, parts: Sequence[Part], separator: str) -> Json:
+        """Return a string, or a list of parts if there are several and the template supports lists.
+
+        separator: joins texts in a string; an assistant's texts are chunks of one.
+        """
+        texts = [part.text for part in parts if isinstance(part, (Text, Refusal))]
+        only_text = len(texts) == len(parts)
+        has_several = len(parts) > 1 and separator != ""
+        if not self._features.accepts_parts or (only_text and self._features.accepts_strings and not has_several):
+            others = [part for part in parts if not isinstance(part, (Text, Refusal, Reasoning))]
+            if any(self._convert_part(part).keys() == {"type"} for part in others):
+                raise Unsupported("The chat template of this model supports only text.", param="messages")
+            return self._visit_string(separator.join(texts))
+        return [self._convert_part(part) for part in parts]
+
+    def _convert_part(self, part: Part) -> JsonDict:
+        match part:
+            case Text(text) | Refusal(text) | Reasoning(text):
+                return {"type": "text", "text": self._visit_string(text)}
+            case Image() | Audio() | File():
+                kind = type(part).__name__.lower()
+                if not (self._allows_images and isinstance(part, Image)):
+                    raise Unsupported(f"This model does not support {kind} input.", param="messages")
+                return {"type": kind}
+            case ToolCall():
+                raise RequestError("Only an assistant message can contain tool calls.", param="messages")
+            case ToolResult():
+                raise RequestError("An assistant message cannot contain tool results.", param="messages")
+
+    def _convert_call(self, call: ToolCall) -> JsonDict:
+        if self._features.needs_string_arguments:
+            text = msgspec.json.encode({"input": call.arguments}).decode() if call.custom else call.arguments or "{}"
+            arguments: Json = self._visit_string(text)
+        elif call.custom:
+            arguments = {"input": self._visit_string(call.arguments)}
+        else:
+            arguments = map_strings(_decode_object_or_text(call.arguments or "{}"), self._visit_string)
+        function: JsonDict = {"name": self._visit_string(call.name), "arguments": arguments}
+        return {"id": self._visit_string(call.id), "type": "function", "function": function}
+
+
+def _decode_object_or_text(text: str) -> JsonDict | str:
+    """Decode a JSON object; return any other text unchanged."""
+    try:
+        value = decode(text)
+    except InvalidJson:
+        return text
+    return value if isinstance(value, dict) else text
+
+
+_NONCHARACTERS = (*range(0xFDD0, 0xFDF0), *(plane << 16 | low for plane in range(17) for low in (0xFFFE, 0xFFFF)))
+_USUAL_MARKS = chr(_NONCHARACTERS[0]), chr(_NONCHARACTERS[1])
+_NONCHARACTER_STARTS = (b"\xef\xb7", b"\\u")
+"""The first bytes of the noncharacters up to U+FDEF in UTF-8, and of any JSON escape, however deeply it is nested."""
+_MAX_TAIL_CHARS = 64
+
+
+T = TypeVar("T")
+
+
+class Rendering(Struct, frozen=True):
+    """One rendering of the template: the arguments of `ChatTemplate.render`.
+
+    characters: size of the variables' texts, on which the sandbox's budget depends.
+    """
+
+    variables: Mapping[str, Json]
+    now: datetime
+    characters: int
+
+
+Steps = Generator[Rendering, str, T]
+"""Work that needs renderings of the template: it yields each rendering, and receives its text or error."""
+
+
+class Rendered(Struct, frozen=True):
+    """A rendered conversation.
+
+    text: the prompt.
+    ids: its token ids.
+    tail: the end of the text from the start of the assistant's turn; empty if it does not start.
+    ignored_options: options that the template does not read; for a warning.
+    """
+
+    text: str
+    ids: tuple[int, ...]
+    tail: str
+    ignored_options: tuple[str, ...] = ()
+
+
+class ImagePlaceholders(Struct, frozen=True):
+    """The replacements of image placeholders.
+
+    placeholder: see `core.images.ImageProcessor`.
+    replacements: the text for each image.
+    """
+
+    placeholder: str
+    replacements: tuple[str, ...]
+
+    def insert_into(self, text: str) -> str:
+        """Replace the placeholders. User text contains none, as control tokens in it are broken.
+
+        Raises:
+            RequestError: the template does not render every image exactly once.
+        """
+        pieces = text.split(self.placeholder)
+        if len(pieces) != len(self.replacements) + 1:
+            message = (
+                f"The chat template shows {len(pieces) - 1} of the {len(self.replacements)} images of these messages."
+            )
+            raise RequestError(message, param="messages")
+        return "".join(piece + replacement for piece, replacement in zip(pieces, (*self.replacements, ""), strict=True))
+
+
+class Renderer:
+    """Renders conversations with a template and its model's tokenizer. Thread-safe."""
+
+    def __init__(self, template: Template, tokenizer: HfTokenizer) -> None:
+        self._template, self._tokenizer = template, tokenizer
+        control_tokens, features = tokenizer.control_tokens, template.features
+        source = template.source.encode("utf-8", "surrogatepass")
+        self._has_noncharacters = any(start in source for start in _NONCHARACTER_STARTS)
+        completable = control_tokens.find_completed_names(features.literals)
+        reasoning_markers = frozenset(
+            marker for marker in features.split_separators & control_tokens.names if "/" in marker
+        )
+        # For conversations without images, and with; the index is a bool.
+        self._message_options = tuple(
+            MessageOptions(features, reasoning_markers, allows_images=allows) for allows in (False, True)
+        )
+        self._build_breaker = partial(
+            ControlTokenBreaker,
+            control_tokens,
+            completable=completable,
+            breaks_all_starts=features.replaces_text,
+        )
+        self._usual_breaker = self._build_breaker(_USUAL_MARKS[0])
+
+    @property
+    def template(self) -> Template:
+        return self._template
+
+    @property
+    def tokenizer(self) -> HfTokenizer:
+        return self._tokenizer
+
+    def render(
+        self,
+        conversation: Conversation,
+        *,
+        now: datetime,
+        tools: tuple[Tool, ...] | None = None,
+        placeholders: ImagePlaceholders | None = None,
+        cache_owner: str | None = None,
+    ) -> Rendered:
+        """Run `steps` with a template that renders in this process."""
+        template = self._template
+        assert isinstance(template, ChatTemplate)
+        steps = self.steps(conversation, now=now, tools=tools, pictures=placeholders, cache_owner=cache_owner)
+        try:
+            step = next(steps)
+            while True:
+                try:
+                    text = template.render(step.variables, now=step.now, characters=step.characters)
+                except RequestError as error:
+                    # The steps may handle the rejection: some render a shorter conversation for comparison.
+                    step = steps.throw(error)
+                else:
+                    step = steps.send(text)
+        except StopIteration as done:
+            return done.value
+
+    def steps(
+        self,
+        conversation: Conversation,
+        *,
+        now: datetime,
+        tools: tuple[Tool, ...] | None = None,
+        pictures: ImagePlaceholders | None = None,
+        cache_owner: str | None = None,
+    ) -> Steps[Rendered]:
+        """Render in steps; `conversation.template.template` is ignored.
+
+        tools: the tools that the prompt shows; None means all of the conversation's.
+        pictures: placeholders of the conversation's images; None if it has none.
+        cache_owner: see `HfTokenizer.encode_broken`.
+
+        Raises:
+            RequestError: the template rejects the conversation.
+        """
+        message_options = self._message_options[pictures is not None]
+        visible_tools = conversation.tools if tools is None else tools
+        values = _TemplateValues(self._template, message_options, conversation, visible_tools)
+        try:
+            # The JSON contains every text that the template can receive.
+            encoded = msgspec.json.encode(conversation)
+        except UnicodeEncodeError as error:
+            message = "The messages are not valid Unicode: they contain an unpaired surrogate."
+            raise RequestError(message, param="messages") from error
+        # Almost no conversation contains a noncharacter or an escape. Only for those that do, all texts are searched
+        # for characters that are not in use.
+        if self._has_noncharacters or _NONCHARACTER_STARTS[0] in encoded or _NONCHARACTER_STARTS[1] in encoded:
+            break_char, marker_char = _choose_unused_chars(" ".join([*values.collect_texts(), self._template.source]))
+            breaker = self._build_breaker(break_char)
+        else:
+            (break_char, marker_char), breaker = _USUAL_MARKS, self._usual_breaker
+        prompt = _Prompt(values.build_all(breaker.break_text), now, len(encoded), break_char)
+        options = conversation.template
+        if options.continue_final_message:
+            _check_final_message(conversation.messages, options.add_generation_prompt)
+            text, tail = yield from prompt.render_open_ended(marker_char)
+        else:
+            mark_char = marker_char if message_options.features.marks_generation else None
+            text, tail = yield from prompt.render_closed(options.add_generation_prompt, mark_char)
+        if pictures is not None:
+            text = pictures.insert_into(text)
+        tokenizer, prefixes = self._tokenizer, None
+        if conversation.sampled_turns:
+            prefixes = SampledPrefixes(conversation.sampled_turns, tokenizer.control_ids, tokenizer.token_bytes)
+        ids = tuple(tokenizer.encode_broken(text, break_char, prefixes, cache_owner=cache_owner))
+        return Rendered(text.replace(break_char, ""), ids, tail.replace(break_char, ""), values.ignored_options)
+
+
+class _TemplateValues:
+    """The values that a template receives for one conversation.
+
+    ignored_options: options of the request that the template does not read.
+    """
+
+    def __init__(
+        self, template: Template, message_options: MessageOptions, conversation: Conversation, tools: Sequence[Tool]
+    ) -> None:
+        options = conversation.template
+        self._message_options, self._messages, self._tools = message_options, conversation.messages, tools
+        reasoning = conversation.reasoning
+        self._reasoning_variables: JsonDict = {}
+        if reasoning.enabled is not None:
+            # DeepSeek's and Granite's templates call the switch `thinking`, most others as Qwen3 does.
+            has_thinking = "thinking" in template.features.variables - {"enable_thinking"}
+            self._reasoning_variables["thinking" if has_thinking else "enable_thinking"] = reasoning.enabled
+        if reasoning.effort is not None:
+            self._reasoning_variables["reasoning_effort"] = reasoning.effort
+        kwargs = _decode_json(options.kwargs, "chat_template_kwargs") if options.kwargs else {}
+        if not isinstance(kwargs, dict):
+            raise RequestError("chat_template_kwargs must be an object.", param="chat_template_kwargs")
+        for name in kwargs:
+            # `return_...` are options of transformers' `apply_chat_template` for its result, not variables.
+            if name in template.reserved_names or name.startswith("return_"):
+                raise RequestError(f"chat_template_kwargs may not set {name!r}.", param="chat_template_kwargs")
+        documents = _decode_json(options.documents, "documents") if options.documents else None
+        if documents is not None and not isinstance(documents, list):
+            raise RequestError("documents must be a list.", param="documents")
+        self._kwargs, self._documents = kwargs, documents
+        names = [*self._reasoning_variables, *self._kwargs, *(["documents"] if self._documents else [])]
+        self.ignored_options = tuple(name for name in names if name not in template.features.variables)
+
+    def build_all(self, visit: StringVisitor) -> JsonDict:
+        messages: list[Json] = [*build_message_values(self._messages, self._message_options, visit)]
+        values = dict(self._reasoning_variables)
+        for name, value in self._kwargs.items():
+            values[name] = map_strings(value, visit)
+        values["tools"] = build_tool_values(self._tools, visit) if self._tools else None
+        values["messages"] = messages
+        values["documents"] = None if self._documents is None else map_strings(self._documents, visit)
+        return values
+
+    def collect_texts(self) -> list[str]:
+        """Return all strings of user text."""
+        collected: list[str] = []
+
+        def collect(text: str) -> str:
+            collected.append(text)
+            return text
+
+        self.build_all(collect)
+        return collected
+
+
+class _Prompt:
+    """One prompt, whose texts still contain break characters.
+
+    n_chars: number of characters in the values.
+    """
+
+    def __init__(self, values: Mapping[str, Json], now: datetime, n_chars: int, break_char: str) -> None:
+        self._values, self._now = values, now
+        self._n_chars, self._break_char = n_chars, break_char
+
+    def render_closed(self, generate: bool, mark_char: str | None) -> Steps[tuple[str, str]]:
+        """Return the text and its tail.
+
+        generate: whether to add the generation prompt.
+        mark_char: the character that the template writes at the beginning of the generation prompt; None if it marks
+        none.
+        """
+        if generate and mark_char is not None:
+            marked = yield from self._render_text({"add_generation_prompt": True, GENERATION_MARK: mark_char})
+            before, _, tail = marked.rpartition(mark_char)
+            text = before + tail
+            return text, tail or text[-_MAX_TAIL_CHARS:]
+        text = yield from self._render_text({"add_generation_prompt": generate})
+        return text, (yield from self._find_tail(text, {})) if generate else ""
+
+    def render_open_ended(self, end_marker: str) -> Steps[tuple[str, str]]:
+        """Cut the prompt where the text of the final message ends, however the template closes it.
+
+        As in transformers, white space at its end stays if the template does not trim the message.
+        """
+        messages = self._values["messages"]
+        assert isinstance(messages, list)
+        *earlier, final = messages
+        assert isinstance(final, dict)
+        text = yield from self._render_text({"messages": [*earlier, _append_end_marker(final, f"{end_marker} ")]})
+        end = text.rfind(end_marker)
+        if end < 0:
+            message = "The chat template does not show the text of the message to continue."
+            raise RequestError(message, param="continue_final_message")
+        # If the space after the marker is missing, the template trims the message, and would have removed the white
+        # space at its end too.
+        text = text[:end] if text.startswith(f"{end_marker} ", end) else text[:end].rstrip()
+        return text, (yield from self._find_tail(text, {"messages": earlier}))
+
+    def _find_tail(self, text: str, changes: JsonDict) -> Steps[str]:
+        """Return the end of the text that the same prompt with these changes lacks."""
+        try:
+            shorter_text = yield from self._render_text(changes)
+        # The template may not accept the shorter conversation, such as one that ends with the assistant.
+        except RequestError:
+            shorter_text = text
+        return (
+            text[len(shorter_text) :]
+            if text != shorter_text and text.startswith(shorter_text)
+            else text[-_MAX_TAIL_CHARS:]
+        )
+
+    def _render_text(self, changes: JsonDict) -> Steps[str]:
+        values = {**self._values, "add_generation_prompt": False, **changes}
+        text = yield Rendering(values, self._now, self._n_chars)
+        # A template's `tojson` may have escaped the break character.
+        return text.replace(_escape_char(self._break_char), self._break_char) if "\\u" in text else text
+
+
+def _choose_unused_chars(texts: str) -> tuple[str, str]:
+    """Choose two characters that occur nowhere in the texts, not even as JSON escapes."""
+    # Noncharacters are never assigned (Unicode, 23.7), so real text rarely has any; 66 exist to choose from.
+    unused_chars = (char for char in map(chr, _NONCHARACTERS) if char not in texts and _escape_char(char) not in texts)
+    chars = tuple(islice(unused_chars, 2))
+    if len(chars) < 2:
+        raise RequestError("The messages use every noncharacter of Unicode.", param="messages")
+    return chars[0], chars[1]
+
+
+def _check_final_message(messages: tuple[Message, ...], generate: bool) -> None:
+    param = "continue_final_message"
+    if generate:
+        raise RequestError("continue_final_message and add_generation_prompt cannot be combined.", param=param)
+    if not messages or messages[-1].role is not Role.ASSISTANT:
+        raise RequestError("Only a final message of the assistant can be continued.", param=param)
+    parts = messages[-1].parts
+    if any(isinstance(part, ToolCall) for part in parts):
+        raise RequestError("A message with tool calls cannot be continued.", param=param)
+    if not any(isinstance(part, (Text, Reasoning)) for part in parts):
+        raise RequestError("There is no text to continue.", param=param)
+
+
+def _append_end_marker(message: JsonDict, end_marker: str) -> JsonDict:
+    """Append the end marker to the text, or to the reasoning if there is no text yet."""
+    match message["content"]:
+        case [*earlier_parts, {"text": str(text)}]:
+            extended_part: JsonDict = {"type": "text", "text": text + end_marker}
+            return {**message, "content": [*earlier_parts, extended_part]}
+        case str(content) if content:
+            return message | {"content": content + end_marker}
+        case _:
+            names = ("reasoning_content", "reasoning", "thinking")
+            reasoning_fields: JsonDict = {name: f"{message[name]}{end_marker}" for name in names if name in message}
+            return message | (reasoning_fields or {"content": end_marker})
+
+
+def _decode_json(text: str, param: str) -> Json:
+    try:
+        return decode(text)
+    except InvalidJson as error:
+        raise RequestError(f"{param} is not valid JSON: {error}", param=param) from error
+
+
+def _escape_char(char: str) -> str:
+    """Return the character as ASCII-only JSON escapes it."""
+    return json.dumps(char)[1:-1]

@@ -1,0 +1,145 @@
+"""Chat completions: create; and for stored completions list, retrieve, update metadata, delete."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+import msgspec
+from msgspec import Raw
+
+from ...core.errors import NotFound, RequestError
+from ...core.reply import Reply
+from ...dialects.base import Header, Writer
+from ...dialects.body import abbreviate
+from ...dialects.chat import read_chat_call
+from ...dialects.chat.stored import StoredChat, StoredChatFields, read_stored_chat, read_update, render_deleted_chat
+from ...dialects.pagination import paginate, read_page_query, render_page, unknown_cursor_error
+from ...store import CommitConflict, Delete, Key, Put, Record, Replace, Store
+from ..auth import Access
+from ..endpoint import HttpRequest, JsonResponse, OPENAI, Route
+from ..generate import admit_call, build_header, build_responder, read_call
+from ..store_access import persist_before_finish
+from ..streaming import Responder
+
+CHAT_KIND = "chat_completion"
+
+
+def build_routes() -> Sequence[Route]:
+    completion, user = "/v1/chat/completions/{id}", Access.USER
+    return (
+        Route("/v1/chat/completions", user, OPENAI, {"POST": create, "GET": list_all}),
+        Route(completion, user, OPENAI, {"GET": show, "POST": update, "DELETE": delete}),
+        Route(f"{completion}/messages", user, OPENAI, {"GET": list_messages}),
+    )
+
+
+async def create(http: HttpRequest) -> JsonResponse | Responder:
+    """Create a completion. With `store: true` it is stored before the end of its response is sent."""
+    chat_call, store = await read_call(http, read_chat_call), http.service.store
+    call, to_store = chat_call.call, chat_call.stored_fields
+    if to_store is not None and store is None:
+        # Without a store the completion can still be created, so this is only a warning.
+        call = msgspec.structs.replace(call, warnings=(*call.warnings, "store: the completion is not stored"))
+    admitted = await admit_call(http, call, build_header(http, call))
+    writer, batches = call.writer(admitted.header), admitted.run.batches
+    if to_store is not None and store is not None:
+        batches = persist_before_finish(
+            admitted.run, partial(_store_chat, http, store, to_store, writer, admitted.header)
+        )
+    return build_responder(http, writer, admitted, batches, stream=call.stream)
+
+
+async def _store_chat(
+    http: HttpRequest, store: Store, to_store: StoredChatFields, writer: Writer, header: Header, reply: Reply
+) -> None:
+    body = StoredChat(Raw(writer.render_full(reply)), to_store.messages, to_store.metadata, header.model).encode()
+    await store.commit(Put(Key(http.caller.owner, CHAT_KIND, header.id), header.created, body))
+
+
+async def list_all(http: HttpRequest) -> JsonResponse | Responder:
+    paging, store = read_page_query(http.query, descending=False), http.service.store
+    metadata = {name[9:-1]: value for name, value in http.query.select(_is_metadata)}
+    if store is None:
+        return JsonResponse(render_page((), has_more=False))
+    owner, model = http.caller.owner, http.query.get("model")
+    position: int | None = None
+    if paging.after is not None:
+        cursor = await store.get(Key(owner, CHAT_KIND, paging.after))
+        if cursor is None:
+            raise unknown_cursor_error(paging.after)
+        position = cursor.position
+    chats: list[tuple[Record, StoredChat]] = []
+    # One more than the limit, to know whether there is a next page.
+    while len(chats) <= paging.limit:
+        records = await store.load_page(owner, CHAT_KIND, after=position, limit=100, descending=paging.descending)
+        for record in records:
+            chat = read_stored_chat(record.body)
+            if model in (None, chat.model) and chat.matches(metadata):
+                chats.append((record, chat))
+        # An incomplete page of the store is its last one.
+        if len(records) < 100:
+            break
+        position = records[-1].position
+    rows = [(record.key.id, chat.render_object()) for record, chat in chats[: paging.limit]]
+    return JsonResponse(render_page(rows, has_more=len(chats) > paging.limit))
+
+
+async def show(http: HttpRequest) -> JsonResponse | Responder:
+    return JsonResponse(read_stored_chat((await _load_record(http)).body).render_object())
+
+
+async def list_messages(http: HttpRequest) -> JsonResponse | Responder:
+    paging = read_page_query(http.query, descending=False)
+    record = await _load_record(http)
+    return JsonResponse(paginate(read_stored_chat(record.body).list_messages(record.key.id), paging))
+
+
+async def update(http: HttpRequest) -> JsonResponse | Responder:
+    metadata = read_update(await http.read_json())
+    record = await _load_record(http)
+    chat = msgspec.structs.replace(read_stored_chat(record.body), metadata=metadata)
+    try:
+        # Only the metadata ever changes, so an unconditional replace is safe: the last update wins.
+        await _require_store(http).commit(Replace(record.key, record.state, chat.encode()))
+    except CommitConflict:
+        raise _build_not_found_error(record.key.id) from None
+    return JsonResponse(chat.render_object())
+
+
+async def delete(http: HttpRequest) -> JsonResponse | Responder:
+    id = http.path_params["id"]
+    try:
+        await _require_store(http).commit(Delete(Key(http.caller.owner, CHAT_KIND, id)))
+    except CommitConflict:
+        raise _build_not_found_error(id) from None
+    return JsonResponse(render_deleted_chat(id))
+
+
+def _is_metadata(name: str) -> bool:
+    """Whether a query parameter filters by metadata.
+
+    Raises:
+        RequestError: it is `metadata` without a key.
+    """
+    if name == "metadata":
+        raise RequestError("Write a filter as `metadata[KEY]=VALUE`.", param="metadata")
+    return name.startswith("metadata[") and name.endswith("]")
+
+
+def _require_store(http: HttpRequest) -> Store:
+    if http.service.store is None:
+        raise _build_not_found_error(http.path_params["id"])
+    return http.service.store
+
+
+async def _load_record(http: HttpRequest) -> Record:
+    id = http.path_params["id"]
+    record = await _require_store(http).get(Key(http.caller.owner, CHAT_KIND, id))
+    if record is None:
+        raise _build_not_found_error(id)
+    return record
+
+
+def _build_not_found_error(id: str) -> NotFound:
+    return NotFound(f"Chat completion with id {abbreviate(id)} not found.")

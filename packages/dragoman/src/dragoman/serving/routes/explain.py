@@ -1,0 +1,164 @@
+"""Routes that render or explain prompts without calling the engine. Each caller sees only its own requests' data."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+
+from ...core.errors import NotFound, Unsupported
+from ...dialects.base import GenerationCall, ReaderOptions
+from ...dialects.chat import read_chat
+from ...dialects.completions import read_completions
+from ...dialects.generate import read_generate, render_generate_body
+from ...dialects.tokenize import PromptDifference, PromptExplanation, render_explanation
+from ...pipeline.models import ServedModel, TokenBackend
+from ...pipeline.prepare import TokenJob
+from ...pipeline.prompt_encoding import RecentPrompts, count_common_prefix
+from ..auth import Access
+from ..endpoint import ANTHROPIC, ErrorEnvelope, Handler, HttpRequest, JsonResponse, OPENAI, RESPONSES, Route
+from ..generate import AdmittedCall, build_header, prepare_call, read_call
+from ..streaming import Responder
+from .generate import read_generate_call
+from .messages import read_conversation
+from .responses.create import read_call_with_history
+
+HttpCallReader = Callable[[HttpRequest], Awaitable[GenerationCall]]
+"""A function that reads the call of a request, including its history."""
+
+CONTEXT_TOKENS = 16
+"""Tokens of each prompt that are shown at the first difference."""
+
+
+def build_render_handler(read: HttpCallReader, *, as_list: bool = False) -> Handler:
+    """Build the handler of one of vLLM's `render` routes, which return bodies for /inference/v1/generate.
+
+    as_list: return a list with one body per prompt.
+    """
+
+    async def handle(http: HttpRequest) -> JsonResponse | Responder:
+        _require_enabled(http)
+        call, admitted, _, jobs = await _prepare(http, read)
+        if any(job.requests[0].images for job in jobs):
+            raise Unsupported("A prompt with images cannot be returned as token ids.", param="messages")
+        request_jobs = zip(call.requests, jobs, strict=True)
+        bodies: list[bytes] = [
+            render_generate_body(admitted.header.id, request, job.requests[0]) for request, job in request_jobs
+        ]
+        warnings = admitted.warnings
+        if any(job.requests[0].matcher is not None for job in jobs):
+            warnings = (*warnings, "the grammar of the answer is omitted: it cannot be serialized")
+        return JsonResponse(b"[" + b",".join(bodies) + b"]" if as_list else bodies[0], warnings=warnings)
+
+    return handle
+
+
+def build_explain_handler(read: HttpCallReader, recent_prompts: RecentPrompts | None) -> Handler:
+    """Build the handler of an `explain` route.
+
+    Its response has the prompt's text and tokens, its cached length, and its first difference from the most similar of
+    the caller's recent prompts.
+
+    recent_prompts: None disables the comparison.
+    """
+
+    async def handle(http: HttpRequest) -> JsonResponse | Responder:
+        _require_enabled(http)
+        _, admitted, model, (job, *other_jobs) = await _prepare(http, read)
+        if other_jobs:
+            raise Unsupported("One prompt can be explained at a time.", param="prompt")
+        request, backend = job.requests[0], model.backend
+        cache = backend.cache if isinstance(backend, TokenBackend) else None
+        explanation = PromptExplanation(
+            model.name,
+            job.prompt_text,
+            job.prompt,
+            tuple(job.vocabulary.build_token(id, None).text for id in job.prompt),
+            request.max_tokens,
+            # The cache's keys also depend on images, which a lookup by token ids does not include.
+            None if cache is None or request.images else cache.count_cached_tokens(job.prompt, request.cache_salt),
+            None if recent_prompts is None else _find_difference(http, recent_prompts, model, job),
+            admitted.warnings,
+        )
+        return JsonResponse(render_explanation(explanation), warnings=admitted.warnings)
+
+    return handle
+
+
+def build_routes(recent_prompts: RecentPrompts | None) -> Sequence[Route]:
+    """Build an `explain` route below each generation route, and vLLM's `render` routes.
+
+    recent_prompts: None unless `explain` is enabled.
+    """
+    chat, completions = _build_reader(read_chat), _build_reader(read_completions)
+    explained: tuple[tuple[str, ErrorEnvelope, HttpCallReader], ...] = (
+        ("/v1/chat/completions", OPENAI, chat),
+        ("/v1/completions", OPENAI, completions),
+        ("/v1/responses", RESPONSES, read_call_with_history),
+        ("/v1/messages", ANTHROPIC, _read_messages_call),
+        ("/inference/v1/generate", OPENAI, _build_reader(read_generate)),
+        ("/generate", OPENAI, read_generate_call),
+    )
+    user, render_all = Access.USER, build_render_handler(completions, as_list=True)
+    return (
+        *(
+            Route(f"{path}/explain", user, envelope, {"POST": build_explain_handler(read, recent_prompts)})
+            for path, envelope, read in explained
+        ),
+        Route("/v1/chat/completions/render", user, OPENAI, {"POST": build_render_handler(chat)}),
+        Route("/v1/completions/render", user, OPENAI, {"POST": render_all}),
+    )
+
+
+def _build_reader(read: Callable[[bytes, ReaderOptions], GenerationCall]) -> HttpCallReader:
+    """Build a reader for a dialect without server-side history."""
+    return lambda http: read_call(http, read)
+
+
+async def _read_messages_call(http: HttpRequest) -> GenerationCall:
+    call, _ = await read_conversation(http)
+    return call
+
+
+def _require_enabled(http: HttpRequest) -> None:
+    # The web page (--ui) explains prompts too, without a comparison with recent ones.
+    if not (http.service.options.explain or http.service.options.ui):
+        raise NotFound("Explaining prompts is disabled on this server (--explain).", code="unsupported_endpoint")
+
+
+async def _prepare(
+    http: HttpRequest, read: HttpCallReader
+) -> tuple[GenerationCall, AdmittedCall, ServedModel, tuple[TokenJob, ...]]:
+    """Prepare a call up to the point where the engine would be called.
+
+    Raises:
+        RequestError: the request is invalid.
+    """
+    call = await read(http)
+    header = build_header(http, call)
+    admitted = await prepare_call(http, call, header)
+    # Closed before the first event, so nothing is generated.
+    await admitted.run.batches.aclose()
+    jobs = tuple(job for job in admitted.run.jobs if isinstance(job, TokenJob))
+    if len(jobs) != len(admitted.run.jobs):
+        raise Unsupported("This model's engine builds its own prompts.", param="model")
+    return call, admitted, http.service.models.find_loaded(header.model), jobs
+
+
+def _find_difference(
+    http: HttpRequest, recent: RecentPrompts, model: ServedModel, job: TokenJob
+) -> PromptDifference | None:
+    earlier = recent.find_closest(http.caller.owner, model.name, job.prompt)
+    tokenizer = model.tokenizer
+    if earlier is None or tokenizer is None:
+        return None
+    common_length = count_common_prefix(earlier, job.prompt)
+    # The earlier prompt is a prefix of this prompt, so there is no difference to show.
+    if common_length == len(earlier):
+        return PromptDifference(len(earlier), common_length, None)
+    return PromptDifference(
+        len(earlier),
+        common_length,
+        common_length,
+        tokenizer.decode(job.prompt[max(0, common_length - CONTEXT_TOKENS) : common_length]),
+        tokenizer.decode(earlier[common_length : common_length + CONTEXT_TOKENS]),
+        tokenizer.decode(job.prompt[common_length : common_length + CONTEXT_TOKENS]),
+    )

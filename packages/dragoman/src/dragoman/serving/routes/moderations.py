@@ -1,0 +1,26 @@
+"""Moderation and classification. No engine supports them, so these routes return an error with an explanation."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ...core.errors import NotFound
+from ..auth import Access
+from ..endpoint import HttpRequest, JsonResponse, OPENAI, Route
+
+
+def build_routes() -> Sequence[Route]:
+    return (
+        Route("/v1/moderations", Access.USER, OPENAI, {"POST": refuse_moderation}),
+        Route("/classify", Access.USER, OPENAI, {"POST": refuse_classification}),
+    )
+
+
+async def refuse_moderation(_: HttpRequest) -> JsonResponse:
+    message = "Moderation is not supported: no engine of this server classifies texts."
+    raise NotFound(message, code="unsupported_endpoint")
+
+
+async def refuse_classification(_: HttpRequest) -> JsonResponse:
+    message = "Classification is not supported: no engine of this server has labels."
+    raise NotFound(message, code="unsupported_endpoint")

@@ -1,0 +1,109 @@
+"""Routes of stored responses: retrieve, stream, list input items, cancel, delete."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+import msgspec
+
+from ....core.errors import RequestError, Unsupported
+from ....dialects.body import abbreviate, check_one_of, invalid_value, parse_digits
+from ....dialects.pagination import paginate, read_page_query
+from ....dialects.responses.input_items import read_item_id
+from ....dialects.responses.reader import INCLUDABLE
+from ....dialects.responses.stored import read_stored_response
+from ....store import CommitConflict, Delete, Key, Record
+from ...auth import Access
+from ...endpoint import HttpRequest, JsonResponse, RESPONSES, Route
+from ...streaming import Responder
+from .background import BackgroundRuns
+from .create import build_replay
+from .history import RESPONSE_KIND, build_no_such_response_error
+
+
+def build_routes(background: BackgroundRuns | None) -> Sequence[Route]:
+    response, user = "/v1/responses/{id}", Access.USER
+    return (
+        Route(response, user, RESPONSES, {"GET": partial(show, background), "DELETE": partial(delete, background)}),
+        Route(f"{response}/cancel", user, RESPONSES, {"POST": partial(cancel, background)}),
+        Route(f"{response}/input_items", user, RESPONSES, {"GET": list_input}),
+    )
+
+
+async def show(background: BackgroundRuns | None, http: HttpRequest) -> JsonResponse | Responder:
+    record = await _load_record(http)
+    warnings = _check_include(http)
+    starting_after: int | None = None
+    if (text := http.query.get("starting_after")) is not None:
+        starting_after = parse_digits(text, 9)
+        if starting_after is None:
+            raise invalid_value("starting_after", f"expected an integer from 0 to 999999999, got {abbreviate(text)}")
+    if _read_flag(http, "include_obfuscation"):
+        raise Unsupported(
+            "'include_obfuscation' is not supported here: events are not padded.", param="include_obfuscation"
+        )
+    if _read_flag(http, "stream"):
+        if background is None or not read_stored_response(record.body).summarize().background:
+            raise RequestError(
+                "This response cannot be streamed because it was not created with background=true.", param="stream"
+            )
+        return build_replay(http, background, record.key, -1 if starting_after is None else starting_after, warnings)
+    if starting_after is not None:
+        raise invalid_value("starting_after", "it needs 'stream' to be true")
+    # The same bytes as in the last event of the stream, so that the stored response equals the original.
+    return JsonResponse(bytes(read_stored_response(record.body).object), warnings=warnings)
+
+
+async def list_input(http: HttpRequest) -> JsonResponse | Responder:
+    paging = read_page_query(http.query, descending=True)
+    warnings = _check_include(http)
+    items = map(bytes, read_stored_response((await _load_record(http)).body).input)
+    return JsonResponse(paginate([(read_item_id(item), item) for item in items], paging), warnings=warnings)
+
+
+async def cancel(background: BackgroundRuns | None, http: HttpRequest) -> JsonResponse | Responder:
+    """Cancel a background response. Idempotent; no effect on an ended response."""
+    record = await _load_record(http)
+    if background is None or not read_stored_response(record.body).summarize().background:
+        raise RequestError("Cannot cancel a synchronous response.")
+    updated = await background.cancel(record)
+    if updated is None:
+        raise build_no_such_response_error(record.key.id)
+    return JsonResponse(bytes(read_stored_response(updated.body).object))
+
+
+async def delete(background: BackgroundRuns | None, http: HttpRequest) -> JsonResponse | Responder:
+    """Delete the response and stop its run. Of concurrent deletions one succeeds."""
+    key, store = _build_key(http), http.service.store
+    try:
+        if store is None:
+            raise build_no_such_response_error(key.id)
+        await store.commit(Delete(key))
+    except CommitConflict:
+        raise build_no_such_response_error(key.id) from None
+    if background is not None:
+        await background.discard(key)
+    return JsonResponse(msgspec.json.encode({"id": key.id, "object": "response", "deleted": True}))
+
+
+def _build_key(http: HttpRequest) -> Key:
+    return Key(http.caller.owner, RESPONSE_KIND, http.path_params["id"])
+
+
+async def _load_record(http: HttpRequest) -> Record:
+    key, store = _build_key(http), http.service.store
+    record = None if store is None else await store.get(key)
+    if record is None:
+        raise build_no_such_response_error(key.id)
+    return record
+
+
+def _read_flag(http: HttpRequest, name: str) -> bool:
+    return check_one_of(http.query.get(name) or "false", ("true", "false"), name) == "true"
+
+
+def _check_include(http: HttpRequest) -> tuple[str, ...]:
+    """Return warnings for unsupported values of `include`. Supported values have no effect on a stored object."""
+    names = [value for _, value in http.query.select(lambda name: name.partition("[")[0] == "include")]
+    return tuple(f"include: {abbreviate(name)} is not supported" for name in names if name not in INCLUDABLE)

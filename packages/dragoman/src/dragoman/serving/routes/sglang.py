@@ -1,0 +1,249 @@
+"""SGLang's routes for RL trainers and routers, except for /generate, mapped to the same operations as vLLM's."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+
+import msgspec
+from msgspec import Struct
+
+from ... import __version__
+from ...core.errors import RequestError, Unsupported
+from ...pipeline.models import EventBackend, TokenBackend
+from ..auth import Access
+from ..endpoint import HttpRequest, JsonResponse, OPENAI, Route
+from ..generate import find_queried_model
+from ..streaming import Responder
+from .admin import check_version, decode_body, find_controls
+from .vllm import count_requests, reset_caches
+from .weights import SUPPORTED_TRANSFERS_HINT, find_trainable, find_weights_on_disk
+
+PLAIN_TEXT = (b"content-type", b"text/plain; charset=utf-8")
+
+
+TRANSFER_PATHS = (
+    "/update_weights_from_tensor",
+    "/update_weights_from_distributed",
+    "/update_weights_from_ipc",
+    "/init_weights_update_group",
+    "/destroy_weights_update_group",
+)
+"""SGLang's transfer channels: pickled tensors, NCCL, CUDA IPC."""
+
+
+def build_routes() -> Sequence[Route]:
+    user, admin = Access.USER, Access.ADMIN
+    return (
+        Route("/get_model_info", user, OPENAI, {"GET": show_model_info}),
+        Route("/model_info", user, OPENAI, {"GET": show_model_info}),
+        Route("/v1/loads", user, OPENAI, {"GET": show_loads}),
+        Route("/get_weight_version", user, OPENAI, {"GET": show_weight_version}),
+        Route("/update_weights_from_disk", admin, OPENAI, {"POST": update_from_disk}),
+        *(Route(path, admin, OPENAI, {"POST": refuse_transfer}) for path in TRANSFER_PATHS),
+        Route("/pause_generation", admin, OPENAI, {"POST": pause}),
+        Route("/continue_generation", admin, OPENAI, {"POST": continue_generation}),
+        Route("/abort_request", admin, OPENAI, {"POST": abort}),
+        Route("/flush_cache", admin, OPENAI, {"GET": flush, "POST": flush}),
+        Route("/release_memory_occupation", admin, OPENAI, {"POST": release}),
+        Route("/resume_memory_occupation", admin, OPENAI, {"POST": resume}),
+    )
+
+
+async def refuse_transfer(http: HttpRequest) -> JsonResponse | Responder:
+    raise Unsupported(f"{http.path}: pickled tensors and process groups are not supported; {SUPPORTED_TRANSFERS_HINT}.")
+
+
+class SglangModelInfo(Struct, frozen=True):
+    """The model as in SGLang. Paths are replaced by model names, to hide the machine's directories."""
+
+    model_path: str
+    served_model_name: str
+    tokenizer_path: str
+    is_generation: bool
+    preferred_sampling_params: None
+    weight_version: str | None
+
+
+async def show_model_info(http: HttpRequest) -> JsonResponse | Responder:
+    model = await find_queried_model(http)
+    version = None if model.trainable is None else model.trainable.weight_version
+    generates = isinstance(model.backend, TokenBackend | EventBackend)
+    return JsonResponse(
+        msgspec.json.encode(SglangModelInfo(model.name, model.name, model.name, generates, None, version))
+    )
+
+
+class RankLoad(Struct, frozen=True):
+    """The load of a data-parallel rank, as in SGLang; this server has one rank."""
+
+    num_running_reqs: int
+    num_waiting_reqs: int
+    num_total_reqs: int
+    dp_rank: int = 0
+
+
+class TotalLoad(Struct, frozen=True):
+    total_running_reqs: int
+    total_waiting_reqs: int
+    total_reqs: int
+
+
+class Loads(Struct, frozen=True):
+    timestamp: str
+    version: str
+    loads: tuple[RankLoad, ...]
+    aggregate: TotalLoad
+    dp_rank_count: int = 1
+
+
+async def show_loads(http: HttpRequest) -> JsonResponse | Responder:
+    """Return the number of running and waiting requests of all models.
+
+    SGLang's other sections (`include=`) describe its own queues and memory, and are absent.
+    """
+    if http.query.get("format", "json") != "json":
+        raise Unsupported("`format` is `json`; /metrics has Prometheus' format.", param="format")
+    running, waiting = count_requests(http)
+    total = running + waiting
+    loads = Loads(
+        datetime.now(UTC).isoformat(),
+        __version__,
+        (RankLoad(running, waiting, total),),
+        TotalLoad(running, waiting, total),
+    )
+    return JsonResponse(msgspec.json.encode(loads))
+
+
+class WeightVersion(Struct, frozen=True):
+    weight_version: str
+
+
+async def show_weight_version(http: HttpRequest) -> JsonResponse | Responder:
+    return JsonResponse(msgspec.json.encode(WeightVersion(find_trainable(http)[1].weight_version)))
+
+
+class DiskUpdate(Struct, frozen=True):
+    """The body of an update.
+
+    flush_cache: false is ignored, because cached blocks of the old weights are invalid.
+    """
+
+    model_path: str
+    load_format: str | None = None
+    weight_version: str | None = None
+    abort_all_requests: bool = False
+    flush_cache: bool = True
+
+
+class DiskUpdated(Struct, frozen=True):
+    success: bool
+    message: str
+    num_paused_requests: int = 0
+
+
+async def update_from_disk(http: HttpRequest) -> JsonResponse | Responder:
+    _, trainable = find_trainable(http)
+    request = await decode_body(http, DiskUpdate)
+    if request.load_format not in (None, "auto", "safetensors"):
+        raise Unsupported("Only safetensors are supported.", param="load_format")
+    weights = find_weights_on_disk(http, request.model_path, "model_path")
+    if request.abort_all_requests:
+        await _abort_all(http)
+    version = await trainable.update_weights(weights, check_version(request.weight_version))
+    warnings = (
+        ()
+        if request.flush_cache
+        else ("flush_cache is ignored: the cache is always flushed, because it belongs to the old weights",)
+    )
+    result = DiskUpdated(True, f"Weights updated. Weight version is {version}.")
+    return JsonResponse(msgspec.json.encode(result), warnings=warnings)
+
+
+class SglangPause(Struct, frozen=True):
+    mode: str = "abort"
+
+
+async def pause(http: HttpRequest) -> JsonResponse | Responder:
+    """Pause generation. New requests wait in every mode.
+
+    With the mode `abort` running requests end, with `retract` they are recomputed later, with `in_place` they continue
+    later.
+    """
+    mode = (await decode_body(http, SglangPause)).mode
+    if mode not in ("abort", "retract", "in_place"):
+        raise RequestError("`mode` is `abort`, `retract` or `in_place`.", param="mode")
+    for control in find_controls(http):
+        # SGLang recomputes retracted requests from their prompts; clearing the cache has this effect.
+        await control.pause("keep", clear_cache=mode == "retract")
+        if mode == "abort":
+            await control.abort_all()
+    return JsonResponse(b'{"message":"Generation paused successfully.","status":"ok"}')
+
+
+async def continue_generation(http: HttpRequest) -> JsonResponse | Responder:
+    for control in find_controls(http):
+        await control.resume()
+    return JsonResponse(b'{"message":"Generation continued successfully.","status":"ok"}')
+
+
+class SglangAbort(Struct, frozen=True):
+    rid: str | None = None
+    abort_all: bool = False
+
+
+async def abort(http: HttpRequest) -> JsonResponse | Responder:
+    if not (await decode_body(http, SglangAbort)).abort_all:
+        message = "Requests cannot be aborted by id: close a request's connection to abort it."
+        raise Unsupported(message, param="rid")
+    await _abort_all(http)
+    return JsonResponse(b"")
+
+
+async def _abort_all(http: HttpRequest) -> None:
+    for control in find_controls(http):
+        await control.abort_all()
+
+
+async def flush(http: HttpRequest) -> JsonResponse | Responder:
+    if not await reset_caches(http):
+        return JsonResponse(b"Flush cache failed: a part of it is in use.\n", 400, PLAIN_TEXT)
+    return JsonResponse(b"Cache flushed.\n", content_type=PLAIN_TEXT)
+
+
+class MemoryTags(Struct, frozen=True):
+    tags: list[str] | None = None
+
+
+async def release(http: HttpRequest) -> JsonResponse | Responder:
+    """Release GPU memory; running requests continue after `resume`.
+
+    Without tags, weights stay in memory if the engine cannot release them.
+    """
+    tags = await _read_tags(http)
+    warnings: list[str] = []
+    for control in find_controls(http):
+        try:
+            await control.sleep(1 if tags == {"kv_cache"} else 2, "keep")
+        except Unsupported as error:
+            if tags:
+                raise
+            await control.sleep(1, "keep")
+            warnings.append(f"weights are kept: {error.message}")
+    return JsonResponse(b"null", warnings=tuple(warnings))
+
+
+async def resume(http: HttpRequest) -> JsonResponse | Responder:
+    """Restore GPU memory. With the tag `weights` alone the engine sleeps until the next update restores them."""
+    # Memory for the weights is useless before the update that brings them.
+    if await _read_tags(http) != {"weights"}:
+        for control in find_controls(http):
+            await control.wake_up()
+    return JsonResponse(b"null")
+
+
+async def _read_tags(http: HttpRequest) -> set[str]:
+    tags = set((await decode_body(http, MemoryTags)).tags or ())
+    if tags - {"weights", "kv_cache"}:
+        raise Unsupported("`tags` are `weights` and `kv_cache`.", param="tags")
+    return tags

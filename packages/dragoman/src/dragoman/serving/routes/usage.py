@@ -1,0 +1,47 @@
+"""Usage of all keys, for administrators: OpenAI's `/v1/organization/usage/completions` and `/embeddings`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+from ...core.errors import NotFound
+from ...dialects.usage import UsageRow, read_usage_query, render_usage
+from ..auth import Access
+from ..endpoint import HttpRequest, JsonResponse, OPENAI, Route
+from ..tenancy import COMPLETIONS, EMBEDDINGS
+
+
+def build_routes() -> Sequence[Route]:
+    return tuple(
+        Route(f"/v1/organization/usage/{kind}", Access.ADMIN, OPENAI, {"GET": partial(show_usage, kind)})
+        for kind in (COMPLETIONS, EMBEDDINGS)
+    )
+
+
+async def show_usage(kind: str, http: HttpRequest) -> JsonResponse:
+    """Return a page of time buckets.
+
+    Raises:
+        NotFound: the server has no API keys, so it does not count usage.
+    """
+    if http.service.tenancy.keyring.is_open:
+        raise NotFound("Usage is counted by API key, and this server has none.", code="unsupported_endpoint")
+    query = read_usage_query(http.query.multi_items(), http.service.clock.now())
+    rows = [
+        UsageRow(
+            hour,
+            key.owner,
+            key.name,
+            key.model,
+            key.is_batch,
+            counts.requests,
+            counts.input,
+            counts.cached,
+            counts.output,
+        )
+        for hour, usage in await http.service.tenancy.ledger.load_hours(query.start, query.page_end)
+        for key, counts in sorted(usage.items(), key=lambda item: item[0])
+        if key.kind == kind
+    ]
+    return JsonResponse(render_usage(query, rows, kind))

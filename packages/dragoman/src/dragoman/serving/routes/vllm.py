@@ -1,0 +1,132 @@
+"""vLLM's utility routes, for evaluation tools, load generators and RL trainers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+from msgspec import Struct
+
+from ... import __version__
+from ...core.errors import RequestError
+from ...dialects.generate import read_generate
+from ...pipeline.models import EventBackend, ServedModel, TokenBackend
+from ..auth import Access
+from ..endpoint import HttpRequest, JsonResponse, OPENAI, Route
+from ..generate import build_generation_handler, find_queried_model
+from ..streaming import Responder
+
+
+def build_routes() -> Sequence[Route]:
+    """Build the routes; those that describe or change the whole server require an administrator's key."""
+    user, admin = Access.USER, Access.ADMIN
+    return (
+        Route("/inference/v1/generate", user, OPENAI, {"POST": build_generation_handler(read_generate)}),
+        Route("/load", user, OPENAI, {"GET": show_load}),
+        Route("/get_world_size", user, OPENAI, {"GET": show_world_size}),
+        Route("/server_info", admin, OPENAI, {"GET": show_server_info}),
+        Route("/reset_prefix_cache", admin, OPENAI, {"POST": reset_prefix_cache}),
+    )
+
+
+class ServerLoad(Struct, frozen=True):
+    server_load: int
+
+
+async def show_load(http: HttpRequest) -> JsonResponse | Responder:
+    """Return the number of waiting and running requests of all models."""
+    return JsonResponse(msgspec.json.encode(ServerLoad(sum(count_requests(http)))))
+
+
+def count_requests(http: HttpRequest) -> tuple[int, int]:
+    """Return the numbers of running and of waiting requests of all models."""
+    models = list(http.service.models)
+    states = [engine.health() for model in models for engine in model.engines]
+    n_held = sum(model.queue.n_held + model.encoding_queue.n_held for model in models)
+    return sum(state.running for state in states), n_held + sum(state.waiting for state in states)
+
+
+async def show_world_size(_: HttpRequest) -> JsonResponse | Responder:
+    """Return the number of processes that share the model: always 1."""
+    return JsonResponse(b'{"world_size":1}')
+
+
+class CacheReset(Struct, frozen=True):
+    success: bool
+
+
+class VllmModelInfo(Struct, frozen=True):
+    model: str
+    served_model_name: tuple[str, ...]
+    max_model_len: int
+    features: tuple[str, ...]
+    logprobs_mode: str = "raw_logprobs"
+
+
+class VllmParallel(Struct, frozen=True):
+    world_size: int = 1
+    data_parallel_size: int = 1
+
+
+class VllmConfig(Struct, frozen=True):
+    """The subset of vLLM's configuration that applies here, with vLLM's names."""
+
+    model_config: VllmModelInfo
+    parallel_config: VllmParallel
+    weight_transfer_config: None = None
+
+
+class ServerSettings(Struct, frozen=True):
+    """The server's settings without keys, paths and environment."""
+
+    version: str
+    profile: str
+    strict: bool
+    max_logprobs: int
+    max_body_bytes: int
+    models: tuple[VllmModelInfo, ...]
+
+
+class ServerInfo(Struct, frozen=True):
+    vllm_config: VllmConfig | str
+    dragoman: ServerSettings
+
+
+async def show_server_info(http: HttpRequest) -> JsonResponse | Responder:
+    """Return the configuration of a model and of the server.
+
+    The query parameter `config_format` is `text` (default) or `json`.
+    """
+    config_format = http.query.get("config_format") or "text"
+    if config_format not in ("text", "json"):
+        raise RequestError("`config_format` must be `text` or `json`.", param="config_format")
+    config = VllmConfig(_build_model_info(await find_queried_model(http)), VllmParallel())
+    vllm_config = config if config_format == "json" else msgspec.json.encode(config).decode()
+    options = http.service.options
+    settings = ServerSettings(
+        __version__,
+        options.profile.value,
+        options.strict,
+        options.max_logprobs,
+        options.max_body_bytes,
+        tuple(map(_build_model_info, http.service.models)),
+    )
+    return JsonResponse(msgspec.json.encode(ServerInfo(vllm_config, settings)))
+
+
+def _build_model_info(model: ServedModel) -> VllmModelInfo:
+    features = sorted(feature.value for feature in model.capabilities.features)
+    return VllmModelInfo(model.name, (model.name, *model.aliases), model.max_model_len, tuple(features))
+
+
+async def reset_prefix_cache(http: HttpRequest) -> JsonResponse | Responder:
+    """Reset the prefix caches; running requests continue."""
+    return JsonResponse(msgspec.json.encode(CacheReset(await reset_caches(http))))
+
+
+async def reset_caches(http: HttpRequest) -> bool:
+    """Reset all prefix caches; False if blocks in use were retained, as in vLLM."""
+    backends = [model.backend for model in http.service.models]
+    caches = [backend.cache for backend in backends if isinstance(backend, TokenBackend | EventBackend)]
+    # A list, not a generator: every cache is reset even if one fails.
+    return all([await cache.reset_prefix_cache() is not False for cache in caches if cache is not None])

@@ -1,0 +1,235 @@
+"""Weight update routes with vLLM's names, for safetensors only.
+
+Weights come in a request's body, or from a directory that the operator allows. Pickled data is never read, and a
+trainer's own channels (NCCL, CUDA IPC) are not supported.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+import msgspec
+from msgspec import Raw, Struct
+
+from ...core.control import Trainable, Weights, WeightsInMemory, WeightsOnDisk
+from ...core.errors import BodyTooLarge, Conflict, NotFound, RequestError, Unsupported
+from ..auth import Access
+from ..body import read_body
+from ..endpoint import HttpRequest, JsonResponse, OPENAI, Route
+from ..streaming import Responder
+from .admin import check_version, decode_body, resolve_path_below
+
+BINARY_TYPES = ("application/octet-stream", "application/vnd.safetensors", "application/x-safetensors")
+SUPPORTED_TRANSFERS_HINT = (
+    "this server takes safetensors: the bytes of a file as the body of POST /update_weights with `Content-Type: "
+    'application/octet-stream`, or {"update_info": {"path": "..."}} beneath --weights-dir'
+)
+
+
+def build_routes() -> Sequence[Route]:
+    admin, uploads = Access.ADMIN, WeightUploads()
+    return (
+        Route("/init_weight_transfer_engine", admin, OPENAI, {"POST": initialize}),
+        Route("/shutdown_weight_transfer_engine", admin, OPENAI, {"POST": partial(shut_down, uploads)}),
+        Route("/start_weight_update", admin, OPENAI, {"POST": partial(start, uploads)}),
+        Route("/update_weights", admin, OPENAI, {"POST": partial(update, uploads)}),
+        Route("/finish_weight_update", admin, OPENAI, {"POST": partial(finish, uploads)}),
+        Route("/update_weight_version", admin, OPENAI, {"POST": set_version}),
+        Route("/weight_info", admin, OPENAI, {"GET": show_info}),
+    )
+
+
+class WeightUploads:
+    """The weight updates in progress, by model. Parts arrive in several requests, and are applied when complete."""
+
+    def __init__(self) -> None:
+        self._open: dict[str, list[Weights]] = {}
+
+    def start(self, model: str) -> None:
+        """Start an update, discarding an unfinished one."""
+        # A restarted trainer sends everything again; its old parts must not be mixed with the new ones.
+        self._open[model] = []
+
+    def is_open(self, model: str) -> bool:
+        return model in self._open
+
+    def discard(self, model: str) -> None:
+        self._open.pop(model, None)
+
+    def add(self, model: str, part: Weights, max_bytes: int) -> None:
+        """Add a part.
+
+        max_bytes: limit of all parts together.
+
+        Raises:
+            BodyTooLarge: the limit is exceeded.
+        """
+        size = sum(
+            len(file)
+            for upload in (*self._open[model], part)
+            if isinstance(upload, WeightsInMemory)
+            for file in upload.files
+        )
+        if size > max_bytes:
+            raise BodyTooLarge(f"The parts together exceed the limit of {max_bytes} bytes.")
+        self._open[model].append(part)
+
+    def finish(self, model: str) -> Weights:
+        """Return the complete weights and end the update.
+
+        Raises:
+            Conflict: no update is in progress.
+            RequestError: the parts do not form complete weights.
+        """
+        if model not in self._open:
+            raise Conflict("No weight update is in progress.")
+        # The update ends even on an error: the trainer then starts again from the beginning.
+        match self._open.pop(model):
+            case []:
+                raise RequestError("No weights have been sent since the update started.", param="weights")
+            case [WeightsOnDisk() as stored]:
+                return stored
+            case parts:
+                files = [file for part in parts if isinstance(part, WeightsInMemory) for file in part.files]
+                if len(files) < len(parts):
+                    raise RequestError("Send the weights in parts or as a path, not both.", param="weights")
+                return WeightsInMemory(tuple(files))
+
+
+def find_trainable(http: HttpRequest) -> tuple[str, Trainable]:
+    """Return the name and the engine of the model whose weights can be replaced: the one in the query, or the only one.
+
+    Raises:
+        NotFound: no engine supports weight updates.
+        RequestError: several models support them, and the query names none.
+    """
+    models = http.service.models
+    name = http.query.get("model")
+    candidates = list(models) if name is None else [models.find_loaded(name)]
+    trainables = [(model.name, model.trainable) for model in candidates if model.trainable is not None]
+    if not trainables:
+        raise NotFound("This server's engine does not support weight updates.", code="unsupported_endpoint")
+    if len(trainables) > 1:
+        raise RequestError("Several models are served; name one: ?model=NAME.", param="model")
+    return trainables[0]
+
+
+def find_weights_on_disk(http: HttpRequest, path: str, param: str) -> WeightsOnDisk:
+    """Return the weights at a path below `--weights-dir`. Raises the errors of `resolve_path_below`."""
+    return WeightsOnDisk(str(resolve_path_below(http.service.options.weights_dir, path, "--weights-dir", param)))
+
+
+class TransferInit(Struct, frozen=True):
+    init_info: dict[str, Raw] = {}
+
+
+async def initialize(http: HttpRequest) -> JsonResponse | Responder:
+    find_trainable(http)
+    request = await decode_body(http, TransferInit)
+    unknown = next((name for name in request.init_info if name != "backend"), None)
+    backend = request.init_info.get("backend")
+    if unknown is not None or (backend is not None and bytes(backend) != b'"safetensors"'):
+        param = f"init_info.{unknown or 'backend'}"
+        raise Unsupported(f"This type of weight transfer is not supported: {SUPPORTED_TRANSFERS_HINT}.", param=param)
+    return _render_message("Weight transfer initialized")
+
+
+async def shut_down(uploads: WeightUploads, http: HttpRequest) -> JsonResponse | Responder:
+    """Discard an unfinished update."""
+    name, _ = find_trainable(http)
+    uploads.discard(name)
+    return _render_message("Weight transfer shut down")
+
+
+async def start(uploads: WeightUploads, http: HttpRequest) -> JsonResponse | Responder:
+    name, _ = find_trainable(http)
+    uploads.start(name)
+    return _render_message("Weight update started")
+
+
+class _Stored(Struct, frozen=True, forbid_unknown_fields=True):
+    path: str
+
+
+class WeightUpdate(Struct, frozen=True):
+    update_info: Raw = Raw(b"{}")
+    weight_version: str | None = None
+
+
+async def update(uploads: WeightUploads, http: HttpRequest) -> JsonResponse | Responder:
+    """Add a part to the started update, or apply a complete one."""
+    name, trainable = find_trainable(http)
+    if http.headers.get("content-type", "").partition(";")[0].strip().lower() in BINARY_TYPES:
+        # Not `read_json`: weights have their own limit.
+        data = await read_body(http.receive, http.headers, http.service.options.max_weights_bytes, http.body_memory)
+        weights, version = WeightsInMemory((data,)), check_version(http.query.get("weight_version"))
+    else:
+        request = await decode_body(http, WeightUpdate)
+        try:
+            path = msgspec.json.decode(request.update_info, type=_Stored).path
+        except msgspec.DecodeError as error:
+            raise Unsupported(f"update_info: {error}; {SUPPORTED_TRANSFERS_HINT}.", param="update_info") from None
+        weights = find_weights_on_disk(http, path, "update_info.path")
+        version = check_version(request.weight_version)
+    if not uploads.is_open(name):
+        return _render_update("Weights updated", await trainable.update_weights(weights, version))
+    if version is not None:
+        raise RequestError("Send the version to /finish_weight_update instead.", param="weight_version")
+    uploads.add(name, weights, http.service.options.max_weights_bytes)
+    return _render_message("Weights received")
+
+
+class WeightFinish(Struct, frozen=True):
+    weight_version: str | None = None
+
+
+async def finish(uploads: WeightUploads, http: HttpRequest) -> JsonResponse | Responder:
+    name, trainable = find_trainable(http)
+    # Validated before the upload is removed: after an invalid version the trainer can retry without sending it again.
+    version = check_version((await decode_body(http, WeightFinish)).weight_version)
+    weights = uploads.finish(name)
+    return _render_update("Weight update finished", await trainable.update_weights(weights, version))
+
+
+class WeightRename(Struct, frozen=True):
+    new_version: str
+
+
+class WeightRenamed(Struct, frozen=True):
+    success: bool
+    new_version: str
+
+
+async def set_version(http: HttpRequest) -> JsonResponse | Responder:
+    """Set the weight version; vLLM and SGLang share this route."""
+    _, trainable = find_trainable(http)
+    version = check_version((await decode_body(http, WeightRename)).new_version, "new_version")
+    assert version is not None
+    await trainable.set_weight_version(version)
+    return JsonResponse(msgspec.json.encode(WeightRenamed(True, version)))
+
+
+class WeightInfo(Struct, frozen=True):
+    weight_version: str
+
+
+async def show_info(http: HttpRequest) -> JsonResponse | Responder:
+    return JsonResponse(msgspec.json.encode(WeightInfo(find_trainable(http)[1].weight_version)))
+
+
+class WeightUpdated(Struct, frozen=True):
+    message: str
+    weight_version: str
+
+
+def _render_update(message: str, version: str) -> JsonResponse:
+    return JsonResponse(msgspec.json.encode(WeightUpdated(message, version)))
+
+
+class TransferMessage(Struct, frozen=True):
+    message: str
+
+
+def _render_message(text: str) -> JsonResponse:
+    return JsonResponse(msgspec.json.encode(TransferMessage(text)))

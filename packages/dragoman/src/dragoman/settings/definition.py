@@ -1,0 +1,603 @@
+"""The settings of the server, each defined once with its type, default, bounds and help text.
+
+The settings of the HTTP API are in `serving`, those of the simulator in `simulator`. `sources` reads the values.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import msgspec
+
+from .sections import BATCHING_ENGINES, GenerationConfig, MIB, ModelEntries, ModelEntry, Option, PARSING_ENGINES, RaySettings, SCHEDULING_ENGINES, VLLM_ENGINES
+from .simulator import SimulatorSettings
+
+
+class Settings(SimulatorSettings, frozen=True, kw_only=True):
+    """The settings of a server. None means that the model or the engine decides."""
+
+    model: Annotated[
+        str,
+        Option(
+            "Model",
+            "What to serve: `tiny` (the embedded model); `org/name`, a model of the Hugging Face hub, which is "
+            "downloaded (`org/name:QUANT` for a GGUF file, `org/name@REVISION`); a GGUF file; a directory of "
+            "safetensors. The engine that fits loads it, or the one named (`transformers:MODEL`, `vllm:MODEL`, "
+            "`mlx:MODEL`, `tiny:MODEL`, `encoder:MODEL`, `gguf:MODEL`). Further: `sim`, a simulated vLLM that needs no "
+            "GPU (see --profile); `scripted` or `scripted:FILE`, which replies as directives in the prompt or a "
+            "script file specify; `http://HOST:PORT/v1`, another OpenAI-compatible server (comma-separated for "
+            "several); or `python:MODULE:FACTORY`, your own engine.",
+        ),
+    ] = "tiny"
+    revision: Annotated[
+        str | None, Option("Model", "Branch, tag or commit of a model of the hub; `main` by default.")
+    ] = None
+    served_model_name: Annotated[
+        tuple[str, ...],
+        Option(
+            "Model", "Model name in the API. Repeatable: the first name is used in responses, the others are aliases."
+        ),
+    ] = ()
+    max_model_len: Annotated[
+        int | None,
+        Option(
+            "Model", "Maximum context length in tokens, prompt and output together.", minimum=1, allows_size_suffix=True
+        ),
+    ] = None
+    chat_template: Annotated[
+        str | None,
+        Option(
+            "Model", "Jinja chat template, as a path or inline, instead of the model's own.", engines=SCHEDULING_ENGINES
+        ),
+    ] = None
+    trust_request_chat_template: Annotated[
+        bool, Option("Model", "Accept chat templates in requests. They run in a sandbox.", engines=SCHEDULING_ENGINES)
+    ] = False
+    tool_call_parser: Annotated[
+        str | None,
+        Option(
+            "Model",
+            "Parser for the model's tool calls. By default detected from the chat template.",
+            engines=PARSING_ENGINES,
+        ),
+    ] = None
+    reasoning_parser: Annotated[
+        str | None,
+        Option(
+            "Model",
+            "Parser for the model's reasoning. By default detected from the chat template.",
+            engines=PARSING_ENGINES,
+        ),
+    ] = None
+    override_generation_config: Annotated[
+        GenerationConfig,
+        Option(
+            "Model",
+            "Default sampling parameters, as JSON: '{\"temperature\": 0.2}'.",
+            metavar="JSON",
+            engines=PARSING_ENGINES,
+        ),
+    ] = GenerationConfig()
+    dtype: Annotated[
+        Literal["auto", "float32", "bfloat16", "float16"],
+        Option(
+            "Model",
+            "Data type for model weights and activations (torch, mlx) or for the KV cache (llama.cpp); `auto` "
+            "uses the checkpoint's, or float16 for llama.cpp.",
+            engines=("transformers", "mlx", "llamacpp", "vllm"),
+        ),
+    ] = "auto"
+    device: Annotated[
+        str,
+        Option(
+            "Model",
+            "Device for torch: `cpu`, `cuda`, `cuda:1` or `mps`; `auto` uses an accelerator if there is one.",
+            engines=("transformers",),
+        ),
+    ] = "auto"
+    gpu_layers: Annotated[
+        int,
+        Option(
+            "Model",
+            "Number of layers that llama.cpp offloads to the GPU; -1 lets llama.cpp decide.",
+            minimum=-1,
+            maximum=100000,
+            engines=("llamacpp",),
+        ),
+    ] = -1
+    deterministic: Annotated[
+        bool,
+        Option(
+            "Model",
+            "Run llama.cpp without flash attention on a CPU: slower, but concurrent requests change logits only in the "
+            "last digits.",
+            engines=("llamacpp",),
+        ),
+    ] = False
+    mmproj: Annotated[
+        str | None,
+        Option(
+            "Model",
+            "GGUF file with the multimodal projector, for llama.cpp. By default the only `mmproj*.gguf` file "
+            "next to the model; `none` disables image input.",
+            metavar="FILE",
+            engines=("llamacpp",),
+        ),
+    ] = None
+    threads: Annotated[
+        int | None,
+        Option(
+            "Model",
+            "Number of CPU threads for computation; by default all cores that the process may use, or one for `tiny` "
+            "and `encoder`.",
+            minimum=1,
+            maximum=1024,
+            engines=("tiny", "encoder", "transformers", "llamacpp"),
+        ),
+    ] = None
+    quantization: Annotated[
+        Literal["bitsandbytes", "torchao"] | None,
+        Option(
+            "Model",
+            "Quantize the weights of a transformers model at load time: 4-bit NF4 (`bitsandbytes`) or 8-bit "
+            "(`torchao`). Pre-quantized checkpoints need no flag.",
+            engines=("transformers",),
+        ),
+    ] = None
+    attention_backend: Annotated[
+        Literal["auto", "flash", "efficient", "cudnn", "math"],
+        Option(
+            "Model",
+            "Torch attention kernel for transformers models; `auto` lets torch choose at each step. Loading "
+            "fails if the kernel does not support the model or the device.",
+            engines=("transformers",),
+        ),
+    ] = "auto"
+    sampling_device: Annotated[
+        Literal["auto", "host", "model"],
+        Option(
+            "Model",
+            "Where tokens of transformers models are sampled: on the `host`, or on the device of the `model`; `auto` "
+            "uses the model's device if that is an accelerator.",
+            engines=("transformers",),
+        ),
+    ] = "auto"
+    trust_remote_code: Annotated[
+        bool,
+        Option(
+            "Model",
+            "Allow transformers to run Python code from the model directory.",
+            engines=("transformers", "mlx", "vllm"),
+        ),
+    ] = False
+    vllm_args: Annotated[
+        str | None,
+        Option("Model", "Additional vLLM engine arguments for `vllm:`.", metavar="JSON", engines=("vllm",)),
+    ] = None
+    directives: Annotated[
+        bool,
+        Option(
+            "Model",
+            "Enable directives in prompts ([[...]]) that control the replies of `scripted` and `sim`.",
+            engines=("scripted", "sim"),
+        ),
+    ] = False
+    upstream_model: Annotated[
+        str | None,
+        Option(
+            "Upstream",
+            "Upstream model to serve; by default the first one that the upstream lists.",
+            engines=("upstream",),
+        ),
+    ] = None
+    upstream_kind: Annotated[
+        Literal[
+            "auto", "compatible", "openai", "vllm", "dragoman", "sglang", "llama.cpp", "anthropic", "responses", "tei"
+        ],
+        Option(
+            "Upstream",
+            "Type of upstream server, which determines the extensions in use; `auto` detects it.",
+            engines=("upstream",),
+        ),
+    ] = "auto"
+    upstream_task: Annotated[
+        tuple[str, ...],
+        Option(
+            "Upstream",
+            "What the upstream model does: `generate`, `embed`, `score`, or several, such as generate,embed. "
+            "Detected from the upstream by default.",
+            engines=("upstream",),
+        ),
+    ] = ()
+    upstream_api_key: Annotated[
+        tuple[str, ...],
+        Option(
+            "Upstream",
+            "API key for the upstream. Repeatable: one for all upstreams, or one per upstream in the same order.",
+            engines=("upstream",),
+            is_secret=True,
+        ),
+    ] = ()
+    upstream_weight: Annotated[
+        tuple[str, ...],
+        Option(
+            "Upstream",
+            "Load-balancing weights, in the order of the upstreams, such as 2,1. Equal by default.",
+            engines=("upstream",),
+        ),
+    ] = ()
+    upstream_timeout: Annotated[
+        float,
+        Option(
+            "Upstream",
+            "Seconds without data after which an upstream request fails.",
+            minimum=0.1,
+            maximum=86400,
+            engines=("upstream",),
+        ),
+    ] = 600.0
+    upstream_retries: Annotated[
+        int,
+        Option(
+            "Upstream",
+            "Number of retries on other upstreams before the first byte of a response.",
+            minimum=0,
+            maximum=1000,
+            engines=("upstream",),
+        ),
+    ] = 2
+    host: Annotated[str, Option("Server", "Address to listen on.")] = "127.0.0.1"
+    port: Annotated[int, Option("Server", "Port to listen on; 0 picks a free port.", minimum=0, maximum=65535)] = 8000
+    uds: Annotated[
+        str | None, Option("Server", "Listen on this Unix domain socket instead of a TCP port.", metavar="PATH")
+    ] = None
+    uds_mode: Annotated[
+        str,
+        Option(
+            "Server", "Permissions of the Unix socket, in octal: 600 (owner only), 660 (and group).", metavar="MODE"
+        ),
+    ] = "600"
+    ssl_certfile: Annotated[
+        str | None,
+        Option(
+            "Server",
+            "Certificate chain in PEM, to serve HTTPS; read again on SIGHUP. Needs --ssl-keyfile.",
+            metavar="FILE",
+        ),
+    ] = None
+    ssl_keyfile: Annotated[
+        str | None, Option("Server", "Private key of the certificate, in PEM without a password.", metavar="FILE")
+    ] = None
+    workers: Annotated[
+        int,
+        Option(
+            "Server",
+            "Number of processes that serve the port. With upstreams, `scripted`, `sim`, `tiny` and encoders each has "
+            "its own engine; with transformers, mlx-lm and llama.cpp all share one engine process. Limits of "
+            "connections, queues and bodies apply to each.",
+            minimum=1,
+            maximum=1024,
+        ),
+    ] = 1
+    api_server_count: Annotated[
+        int | None,
+        Option(
+            "Server",
+            "Number of processes that serve the port in front of one engine process (vLLM's option). As --workers with "
+            "an engine that exists once, and for `tiny` too.",
+            minimum=1,
+            maximum=1024,
+        ),
+    ] = None
+    max_connections: Annotated[
+        int, Option("Server", "Maximum open connections; more are rejected with 503 and `Retry-After`.", minimum=1)
+    ] = 16384
+    max_connections_per_address: Annotated[
+        int, Option("Server", "Maximum open connections from one address other than loopback.", minimum=1)
+    ] = 4096
+    keepalive_interval: Annotated[
+        float, Option("Server", "Seconds between keep-alive events on an idle stream.", minimum=0.05, maximum=3600)
+    ] = 5.0
+    shutdown_timeout: Annotated[
+        float,
+        Option(
+            "Server",
+            "Seconds to let running requests finish on shutdown; then they end with an error.",
+            minimum=0,
+            maximum=86400,
+        ),
+    ] = 8.0
+    shutdown_grace: Annotated[
+        float,
+        Option(
+            "Server",
+            "Minimum seconds to keep listening on shutdown, with /health returning 503, so that load balancers "
+            "stop sending requests.",
+            minimum=0,
+            maximum=3600,
+        ),
+    ] = 0.0
+    keys_file: Annotated[
+        str | None,
+        Option(
+            "Access",
+            "YAML file of named API keys with their roles, models, limits and budgets, as `dragoman keys` writes it. "
+            "It contains hashes, no keys, and is read again on SIGHUP.",
+            metavar="FILE",
+        ),
+    ] = None
+    limits_store: Annotated[
+        str,
+        Option(
+            "Access",
+            "Where the limits of named keys are counted: `memory` (each process for itself), `store` (in the database "
+            "of `--store`, for all processes that use it), `sqlite:PATH`, `postgresql://...` or `redis://...`; `auto` "
+            "is `store` if that is SQLite or PostgreSQL, else `memory`.",
+        ),
+    ] = "auto"
+    secret_key: Annotated[
+        str | None,
+        Option(
+            "Access",
+            "Secret that encrypts and signs the reasoning returned to clients. Servers with the same secret "
+            "accept each other's. By default generated and stored in the state directory.",
+            is_secret=True,
+        ),
+    ] = None
+    no_auth: Annotated[
+        bool, Option("Access", "Allow a non-loopback address without an API key.", off_flag="require-auth")
+    ] = False
+    allowed_origins: Annotated[
+        tuple[str, ...],
+        Option(
+            "Access",
+            "Origin allowed to call the API from a browser (CORS), such as `https://app.example`; `*` allows "
+            "all. Repeatable; CORS is off by default.",
+            metavar="ORIGIN",
+        ),
+    ] = ()
+    ui: Annotated[
+        bool | None,
+        Option(
+            "Server",
+            "Serve the web page at /ui: chat, tokens, raw events, live metrics. On by default if the server listens "
+            "on a loopback address.",
+        ),
+    ] = None
+    max_num_seqs: Annotated[
+        int | None,
+        Option(
+            "Scheduling",
+            "Maximum number of sequences running at the same time; for upstreams, scripts and plug-ins: of requests.",
+            minimum=1,
+            engines=(*PARSING_ENGINES, "scripted"),
+        ),
+    ] = None
+    max_num_batched_tokens: Annotated[
+        int | None,
+        Option(
+            "Scheduling",
+            "Maximum number of tokens per step, over all sequences.",
+            minimum=1,
+            allows_size_suffix=True,
+            engines=SCHEDULING_ENGINES,
+        ),
+    ] = None
+    kv_cache_tokens: Annotated[
+        int | None,
+        Option(
+            "Scheduling",
+            "Size of the KV cache in tokens, over all sequences.",
+            minimum=1,
+            allows_size_suffix=True,
+            engines=(*BATCHING_ENGINES, "llamacpp", "sim"),
+        ),
+    ] = None
+    kv_offloading_dir: Annotated[
+        str | None,
+        Option(
+            "Scheduling",
+            "Also store KV cache blocks of prompts in this directory, so that they survive a restart. Only for "
+            "engines that run in this process.",
+            metavar="DIR",
+            engines=BATCHING_ENGINES,
+        ),
+    ] = None
+    kv_offloading_bytes: Annotated[
+        int,
+        Option(
+            "Scheduling",
+            "Maximum size of the KV offloading directory, in bytes.",
+            minimum=1024,
+            allows_size_suffix=True,
+            engines=BATCHING_ENGINES,
+        ),
+    ] = 16384 * MIB
+    enable_prefix_caching: Annotated[
+        bool,
+        Option(
+            "Scheduling",
+            "Disable prefix caching, so that shared prompt prefixes are computed for every request.",
+            engines=SCHEDULING_ENGINES,
+        ),
+    ] = True
+    max_queued_requests: Annotated[
+        int, Option("Scheduling", "Maximum queue length; beyond it requests get 503 with Retry-After.", minimum=0)
+    ] = 2048
+    max_queued_tokens: Annotated[
+        int,
+        Option(
+            "Scheduling",
+            "Maximum number of prompt tokens in the queue; a single prompt is always accepted.",
+            minimum=1,
+            allows_size_suffix=True,
+        ),
+    ] = 32 * MIB
+    step_timeout: Annotated[
+        float,
+        Option(
+            "Scheduling",
+            "Seconds that one step of a model may take. After that its requests fail and the engine restarts.",
+            minimum=1,
+            maximum=86400,
+            engines=(*BATCHING_ENGINES, "llamacpp"),
+        ),
+    ] = 300.0
+    worker_timeout: Annotated[
+        float,
+        Option(
+            "Scheduling",
+            "Seconds of CPU time that a worker process may take to compile a grammar, or to render a template of a "
+            "request, before it is killed.",
+            minimum=0.05,
+            maximum=3600,
+            engines=SCHEDULING_ENGINES,
+        ),
+    ] = 2.0
+    worker_memory: Annotated[
+        int,
+        Option(
+            "Scheduling",
+            "Bytes that a worker process may allocate for that.",
+            minimum=16 * MIB,
+            allows_size_suffix=True,
+            engines=SCHEDULING_ENGINES,
+        ),
+    ] = 512 * MIB
+    api_profile: Annotated[
+        Literal["openai", "vllm"] | None,
+        Option("API", "Response format: exactly OpenAI's, or with vLLM's extra fields (the default for `sim`)."),
+    ] = None
+    media_urls: Annotated[
+        Literal["refuse", "fetch", "pass"],
+        Option(
+            "API",
+            "How to handle images and files given as http(s) URLs: `refuse`; `fetch` them from this server, "
+            "public addresses only; or `pass` the URL to the upstream.",
+        ),
+    ] = "refuse"
+    media_hosts: Annotated[
+        tuple[str, ...],
+        Option(
+            "API",
+            "Host, or pattern such as `*.example.com`, that media may be fetched from; all others are refused. "
+            "Repeatable.",
+            metavar="HOST",
+        ),
+    ] = ()
+    store: Annotated[
+        str,
+        Option(
+            "Store",
+            "Storage for responses, conversations, files and batches: `sqlite` (in the state directory), "
+            "`sqlite:PATH`, `postgresql://...`, `memory` (lost on exit) or `none`.",
+        ),
+    ] = "sqlite"
+    store_ttl: Annotated[
+        float, Option("Store", "Seconds until a stored object expires after its last use.", minimum=1)
+    ] = 30 * 86400.0
+    store_max_records: Annotated[
+        int,
+        Option(
+            "Store",
+            "Maximum number of stored objects; the least recently used are evicted first.",
+            minimum=1,
+            allows_size_suffix=True,
+        ),
+    ] = 100_000
+    store_max_bytes: Annotated[
+        int,
+        Option(
+            "Store",
+            "Maximum size of the store, in bytes; files may use half of it.",
+            minimum=1024,
+            allows_size_suffix=True,
+        ),
+    ] = 4096 * MIB
+    store_synchronous: Annotated[
+        Literal["full", "normal"],
+        Option(
+            "Store",
+            "SQLite durability: writes survive a power failure (`full`), or only a crash of the server (`normal`).",
+        ),
+    ] = "full"
+    log_level: Annotated[
+        Literal["critical", "error", "warning", "info", "debug"],
+        Option("Logging", "Minimum level of log messages.", vllm_name="uvicorn_log_level"),
+    ] = "info"
+    request_log: Annotated[
+        str | None,
+        Option(
+            "Logging", "Append a JSON line with token counts and timings for each generation request.", metavar="FILE"
+        ),
+    ] = None
+    otlp_endpoint: Annotated[
+        str | None,
+        Option(
+            "Logging",
+            "Send OpenTelemetry traces and metrics to this OTLP/HTTP receiver, such as http://127.0.0.1:4318; by "
+            "default OTEL_EXPORTER_OTLP_ENDPOINT, or nowhere.",
+            metavar="URL",
+            vllm_name="otlp_traces_endpoint",
+        ),
+    ] = None
+    trace_sample_ratio: Annotated[
+        float,
+        Option(
+            "Logging",
+            "Share of traces to record, from 0 to 1, of requests without `traceparent`; those with one follow it.",
+            minimum=0,
+            maximum=1,
+            metavar="SHARE",
+        ),
+    ] = 1.0
+    models: Annotated[
+        ModelEntries,
+        Option(
+            "Server",
+            "Several models by name, as JSON or as a section of the configuration file. Each has its own "
+            "settings, and `aliases`, `ttl`, `pinned` and `memory`.",
+            metavar="JSON",
+        ),
+    ] = ModelEntries()
+    model_memory_limit: Annotated[
+        int | None,
+        Option(
+            "Server",
+            "Maximum total size of the loaded models that are not pinned, in bytes.",
+            minimum=1,
+            allows_size_suffix=True,
+        ),
+    ] = None
+    lora_modules: Annotated[
+        tuple[str, ...],
+        Option(
+            "Model",
+            "LoRA adapter to serve: a directory or `org/name`. Repeatable.",
+            metavar="NAME=PATH",
+            engines=("transformers", *VLLM_ENGINES),
+        ),
+    ] = ()
+    ray: Annotated[
+        RaySettings,
+        Option(
+            "Server",
+            "Replicas, autoscaling and routing of `dragoman deploy`, as JSON or as a section of the configuration "
+            "file; other commands ignore it. See docs/ray.md.",
+            metavar="JSON",
+        ),
+    ] = RaySettings()
+    config: Annotated[
+        str | None,
+        Option("Server", "TOML or YAML configuration file; its keys are the option names."),
+    ] = None
+
+    @property
+    def is_multiprocess(self) -> bool:
+        """Whether a supervisor process starts the processes that serve the port."""
+        return self.workers > 1 or self.api_server_count is not None
+
+    def for_entry(self, entry: ModelEntry) -> Settings:
+        """Return the settings of one of several models: these settings with its overrides."""
+        names = (entry.name, *entry.aliases)
+        return msgspec.structs.replace(self, **dict(entry.overrides), served_model_name=names, models=ModelEntries())

@@ -1,0 +1,287 @@
+"""Settings of a simulated vLLM; some also apply to a real one."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from .sections import Instances, Option, VLLM_ENGINES
+from .serving import ServingSettings
+
+
+# A struct cannot have two bases with fields, so these settings continue those of the HTTP API.
+class SimulatorSettings(ServingSettings, frozen=True, kw_only=True):
+    """Settings of the `sim` engine. None means that the profile decides."""
+
+    profile: Annotated[
+        str | None,
+        Option(
+            "Simulator",
+            "Hardware and model profile: the name of a built-in profile, or a file.",
+            metavar="PROFILE",
+            engines=("sim",),
+        ),
+    ] = None
+    tokenizer: Annotated[
+        str | None,
+        Option(
+            "Simulator",
+            "Tokenizer for token counts: a model directory, a tokenizer.json, or a model of the hub (`org/name`).",
+            metavar="PATH",
+            engines=("sim",),
+        ),
+    ] = None
+    time_scale: Annotated[
+        float,
+        Option(
+            "Simulator",
+            "Speed of simulated time: 10 is ten times as fast.",
+            minimum=0.001,
+            metavar="FACTOR",
+            engines=("sim",),
+        ),
+    ] = 1.0
+    warm_up: Annotated[
+        float,
+        Option(
+            "Simulator", "Seconds from startup until the server is ready.", minimum=0, maximum=3600, engines=("sim",)
+        ),
+    ] = 0.0
+    block_size: Annotated[
+        int | None, Option("Simulator", "KV cache block size in tokens.", minimum=1, engines=VLLM_ENGINES)
+    ] = None
+    num_gpu_blocks_override: Annotated[
+        int | None,
+        Option("Simulator", "Number of KV cache blocks, instead of the profile's.", minimum=2, engines=VLLM_ENGINES),
+    ] = None
+    enable_lora: Annotated[
+        bool,
+        Option(
+            "Simulator",
+            "Accepted for compatibility with vLLM; adapters are enabled by --lora-modules.",
+            engines=("sim",),
+        ),
+    ] = False
+    max_loras: Annotated[
+        int | None,
+        Option(
+            "Simulator", "Maximum number of LoRA adapters that run at once; 1 by default.", minimum=1, engines=("sim",)
+        ),
+    ] = None
+    max_num_active_seqs: Annotated[
+        int | None,
+        Option(
+            "Simulator",
+            "Maximum number of requests that run at once, up to --max-num-seqs.",
+            minimum=1,
+            engines=("sim",),
+        ),
+    ] = None
+    long_prefill_token_threshold: Annotated[
+        int | None,
+        Option(
+            "Simulator",
+            "Maximum prompt tokens of a request per step, unless it is alone; 0 is no limit.",
+            minimum=0,
+            engines=("sim",),
+        ),
+    ] = None
+    long_prefill_token_threshold_adaptive: Annotated[
+        bool,
+        Option(
+            "Simulator",
+            "Raise --long-prefill-token-threshold to max-num-batched-tokens / number of requests.",
+            engines=("sim",),
+        ),
+    ] = False
+    async_scheduling: Annotated[
+        bool,
+        Option(
+            "Simulator",
+            "Disable asynchronous scheduling: a step is scheduled when the previous one ends.",
+            engines=("sim",),
+        ),
+    ] = True
+    scheduler_reserve_full_isl: Annotated[
+        bool,
+        Option(
+            "Simulator",
+            "Admit a request as soon as the first chunk of its prompt fits into the KV cache.",
+            engines=("sim",),
+        ),
+    ] = True
+    watermark: Annotated[
+        float | None,
+        Option(
+            "Simulator",
+            "Fraction of the KV cache that stays free when a request is admitted.",
+            minimum=0,
+            maximum=1,
+            metavar="SHARE",
+            engines=("sim",),
+        ),
+    ] = None
+    tensor_parallel_size: Annotated[
+        int | None,
+        Option(
+            "Simulator",
+            "Number of devices that share every layer; must match the profile.",
+            minimum=1,
+            engines=("sim",),
+        ),
+    ] = None
+    enable_chunked_prefill: Annotated[
+        bool,
+        Option(
+            "Simulator",
+            "Disable chunked prefill, so that each prompt is computed in a single step.",
+            engines=VLLM_ENGINES,
+        ),
+    ] = True
+    scheduling_policy: Annotated[
+        Literal["fcfs", "priority"] | None,
+        Option(
+            "Simulator",
+            "Scheduling policy: first come first served, or lowest priority value first.",
+            engines=VLLM_ENGINES,
+        ),
+    ] = None
+    speculative_config: Annotated[
+        str | None,
+        Option(
+            "Simulator",
+            "Speculative decoding, in vLLM's JSON format: method, num_speculative_tokens, ...",
+            metavar="JSON",
+            engines=VLLM_ENGINES,
+        ),
+    ] = None
+    sim_acceptance_rates: Annotated[
+        str | None,
+        Option(
+            "Simulator",
+            "Share of the drafts whose first, second, ... token is accepted; 0.75,0.6,0.5 by default.",
+            metavar="RATES",
+            engines=("sim",),
+        ),
+    ] = None
+    data_parallel_size: Annotated[
+        int,
+        Option("Simulator", "Number of data-parallel engine replicas.", minimum=1, maximum=1024, engines=VLLM_ENGINES),
+    ] = 1
+    instances: Annotated[
+        Instances,
+        Option(
+            "Simulator",
+            "Run several simulated servers in this process, on consecutive ports: a number, or a list of "
+            "per-instance settings (and `count`) as JSON or as a section of the configuration file.",
+            metavar="N|JSON",
+            engines=("sim",),
+        ),
+    ] = Instances()
+    kv_events_config: Annotated[
+        str | None,
+        Option(
+            "Simulator",
+            "Publish KV cache events over ZeroMQ, in vLLM's JSON format.",
+            metavar="JSON",
+            engines=VLLM_ENGINES,
+        ),
+    ] = None
+    kv_events_version: Annotated[
+        Literal["0.33", "0.19"],
+        Option(
+            "Simulator",
+            "Event format: that of vLLM 0.33 or of 0.19 and earlier.",
+            engines=("sim",),
+        ),
+    ] = "0.33"
+    kv_transfer_config: Annotated[
+        str | None,
+        Option(
+            "Simulator",
+            "KV transfer for disaggregated prefill and decode, in vLLM's JSON format.",
+            metavar="JSON",
+            engines=VLLM_ENGINES,
+        ),
+    ] = None
+    kv_offloading_size: Annotated[
+        float | None,
+        Option(
+            "Simulator",
+            "Host memory of each engine core for keys and values that leave its GPUs' cache, in GiB.",
+            metavar="GIB",
+            engines=("sim",),
+        ),
+    ] = None
+    kv_offloading_backend: Annotated[
+        str, Option("Simulator", "KV offloading backend; only `native` is simulated.", engines=("sim",))
+    ] = "native"
+    seed: Annotated[int, Option("Simulator", "Random seed.", engines=VLLM_ENGINES)] = 0
+    sim_mode: Annotated[
+        Literal["random", "echo"],
+        Option("Simulator", "Content of replies: random words, or an echo of the last message.", engines=("sim",)),
+    ] = "random"
+    sim_replies: Annotated[
+        str | None,
+        Option("Simulator", "Script of replies, in the format of `scripted:FILE`.", metavar="FILE", engines=("sim",)),
+    ] = None
+    sim_dataset: Annotated[
+        str | None,
+        Option(
+            "Simulator", "Recorded replies, as JSON Lines of `prompt` and `reply`.", metavar="FILE", engines=("sim",)
+        ),
+    ] = None
+    sim_output_tokens: Annotated[
+        str,
+        Option(
+            "Simulator",
+            "Distribution of output lengths in tokens: a number, uniform:MIN,MAX or lognormal:MEDIAN,SIGMA.",
+            metavar="LENGTHS",
+            engines=("sim",),
+        ),
+    ] = "lognormal:128,0.6"
+    sim_reasoning_tokens: Annotated[
+        str,
+        Option(
+            "Simulator",
+            "Distribution of reasoning lengths in tokens, in the same format.",
+            metavar="LENGTHS",
+            engines=("sim",),
+        ),
+    ] = "lognormal:48,0.5"
+    sim_tool_calls: Annotated[
+        float,
+        Option(
+            "Simulator",
+            "Probability of a tool call when the request allows one.",
+            minimum=0,
+            maximum=1,
+            metavar="SHARE",
+            engines=("sim",),
+        ),
+    ] = 0.5
+    sim_reasoning: Annotated[
+        float,
+        Option(
+            "Simulator",
+            "Probability of reasoning when the request does not specify it.",
+            minimum=0,
+            maximum=1,
+            metavar="SHARE",
+            engines=("sim",),
+        ),
+    ] = 0.0
+    sim_image_tokens: Annotated[
+        int,
+        Option(
+            "Simulator",
+            "Accept images, each as this many tokens of the prompt; 0 rejects them.",
+            minimum=0,
+            engines=("sim",),
+        ),
+    ] = 0
+    sim_embedding_size: Annotated[
+        int, Option("Simulator", "Number of embedding dimensions.", minimum=1, maximum=16384, engines=("sim",))
+    ] = 1024
+    sim_faults: Annotated[
+        str | None, Option("Simulator", "Fault injection plan, in YAML or JSON.", metavar="FILE", engines=("sim",))
+    ] = None

@@ -1,0 +1,28 @@
+"""Persistent state: responses, conversations, files and batches, as records with entries. `base` has the protocol."""
+
+from .base import Append, Bounds, Change, CommitConflict, Delete, Item, Key, Put, Record, RecordChain, Remove, Replace, SeriesEntry, Store, StoreFull, StoreUnavailable, UNCLAIMED_RUN, is_storable
+from .memory import MemoryStore
+from .sqlite import SqliteStore
+
+__all__ = [
+    "UNCLAIMED_RUN",
+    "Append",
+    "Bounds",
+    "Change",
+    "CommitConflict",
+    "Delete",
+    "Item",
+    "Key",
+    "MemoryStore",
+    "Put",
+    "Record",
+    "RecordChain",
+    "Remove",
+    "Replace",
+    "SeriesEntry",
+    "SqliteStore",
+    "Store",
+    "StoreFull",
+    "StoreUnavailable",
+    "is_storable",
+]

@@ -1,0 +1,18 @@
+"""Tenants: named API keys with a role, limits and budgets, and the counters that enforce these."""
+
+from .counters import CounterState, Counters, Demand, LocalCounters
+from .key_file import KeyFileError, KeyHash, Tenant, edit_key_file, generate_key, hash_key, load_key_file
+
+__all__ = [
+    "CounterState",
+    "Counters",
+    "Demand",
+    "KeyFileError",
+    "KeyHash",
+    "LocalCounters",
+    "Tenant",
+    "edit_key_file",
+    "generate_key",
+    "hash_key",
+    "load_key_file",
+]

@@ -1,0 +1,133 @@
+"""Compaction: its request to the model, its item, and the messages that it becomes when a client sends it back."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from dragoman.core.errors import RequestError, Unsupported
+from dragoman.core.events import ChoiceFinished, Event, FinishReason, Finished, ReasoningDelta, Started, TextDelta, Usage
+from dragoman.core.message import Message, Role, Text
+from dragoman.core.reply import ReplyBuilder
+from dragoman.core.request import Conversation
+from dragoman.dialects.responses import ResponsesCall, assign_ids, read_responses
+from dragoman.dialects.responses.items import SUMMARY_PREFIX, SUMMARY_REQUEST
+
+from .bodies import HEADER, SEALED, events, refusal, responses, whole, with_rows
+
+USER: Any = {"role": "user", "content": "Do it."}
+CALL: Any = {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"}
+RESULT: Any = {"type": "function_call_output", "call_id": "c", "output": "done"}
+TOOLS: Any = [{"type": "function", "name": "f"}]
+TRIGGER: Any = {"type": "compaction_trigger"}
+SUMMARY: tuple[Event, ...] = (
+    Started(5),
+    ReasoningDelta(0, "hm"),
+    TextDelta(0, "It was "),
+    ReasoningDelta(0, "hm"),
+    TextDelta(0, "done."),
+    ChoiceFinished(0, FinishReason.STOP),
+    Finished(Usage(5, 6)),
+)
+SILENT: tuple[Event, ...] = (Started(5), ChoiceFinished(0, FinishReason.STOP), Finished(Usage(5, 0)))
+
+
+def prompt(parsed: ResponsesCall) -> Conversation:
+    found = parsed.call.requests[0].prompt
+    assert isinstance(found, Conversation)
+    return found
+
+
+def compact(**fields: Any) -> ResponsesCall:
+    return read_responses(json.dumps({"model": "m", **fields}).encode(), SEALED, compact=True)
+
+
+def read_trigger() -> ResponsesCall:
+    return responses(SEALED, input=[USER, CALL, RESULT, TRIGGER], tools=TOOLS, tool_choice="required")
+
+
+@pytest.mark.parametrize(
+    "parsed", [read_trigger(), compact(input=[USER, CALL, RESULT], tools=TOOLS)], ids=("trigger", "endpoint")
+)
+def test_the_model_writes_the_summary_in_free_text(parsed: ResponsesCall):
+    conversation, request = prompt(parsed), parsed.call.requests[0]
+    assert conversation.messages[-1] == SUMMARY_REQUEST
+    assert [message.role for message in conversation.messages] == ["user", "assistant", "tool", "user"]
+    assert (conversation.tool_choice.mode, conversation.drop_oldest, request.constraint) == ("none", True, None)
+    assert request.limits.max_tokens
+
+
+def test_what_a_store_adds_comes_before_the_wish():
+    request = read_trigger()
+    items = [row for _, row in assign_ids(request.input, "resp_1")]
+    assert with_rows(request, *items).call.requests == request.call.requests
+    assert request.with_history([], request.input).call.requests == request.call.requests
+    assert prompt(with_rows(request, b'{"role":"user","content":"before"}', *items)).messages[-1] == SUMMARY_REQUEST
+
+
+@pytest.mark.parametrize("summary", [SUMMARY, SILENT], ids=("summary", "silent"))
+def test_a_trigger_answers_with_one_compaction_streamed_and_whole(summary: tuple[Event, ...]):
+    call = read_trigger().call
+    stream = events(call, *summary)
+    assert [event["type"].removeprefix("response.") for event in stream] == [
+        "created", "in_progress", "output_item.added", "compaction.compacting", "output_item.done", "completed",
+    ]  # fmt: skip
+    (item,) = stream[-1]["response"]["output"]
+    assert item == whole(call, *summary)["output"][0] == stream[-2]["item"]
+    assert (item["type"], item["encrypted_content"]) == (
+        "compaction",
+        "compaction:It was done." if summary is SUMMARY else "compaction:",
+    )
+
+
+def test_the_endpoint_returns_the_user_messages_and_the_compaction():
+    parsed = compact(input=[USER, CALL, RESULT, {"role": "assistant", "content": "Yes."}, USER])
+    fold = ReplyBuilder()
+    for event in SUMMARY:
+        fold.feed(event)
+    found = json.loads(
+        parsed.create_compacted_writer(HEADER, [row for _, row in assign_ids(parsed.input, "resp_1")]).render_full(
+            fold.build()
+        )
+    )
+    assert list(found) == ["id", "object", "created_at", "output", "usage"]
+    assert found["object"] == "response.compaction"
+    assert [(item["type"], item.get("role")) for item in found["output"]] == [
+        ("message", "user"), ("message", "user"), ("compaction", None),
+    ]  # fmt: skip
+
+
+def test_a_compaction_replaces_the_earlier_assistant_and_tool_items():
+    item = {"type": "compaction", "encrypted_content": "compaction:It was done."}
+    system = {"role": "system", "content": "Be brief."}
+    parsed = responses(
+        SEALED, input=[system, USER, CALL, RESULT, item, {"role": "user", "content": "And?"}], tools=TOOLS
+    )
+    assert prompt(parsed).messages == (
+        Message(Role.SYSTEM, (Text("Be brief."),)),
+        Message(Role.USER, (Text("Do it."),)),
+        Message(Role.ASSISTANT, (Text(SUMMARY_PREFIX + "It was done."),)),
+        Message(Role.USER, (Text("And?"),)),
+    )
+
+
+@pytest.mark.parametrize("content", ["x", "reasoning:x"])
+def test_a_foreign_compaction_is_refused_by_name(content: str):
+    item = {"type": "compaction", "encrypted_content": content}
+    for options in (SEALED, None):
+        with pytest.raises(RequestError) as refused:
+            responses(*([options] if options else []), input=[USER, item])
+        assert refused.value.param == "input[1].encrypted_content"
+
+
+def test_a_trigger_comes_last_and_needs_a_key():
+    assert refusal(SEALED, input=[TRIGGER, USER]).param == "input[0]"
+    assert isinstance(refusal(input=[USER, TRIGGER]), Unsupported)
+
+
+def test_the_endpoint_needs_a_model():
+    with pytest.raises(RequestError) as refused:
+        compact(input="x", model=None)
+    assert refused.value.param == "model"

@@ -1,0 +1,76 @@
+"""Matrix products whose rows do not depend on their neighbors, whatever BLAS does."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from dragoman.engines.arrays import BlockSizes, CANDIDATES, compute_sigmoid, find_largest_block, multiply
+
+Floats = NDArray[np.float32]
+
+RNG = np.random.default_rng(5)
+
+
+@pytest.mark.parametrize(("inner", "outer"), [(32, 48), (128, 256), (128, 704), (352, 128), (688, 256)])
+def test_a_row_is_the_same_among_any_number_of_rows(inner: int, outer: int) -> None:
+    matrix = RNG.standard_normal((inner, outer), np.float32)
+    block = BlockSizes().find_block_size(matrix, 8)
+    rows = RNG.standard_normal((160, inner), np.float32)
+    together = multiply(rows, matrix, block)
+    for start, stop in [(0, 8), (8, 16), (16, 40), (40, 136), (0, 152), (24, 160)]:
+        assert np.array_equal(multiply(rows[start:stop], matrix, block), together[start:stop])
+    shuffled = RNG.permutation(160)
+    assert np.array_equal(multiply(rows[shuffled], matrix, block), together[shuffled])
+    assert np.allclose(together, rows.astype(np.float64) @ matrix, atol=1e-3)
+
+
+@pytest.mark.parametrize("block", CANDIDATES)
+def test_products_are_right_for_every_block_and_for_stacks(block: int) -> None:
+    rows = RNG.integers(-4, 5, (2, 1, 24, 6)).astype(np.float32)
+    matrix = RNG.integers(-4, 5, (2, 3, 6, 5)).astype(np.float32)
+    assert np.array_equal(multiply(rows, matrix, block), rows @ matrix)
+
+
+def test_the_trial_finds_rows_that_depend_on_their_position() -> None:
+    def as_on_avx2(rows: Floats) -> Floats:
+        """A product whose rows from the 12th on have a rounding error."""
+        product = rows * np.float32(3)
+        product[12:] = np.nextafter(product[12:], np.float32(np.inf))
+        return product
+
+    assert find_largest_block(as_on_avx2, 16, 16, 8) == 8
+    assert find_largest_block(as_on_avx2, 16, 16, 4) == 8
+
+
+def test_the_trial_finds_rows_that_depend_on_their_number() -> None:
+    def small_is_different(rows: Floats) -> Floats:
+        product = rows * np.float32(3)
+        return product if len(rows) > 8 else np.nextafter(product, np.float32(np.inf))
+
+    assert find_largest_block(small_is_different, 16, 16, 8) == 8
+
+
+def test_the_trial_ends_at_single_rows() -> None:
+    def never_twice_the_same(rows: Floats) -> Floats:
+        return rows + np.arange(len(rows), dtype=np.float32)[:, None]
+
+    assert find_largest_block(never_twice_the_same, 16, 16, 8) == 1
+
+
+def test_a_trial_that_would_take_too_long_is_skipped() -> None:
+    counts: list[int] = []
+
+    def product(rows: Floats) -> Floats:
+        counts.append(len(rows))
+        return rows
+
+    assert find_largest_block(product, 16, 1 << 22, 8) == 32
+    assert find_largest_block(product, 16, 1 << 40, 8) == 8
+    assert max(counts) == 32
+
+
+def test_a_sigmoid_neither_overflows_nor_rounds_small_results_to_zero():
+    assert [compute_sigmoid(number) for number in (-800.0, 0.0, 800.0)] == [0, 0.5, 1]
+    assert 0 < compute_sigmoid(-41.0) < compute_sigmoid(-40.0) < 1e-17

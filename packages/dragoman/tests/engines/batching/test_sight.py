@@ -1,0 +1,65 @@
+"""Images of sequences: prefix cache keys, and images that cannot be processed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+from msgspec.structs import replace
+
+from dragoman.core.engine import Failed, Feature, TokenRequest
+from dragoman.core.errors import Unsupported
+from dragoman.core.images import PromptImage
+from dragoman.engines.batching import BatchingEngine, EngineConfig, build_rng
+from dragoman.engines.tiny.engine import PagedLlama
+from dragoman.engines.tiny.model import Llama
+
+from ..harness import Bench, GREEDY, alone, run_client
+
+RED, BLUE = PromptImage(20, 36, b"r" * 16, None), PromptImage(20, 36, b"b" * 16, None)
+ASK = TokenRequest(id="a", prompt=tuple(range(3, 67)), max_tokens=4, sampling=GREEDY)
+
+
+class Eyes:
+    """A vision runner that fails on all images but red ones."""
+
+    def __init__(self) -> None:
+        self.seen: list[bytes] = []
+
+    def prepare_images(self, images: Sequence[PromptImage]) -> None:
+        self.seen += [image.digest for image in images]
+        if images[0].digest != RED.digest:
+            raise MemoryError
+
+
+def engine(model: Llama, sight: Eyes | None) -> BatchingEngine:
+    return BatchingEngine(PagedLlama(model), EngineConfig(512, 2048), build_rng, vision_runner=sight)
+
+
+def test_the_same_ids_with_another_image_are_another_prompt(small: Llama) -> None:
+    bench = Bench(small)
+    cached: list[int] = []
+    for images in ((RED,), (RED,), (BLUE,), ()):
+        outputs = bench.add(replace(ASK, images=images))
+        bench.finish()
+        cached += outputs.cached
+    assert cached == [0, 48, 16, 16]
+
+
+async def test_an_image_that_fails_to_encode_fails_only_its_request(small: Llama) -> None:
+    eyes = Eyes()
+    async with run_client(engine(small, eyes)) as client:
+        asks = [replace(ASK, id=str(n), images=images) for n, images in enumerate([(RED,), (BLUE,), ()])]
+        streams = [client.send(ask) for ask in asks]
+        await client.ends(*streams)
+        assert isinstance(streams[1].end, Failed)
+        assert [streams[0].tokens, streams[2].tokens] == [alone(small, ASK).tokens] * 2
+        assert eyes.seen == [RED.digest, BLUE.digest]
+        assert client.engine.health().running == 0
+
+
+async def test_a_model_without_vision_rejects_images(small: Llama) -> None:
+    async with run_client(engine(small, None)) as client:
+        assert Feature.IMAGES not in client.engine.capabilities.features
+        with pytest.raises(Unsupported, match="does not accept images"):
+            client.send(replace(ASK, images=(RED,)))

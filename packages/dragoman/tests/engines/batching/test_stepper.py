@@ -1,0 +1,281 @@
+"""The engine step by step, without a thread: outputs and ends of sequences; a broken one does not affect others."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+from msgspec.structs import replace
+
+from dragoman.core.engine import Ended, Failed, ReasoningBudget, Sampled, Scheduled, TokenRequest
+from dragoman.core.events import FinishReason
+from dragoman.core.request import Sampling
+from dragoman.engines.batching import SchedulerConfig
+from dragoman.engines.tiny.model import Llama
+
+from ..harness import Bench, GREEDY, Only, alone
+from ..tiny.models import Shape, make_model
+
+RNG = np.random.default_rng(11)
+PROMPT = tuple(RNG.integers(0, 96, 40).tolist())
+ASK = TokenRequest(id="a", prompt=PROMPT, max_tokens=8, sampling=GREEDY)
+LENGTH, STOP = FinishReason.LENGTH, FinishReason.STOP
+
+
+def test_outputs_of_a_sequence_come_in_order(small: Llama) -> None:
+    outputs = alone(small, replace(ASK, prompt_logprobs=0, max_tokens=2))
+    assert [type(output).__name__ for output in outputs] == [
+        "Scheduled",
+        "PromptLogprobs",
+        "WeightVersionSet",
+        "Sampled",
+        "Sampled",
+        "Ended",
+    ]
+    assert {output.id for output in outputs} == {"a"}
+
+
+def test_an_answer_ends_at_max_tokens_or_where_the_context_is_full(small: Llama) -> None:
+    outputs = alone(small, ASK)
+    assert (len(outputs.tokens), outputs.end) == (8, Ended("a", LENGTH))
+    bench = Bench(small, max_model_len=43)
+    outputs = bench.add(ASK)
+    bench.finish()
+    assert (len(outputs.tokens), outputs.end) == (3, Ended("a", LENGTH))
+
+
+def test_a_pool_of_just_the_longest_sequence_is_enough(small: Llama) -> None:
+    bench = Bench(small, num_kv_tokens=101, max_model_len=101)
+    outputs = bench.add(replace(ASK, prompt=(1,) * 100))
+    bench.step()
+    assert (len(outputs.tokens), outputs.end) == (1, Ended("a", LENGTH))
+
+
+def test_a_stop_token_is_delivered_and_ends_the_answer(small: Llama) -> None:
+    tokens = alone(small, ASK).tokens
+    stop = tokens[3]
+    outputs = alone(small, replace(ASK, stop_token_ids=frozenset({stop, 9999})))
+    assert outputs.tokens == tokens[: tokens.index(stop) + 1]
+    assert outputs.end == Ended("a", STOP, stop=stop)
+
+
+def test_a_stop_token_comes_as_soon_as_min_tokens_are_there(small: Llama) -> None:
+    stops = frozenset(range(96))
+    for least in (0, 1, 3):
+        sampling = Sampling(seed=1, logit_bias=tuple((id, -100.0) for id in range(50)))
+        outputs = alone(small, replace(ASK, stop_token_ids=stops - {7}, min_tokens=least, sampling=sampling))
+        assert (len(outputs.tokens), set(outputs.tokens[:least])) == (least + 1, {7} if least else set())
+
+
+def test_min_tokens_hold_stop_tokens_back(small: Llama) -> None:
+    stops = frozenset(range(0, 96, 2))
+    assert alone(small, replace(ASK, stop_token_ids=stops, sampling=Sampling(seed=1))).end != Ended("a", LENGTH)
+    for seed in range(5):
+        outputs = alone(small, replace(ASK, stop_token_ids=stops, min_tokens=5, sampling=Sampling(seed=seed)))
+        assert len(outputs.tokens) > 5
+        assert not stops.intersection(outputs.tokens[:5])
+
+
+def test_seeds_decide_and_the_lack_of_one_does_not(small: Llama) -> None:
+    ask = replace(ASK, sampling=Sampling(temperature=2.0, seed=4), max_tokens=20)
+    assert alone(small, ask).tokens == alone(small, ask).tokens
+    assert alone(small, ask).tokens != alone(small, replace(ask, sampling=Sampling(temperature=2.0, seed=-4))).tokens
+    free = replace(ask, sampling=Sampling(temperature=2.0))
+    assert alone(small, free).tokens != alone(small, free).tokens
+
+
+def test_a_matcher_is_followed_to_its_end(small: Llama) -> None:
+    outputs = alone(small, replace(ASK, matcher=Only([{3, 4}, {5}, {6, 7}])))
+    assert outputs.tokens[0] in {3, 4}
+    assert outputs.tokens[1] == 5
+    assert outputs.tokens[2] in {6, 7}
+    assert outputs.end == Ended("a", STOP)
+
+
+def test_masks_that_leave_nothing_end_the_answer(small: Llama) -> None:
+    ask = replace(ASK, matcher=Only([{3}, {4}]), sampling=replace(GREEDY, allowed_token_ids=(3, 5)), logprobs=1)
+    outputs = alone(small, ask)
+    assert (outputs.tokens, outputs.end) == ([3], Ended("a", STOP))
+
+
+def test_a_failing_matcher_fails_only_its_request(small: Llama) -> None:
+    bench = Bench(small)
+    other = bench.add(replace(ASK, id="other"))
+    failing = bench.add(replace(ASK, matcher=Only([{3}, {4}, {5}], fail_at=1)))
+    bench.finish()
+    assert other.tokens == alone(small, ASK).tokens
+    assert failing.tokens == [3]
+    assert failing.end == Failed("a", "The grammar of this request failed.")
+
+
+def test_a_matcher_that_refuses_what_it_allows_fails_its_request(small: Llama) -> None:
+    class Fickle(Only):
+        def replace(self, token: int) -> int:
+            return token
+
+        def advance(self, token: int) -> bool:
+            return False
+
+    outputs = alone(small, replace(ASK, matcher=Fickle([{3}, {4}])))
+    assert outputs.end == Failed("a", "The grammar of this request failed.")
+
+
+def test_the_sampled_token_has_its_score_and_the_best_come_first(small: Llama) -> None:
+    outputs = alone(small, replace(ASK, logprobs=96, sampling=Sampling(temperature=3.0, seed=1)))
+    for token, score in zip(outputs.tokens, outputs.scores, strict=True):
+        assert score is not None
+        assert score.rank is not None
+        assert list(score.top) == sorted(score.top, key=lambda entry: (-entry[1], entry[0]))
+        assert dict(score.top)[token] == score.logprob
+        assert score.top[score.rank - 1][1] == score.logprob
+        assert np.isclose(sum(np.exp(logprob) for _, logprob in score.top), 1.0)
+    assert alone(small, ASK).scores == [None] * 8
+    bare = alone(small, replace(ASK, logprobs=0)).scores
+    assert all(score and score.top == () and score.rank == 1 for score in bare)
+
+
+def test_scores_are_the_models_own_whatever_is_done_to_the_logits(small: Llama) -> None:
+    forced = replace(GREEDY, logit_bias=((9, 90.0),), repetition_penalty=1.9, temperature=0.0)
+    plain, changed = alone(small, replace(ASK, logprobs=3)), alone(small, replace(ASK, logprobs=3, sampling=forced))
+    assert plain.scores[0] is not None
+    assert changed.scores[0] is not None
+    assert changed.tokens[0] == 9
+    assert changed.scores[0].top == plain.scores[0].top
+
+
+@pytest.mark.parametrize("budget", [64, 7])
+def test_a_prompt_scores_as_its_tokens_did_when_they_were_sampled(small: Llama, budget: int) -> None:
+    sampled = alone(small, replace(ASK, max_tokens=150, logprobs=4, sampling=Sampling(seed=2)))
+    prompt = (*PROMPT, *sampled.tokens)
+    ask = TokenRequest(id="b", prompt=prompt, max_tokens=1, prompt_logprobs=4)
+    outputs = alone(small, ask, SchedulerConfig(max_num_batched_tokens=budget))
+    scores = outputs.prompt[0].logprobs
+    assert len(scores) == len(prompt)
+    assert scores[0] is None
+    assert list(scores[40:]) == sampled.scores
+
+
+def test_a_prompt_of_one_token_has_nothing_to_score(small: Llama) -> None:
+    outputs = alone(small, TokenRequest(id="b", prompt=(5,), max_tokens=1, prompt_logprobs=2))
+    assert outputs.prompt[0].logprobs == (None,)
+
+
+def test_the_cache_is_not_read_for_prompt_logprobs(small: Llama) -> None:
+    bench = Bench(small)
+    first, plain = bench.add(ASK), replace(ASK, id="b")
+    bench.finish()
+    scored, cached = bench.add(replace(plain, prompt_logprobs=1)), bench.add(replace(plain, id="c"))
+    bench.finish()
+    assert (first.cached, scored.cached, cached.cached) == ([0], [0], [32])
+    assert scored.tokens == cached.tokens == first.tokens
+
+
+def test_a_later_turn_finds_the_whole_earlier_one(small: Llama) -> None:
+    bench = Bench(small)
+    first = bench.add(replace(ASK, max_tokens=30))
+    bench.finish()
+    second = bench.add(TokenRequest(id="b", prompt=(*PROMPT, *first.tokens, 1, 2), max_tokens=1))
+    bench.finish()
+    assert second.cached == [64]
+
+
+def test_preemption_does_not_change_the_tokens(small: Llama) -> None:
+    asks = [
+        replace(ASK, id=str(key), prompt=tuple(RNG.integers(0, 96, 50).tolist()), max_tokens=60, prompt_logprobs=1)
+        for key in range(4)
+    ]
+    bench = Bench(small, SchedulerConfig(max_num_batched_tokens=20), num_kv_tokens=240, max_model_len=240)
+    streams = [bench.add(ask) for ask in asks]
+    bench.finish()
+    assert bench.stepper.scheduler.num_preemptions > 0
+    for one, ask in zip(streams, asks, strict=True):
+        assert one.answer == alone(small, ask).answer
+        assert len(one.cached) == 1
+
+
+LIMIT = ReasoningBudget(max_tokens=5, begin_ids=(90,), end_ids=(91,), forced_ids=(92, 91), is_open=True)
+
+
+def test_a_thought_is_closed_when_its_budget_is_used(small: Llama) -> None:
+    sampling = replace(GREEDY, logit_bias=((91, -100.0), (92, -100.0)))
+    outputs = alone(small, replace(ASK, sampling=sampling, reasoning_budget=LIMIT, logprobs=2))
+    assert outputs.tokens[5:7] == [92, 91]
+    assert not {91, 92}.intersection(outputs.tokens[:5])
+    assert outputs.scores[5] is not None
+    assert (outputs.scores[5].rank or 0) > 1
+
+
+def test_a_close_that_the_grammar_refuses_is_not_forced(small: Llama) -> None:
+    free = [set(range(80))] * 6
+    outputs = alone(small, replace(ASK, reasoning_budget=LIMIT, matcher=Only([*free, {92}, {91}, {3}])))
+    assert outputs.tokens[5] < 80
+    assert outputs.tokens[6:] == [92, 91]
+    assert outputs.end == Ended("a", LENGTH)
+
+
+def test_a_stop_token_that_is_forced_does_not_end_an_answer_before_min_tokens(small: Llama) -> None:
+    ask = replace(ASK, reasoning_budget=replace(LIMIT, max_tokens=0), stop_token_ids=frozenset({91}))
+    assert alone(small, ask).tokens == [92, 91]
+    longer = alone(small, replace(ask, min_tokens=2)).tokens
+    assert longer[:2] == [92, 91]
+    assert len(longer) > 2
+
+
+def test_a_step_that_raises_fails_what_ran_and_nothing_else(small: Llama) -> None:
+    class Exploding(Only):
+        def mask(self) -> bytes:
+            raise KeyboardInterrupt
+
+    bench = Bench(small, SchedulerConfig(max_num_seqs=2))
+    running = [bench.add(replace(ASK, id="x")), bench.add(replace(ASK, id="y", matcher=Exploding([{1}])))]
+    waiting = bench.add(ASK)
+    with pytest.raises(KeyboardInterrupt):
+        bench.step()
+    for output in bench.stepper.recover():
+        bench.outputs[output.key].append(output.output)
+    bench.finish()
+    assert [type(outputs.end) for outputs in running] == [Failed, Failed]
+    assert waiting.tokens == alone(small, ASK).tokens
+    assert waiting.cached == [0]
+
+
+def test_a_model_without_numbers_fails_its_sequences(tmp_path: Path) -> None:
+    outputs = alone(make_model(tmp_path, norm=math.nan), replace(ASK, logprobs=2))
+    assert outputs.tokens == []
+    assert outputs.end == Failed("a", "The model returned invalid probabilities.")
+
+
+def test_a_prompt_that_breaks_the_model_breaks_nothing_else(tmp_path: Path) -> None:
+    """One token's embedding is NaN. Neither concurrent sequences nor later owners of its blocks are affected."""
+    model = make_model(tmp_path, Shape(tied=False), broken_token=95)
+    ask = replace(ASK, sampling=replace(GREEDY, allowed_token_ids=tuple(range(95))))
+    asks = [replace(ask, id=str(key), prompt=tuple(RNG.integers(0, 95, 30).tolist())) for key in range(4)]
+    bench = Bench(model, num_kv_tokens=128, max_model_len=64)
+    poisoned = [bench.add(replace(ASK, prompt=(*PROMPT[:20], 95, *PROMPT[:20]))) for _ in range(2)]
+    streams = [bench.add(ask) for ask in asks]
+    bench.finish()
+    assert [type(one.end) for one in poisoned] == [Failed, Failed]
+    assert [one.answer for one in streams] == [alone(model, ask).answer for ask in asks]
+    assert all(len(one.tokens) == 8 for one in streams)
+
+
+def test_short_ones_go_on_while_a_very_long_prompt_is_computed(tmp_path: Path) -> None:
+    shape = Shape(layers=1, hidden=16, heads=1, kv_heads=1, head_dim=8, intermediate=16, max_positions=32768)
+    model = make_model(tmp_path, shape)
+    bench = Bench(model, SchedulerConfig(max_step_pairs=1 << 22), num_kv_tokens=65536)
+    long = TokenRequest(id="long", prompt=tuple(RNG.integers(0, 96, 30_000).tolist()), max_tokens=3, sampling=GREEDY)
+    short = [bench.add(replace(ASK, id=str(key), max_tokens=1000)) for key in range(2)]
+    bench.step()
+    outputs = bench.add(long)
+    steps = 1
+    while not outputs.tokens:
+        bench.step()
+        steps += 1
+        assert [len(one.tokens) for one in short] == [steps, steps], "a sequence made no progress"
+    assert steps > 100
+    bench.step(2)
+    assert outputs.end == Ended("long", LENGTH)
+    assert isinstance(outputs[0], Scheduled)
+    assert isinstance(outputs[2], Sampled)

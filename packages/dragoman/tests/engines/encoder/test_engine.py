@@ -1,0 +1,185 @@
+"""Vectors and scores of the encoder engine: a text's result does not depend on the batch, to the last bit."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dragoman.core.embeddings import EmbedRequest, Pooling, ScoreRequest, TokenizedPair
+from dragoman.core.errors import EngineError, RequestError, Unsupported
+from dragoman.engines.encoder import BertEmbedder, BertScorer, load, pool_states
+
+from .directories import PLAIN, SCORER, Shape, WORDS, write_encoder, write_modules
+
+RANDOM = np.random.default_rng(1)
+TEXTS = tuple(tuple(RANDOM.integers(5, len(WORDS), n).tolist()) for n in (3, 1, 20, 3, 7, 7, 3, 24, 2))
+
+
+@asynccontextmanager
+async def running(directory: Path) -> AsyncGenerator[BertEmbedder]:
+    engine = load(directory)
+    assert isinstance(engine, BertEmbedder)
+    await engine.start()
+    yield engine
+    await engine.stop()
+
+
+def numbers(vector: bytes) -> np.ndarray:
+    return np.frombuffer(vector, "<f4")
+
+
+@pytest.mark.parametrize(
+    "shape", [PLAIN, Shape(family="roberta"), Shape(hidden=96, heads=4, intermediate=200)], ids=str
+)
+async def test_a_vector_depends_on_its_own_text_alone(tmp_path: Path, shape: Shape):
+    async with running(write_encoder(tmp_path, shape)) as engine:
+        together = await engine.embed(EmbedRequest("m", TEXTS))
+        alone = [await engine.embed(EmbedRequest("m", (text,))) for text in TEXTS]
+        crowd = await asyncio.gather(*(engine.embed(EmbedRequest("m", TEXTS[::-1] * 3)) for _ in range(8)))
+    assert together.vectors == tuple(each.vectors[0] for each in alone)
+    assert {each.vectors for each in crowd} == {together.vectors[::-1] * 3}
+    assert len(set(together.vectors)) == len(set(TEXTS))
+    assert together.prompt_tokens == sum(map(len, TEXTS))
+
+
+async def test_vectors_have_length_1_unless_raw_ones_are_requested(tmp_path: Path):
+    async with running(write_encoder(tmp_path)) as engine:
+        normal = await engine.embed(EmbedRequest("m", TEXTS))
+        raw = await engine.embed(EmbedRequest("m", TEXTS, normalize=False))
+    for unit, plain in zip(map(numbers, normal.vectors), map(numbers, raw.vectors), strict=True):
+        assert abs(float(np.linalg.norm(unit)) - 1) < 1e-6
+        assert np.allclose(unit, plain / np.linalg.norm(plain), atol=1e-6)
+
+
+async def test_a_directory_without_the_module_does_not_normalise(tmp_path: Path):
+    async with running(write_encoder(tmp_path, normalize=False)) as engine:
+        assert not engine.embedding_info.normalized
+        vector = numbers((await engine.embed(EmbedRequest("m", TEXTS[:1]))).vectors[0])
+    assert abs(float(np.linalg.norm(vector)) - 1) > 1e-3
+
+
+async def test_a_shortened_vector_is_the_beginning_of_the_whole_one(tmp_path: Path):
+    directory = write_encoder(tmp_path, more={"matryoshka_dimensions": [8, 16]})
+    async with running(directory) as engine:
+        whole = numbers((await engine.embed(EmbedRequest("m", TEXTS[:1], normalize=False))).vectors[0])
+        short = numbers((await engine.embed(EmbedRequest("m", TEXTS[:1], dimensions=8))).vectors[0])
+    assert np.allclose(short, whole[:8] / np.linalg.norm(whole[:8]), atol=1e-6)
+    with pytest.raises(RequestError, match="8, 16"):
+        engine.embedding_info.check_dimensions(12)
+
+
+def test_only_a_model_that_was_trained_for_it_is_shortened(tmp_path: Path):
+    engine = load(write_encoder(tmp_path))
+    assert isinstance(engine, BertEmbedder)
+    engine.embedding_info.check_dimensions(PLAIN.hidden)
+    with pytest.raises(Unsupported, match="matryoshka"):
+        engine.embedding_info.check_dimensions(8)
+
+
+STATES = np.array([[1, -4], [3, 2], [2, 8]], np.float32)
+
+
+@pytest.mark.parametrize(
+    ("pooling", "expected"),
+    [
+        (Pooling.MEAN, [2, 2]),
+        (Pooling.CLS, [1, -4]),
+        (Pooling.LAST, [2, 8]),
+        (Pooling.MAX, [3, 8]),
+        (Pooling.MEAN_SQRT_LEN, [6 / 3**0.5, 6 / 3**0.5]),
+    ],
+)
+def test_each_pooling_is_what_it_is_called(pooling: Pooling, expected: list[float]):
+    assert np.allclose(pool_states(STATES, pooling), expected)
+
+
+@pytest.mark.parametrize(
+    ("mode", "pooling"),
+    [
+        ("pooling_mode_cls_token", Pooling.CLS),
+        ("pooling_mode_mean_tokens", Pooling.MEAN),
+        ("pooling_mode_lasttoken", Pooling.LAST),
+    ],
+)
+def test_the_directory_says_how_to_pool(tmp_path: Path, mode: str, pooling: Pooling):
+    engine = load(write_encoder(tmp_path, pooling=mode))
+    assert isinstance(engine, BertEmbedder)
+    assert (engine.embedding_info.pooling, engine.embedding_info.max_tokens) == (pooling, 24)
+
+
+def test_a_bare_directory_is_mean_pooled_normalised_and_as_long_as_its_positions(tmp_path: Path):
+    engine = load(write_encoder(tmp_path, pooling=None))
+    assert isinstance(engine, BertEmbedder)
+    traits = engine.embedding_info
+    assert (traits.pooling, traits.normalized, traits.max_tokens) == (Pooling.MEAN, True, 64)
+
+
+@pytest.mark.parametrize(
+    ("more", "named"),
+    [
+        ({"architectures": ["MPNetModel"]}, "MPNetModel"),
+        ({"hidden_act": "silu"}, "silu"),
+        ({"position_embedding_type": "relative_key"}, "relative_key"),
+        ({"is_decoder": True}, "decoder"),
+        ({"num_attention_heads": 5}, "heads"),
+        ({"num_attention_heads": 0}, "heads"),
+        ({"num_hidden_layers": 1}, r"encoder\.layer\.1"),
+        ({"num_hidden_layers": 3}, r"encoder\.layer\.2"),
+    ],
+)
+def test_what_is_not_computed_is_refused_by_name(tmp_path: Path, more: dict[str, object], named: str):
+    with pytest.raises(EngineError, match=named):
+        load(write_encoder(tmp_path, more=more))
+
+
+def test_modules_that_are_not_computed_are_refused_by_name(tmp_path: Path):
+    write_encoder(tmp_path)
+    modules = json.loads((tmp_path / "modules.json").read_text())
+    modules.append({"idx": 3, "name": "3", "path": "3_Dense", "type": "sentence_transformers.models.Dense"})
+    (tmp_path / "modules.json").write_text(json.dumps(modules))
+    with pytest.raises(EngineError, match="Dense"):
+        load(tmp_path)
+    write_modules(tmp_path, "pooling_mode_weightedmean_tokens", normalize=True)
+    with pytest.raises(EngineError, match="weightedmean"):
+        load(tmp_path)
+
+
+def test_several_labels_are_no_score(tmp_path: Path):
+    with pytest.raises(EngineError, match="2 labels"):
+        load(write_encoder(tmp_path, SCORER, more={"id2label": {"0": "no", "1": "yes"}}))
+
+
+@pytest.mark.parametrize(
+    ("fields", "sigmoid"),
+    [
+        ({}, True),
+        ({"sentence_transformers": {"activation_fn": "torch.nn.modules.linear.Identity"}}, False),
+        ({"sbert_ce_default_activation_function": "torch.nn.modules.activation.Sigmoid"}, True),
+    ],
+)
+async def test_scores_pass_the_function_that_the_directory_names(
+    tmp_path: Path, fields: dict[str, object], sigmoid: bool
+):
+    engine = load(write_encoder(tmp_path, SCORER, more=fields))
+    assert isinstance(engine, BertScorer)
+    await engine.start()
+    pairs = (TokenizedPair(TEXTS[2], 9), TokenizedPair(TEXTS[2], 12))
+    own = (await engine.score(ScoreRequest("m", pairs))).scores
+    raw = (await engine.score(ScoreRequest("m", pairs, activation=False))).scores
+    alone = (await engine.score(ScoreRequest("m", pairs[1:]))).scores
+    await engine.stop()
+    assert np.allclose(own, [1 / (1 + np.exp(-score)) for score in raw] if sigmoid else raw)
+    assert own[1:] == alone
+    assert own[0] != own[1], "the start of the second text must matter"
+
+
+async def test_a_token_of_another_vocabulary_is_refused(tmp_path: Path):
+    async with running(write_encoder(tmp_path)) as engine:
+        with pytest.raises(RequestError, match="99"):
+            await engine.embed(EmbedRequest("m", ((5, 99),)))

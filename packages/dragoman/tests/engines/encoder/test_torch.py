@@ -1,0 +1,55 @@
+"""The same encoder in transformers gives the same vectors and the same scores."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dragoman.core.embeddings import EmbedRequest, ScoreRequest, TokenizedPair
+from dragoman.engines.encoder import BertEmbedder, BertScorer, load
+
+from .directories import Shape, WORDS, write_encoder
+
+torch: Any = pytest.importorskip("torch", reason="needs torch (CPU) to compare with")
+transformers: Any = pytest.importorskip("transformers", reason="needs transformers to compare with")
+
+pytestmark = pytest.mark.torch
+
+SHAPES = [Shape(), Shape(family="roberta"), Shape(act="relu", layers=4, hidden=96, heads=6), Shape(hidden=24, heads=3)]
+TEXTS = [tuple(np.random.default_rng(n).integers(5, len(WORDS), n).tolist()) for n in (1, 2, 7, 8, 40, 64)]
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+async def test_vectors_are_those_of_transformers(tmp_path: Path, shape: Shape):
+    write_encoder(tmp_path, shape, pooling=None)
+    engine = load(tmp_path)
+    assert isinstance(engine, BertEmbedder)
+    model = transformers.AutoModel.from_pretrained(tmp_path, dtype=torch.float32)
+    await engine.start()
+    vectors = await engine.embed(EmbedRequest("m", tuple(TEXTS), normalize=False))
+    await engine.stop()
+    for ids, vector in zip(TEXTS, vectors.vectors, strict=True):
+        with torch.no_grad():
+            states = model(torch.tensor([ids])).last_hidden_state[0]
+        expected = states.mean(dim=0).numpy()
+        assert np.abs(np.frombuffer(vector, "<f4") - expected).max() < 1e-5
+
+
+@pytest.mark.parametrize("family", ["bert", "roberta"])
+async def test_scores_are_those_of_transformers(tmp_path: Path, family: str):
+    write_encoder(tmp_path, Shape(family=family, task="ForSequenceClassification"))
+    engine = load(tmp_path)
+    assert isinstance(engine, BertScorer)
+    model = transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path, dtype=torch.float32)
+    pairs = tuple(TokenizedPair(ids, len(ids) // 2) for ids in TEXTS)
+    await engine.start()
+    scores = await engine.score(ScoreRequest("m", pairs))
+    await engine.stop()
+    for pair, score in zip(pairs, scores.scores, strict=True):
+        types = [int(place >= pair.second_start and family == "bert") for place in range(len(pair.ids))]
+        with torch.no_grad():
+            logit = model(torch.tensor([pair.ids]), token_type_ids=torch.tensor([types])).logits[0, 0]
+        assert abs(torch.sigmoid(logit).item() - score) < 1e-5

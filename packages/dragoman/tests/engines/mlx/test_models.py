@@ -1,0 +1,172 @@
+"""Models of mlx-lm, batched and paged, generate what mlx-lm generates with them alone."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from shutil import copytree
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("mlx.core", reason="needs mlx")
+pytest.importorskip("mlx_lm", reason="needs mlx-lm")
+
+from dragoman.core.engine import TokenRequest
+from dragoman.core.errors import EngineError
+from dragoman.engines import tiny
+from dragoman.engines.batching import SchedulerConfig
+from dragoman.engines.mlx import build_paged_model, caches, load_network, mx
+from dragoman.engines.tiny.model import Llama
+
+from ..harness import Bench, GREEDY, Outputs, alone, generate_with_files
+
+pytestmark = pytest.mark.mlx
+
+SMALL = {
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 8,
+    "vocab_size": 96,
+    "max_position_embeddings": 512,
+    "rms_norm_eps": 1e-6,
+    "rope_theta": 10000.0,
+    "tie_word_embeddings": True,
+}
+FAMILIES: dict[str, dict[str, Any]] = {
+    "llama": {},
+    "qwen2": {},
+    "qwen3": {},
+    "phi3": {"rope_scaling": None},
+    "olmo2": {},
+}
+LENGTHS = (1, 15, 16, 40, 90)
+
+
+def network(kind: str, **more: Any) -> Any:
+    module = pytest.importorskip(f"mlx_lm.models.{kind}")
+    mx.random.seed(7)
+    model = module.Model(module.ModelArgs.from_dict({"model_type": kind} | SMALL | FAMILIES.get(kind, {}) | more))
+    model.set_dtype(mx.float32)
+    mx.eval(model.parameters())
+    return model
+
+
+def generate_alone(model: Any, prompt: list[int], count: int) -> list[int]:
+    cache = caches.make_prompt_cache(model)
+    ids, generated_ids = prompt, list[int]()
+    for _ in range(count):
+        generated_ids.append(int(mx.argmax(model(mx.array([ids]), cache=cache)[0, -1])))
+        ids = generated_ids[-1:]
+    return generated_ids
+
+
+@pytest.mark.parametrize("kind", FAMILIES)
+def test_a_family_says_in_a_mixed_batch_what_it_says_alone_in_its_library(kind: str) -> None:
+    rng = np.random.default_rng(3)
+    prompts = [rng.integers(3, 96, length).tolist() for length in LENGTHS]
+    alike = network(kind)
+    expected = [generate_alone(alike, prompt, 12) for prompt in prompts]
+    model, bytes_per_token = build_paged_model(alike, vocab=96, max_positions=512)
+    assert bytes_per_token > 0
+    bench = Bench(model, SchedulerConfig(max_num_seqs=8, max_num_batched_tokens=24))
+    streams = [
+        bench.add(TokenRequest(id=str(place), prompt=tuple(prompt), max_tokens=12, sampling=GREEDY))
+        for place, prompt in enumerate(prompts)
+    ]
+    bench.finish()
+    assert [one.tokens for one in streams] == expected
+
+
+def test_a_model_with_state_beside_its_keys_and_values_is_refused() -> None:
+    with pytest.raises(EngineError, match="cannot be batched"):
+        build_paged_model(
+            network(
+                "mamba2",
+                num_heads=4,
+                state_size=8,
+                n_groups=1,
+                conv_kernel=4,
+                expand=1,
+                time_step_limit=(0.0, 10.0),
+                time_step_rank=2,
+                layer_norm_epsilon=1e-5,
+                use_conv_bias=True,
+                use_bias=False,
+                chunk_size=16,
+                residual_in_fp32=False,
+            ),
+            vocab=96,
+            max_positions=512,
+        )
+
+
+def test_the_check_finds_a_model_that_minds_where_its_keys_lie() -> None:
+    """Attention that depends on the number of keys instead of the mask changes with pages."""
+    plain = network("llama")
+
+    class KeyCountAttention:
+        layers = plain.layers
+
+        def __call__(self, ids: Any, cache: Any = None) -> Any:
+            logits = plain(ids, cache=cache)
+            return logits + ids.shape[1]
+
+    with pytest.raises(EngineError, match="output with paged attention differs"):
+        build_paged_model(KeyCountAttention(), vocab=96, max_positions=512)
+
+
+def test_the_embedded_model_says_the_same_in_mlx(packaged: Llama) -> None:
+    loaded, _ = load_network(tiny.find_bundled_model(), dtype="float32", trust_remote_code=False)
+    model, _ = build_paged_model(loaded, vocab=packaged.config.vocab, max_positions=packaged.config.max_positions)
+    prompt = tuple(np.random.default_rng(5).integers(3, model.vocab, 200).tolist())
+    ask = TokenRequest(id="a", prompt=prompt, max_tokens=30, sampling=GREEDY, logprobs=3, prompt_logprobs=1)
+    ours, theirs = alone(packaged, ask), alone(model, ask)
+    assert theirs.tokens == ours.tokens
+    found = [score.logprob for score in theirs.prompt[0].logprobs if score]
+    assert found == pytest.approx([score.logprob for score in ours.prompt[0].logprobs if score], abs=1e-3)
+
+
+def test_a_second_time_comes_from_the_cache_and_is_the_same() -> None:
+    model, _ = build_paged_model(network("llama"), vocab=96, max_positions=512)
+    bench = Bench(model)
+    ask = TokenRequest(id="a", prompt=tuple(range(3, 53)), max_tokens=8, sampling=GREEDY)
+    first = bench.add(ask)
+    bench.finish()
+    second = bench.add(ask)
+    bench.finish()
+    assert (first.cached, second.cached) == ([0], [48])
+    assert second.tokens == first.tokens
+
+
+@pytest.mark.parametrize("dtype", [mx.float32, mx.bfloat16])
+def test_a_new_process_finds_the_block_files_of_an_old_one(dtype: Any, tmp_path: Path) -> None:
+    ask = TokenRequest(id="a", prompt=tuple(range(3, 53)), max_tokens=8, sampling=GREEDY)
+    streams: list[Outputs] = []
+    for _ in range(2):
+        loaded = network("llama")
+        loaded.set_dtype(dtype)
+        streams.append(generate_with_files(build_paged_model(loaded, vocab=96, max_positions=512)[0], tmp_path, ask))
+    assert [one.cached for one in streams] == [[0], [48]]
+    assert streams[1].tokens == streams[0].tokens
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        ({"num_hidden_layers": 9}, r"Missing 45 parameters: model\.layers\.4\.input_layernorm\.weight, \.\.\.$"),
+        ({"quantization_config": {"quant_method": "gptq", "bits": 4, "group_size": 128}}, r"cannot load [^\n]*$"),
+    ],
+)
+def test_a_checkpoint_that_cannot_be_loaded_is_rejected_in_one_sentence(
+    tmp_path: Path, fields: dict[str, object], reason: str
+) -> None:
+    directory = copytree(tiny.find_bundled_model(), tmp_path / "model")
+    config = json.loads((directory / "config.json").read_text())
+    (directory / "config.json").write_text(json.dumps(config | fields))
+    with pytest.raises(EngineError, match=reason):
+        load_network(directory, trust_remote_code=False)

@@ -1,0 +1,321 @@
+"""The engine on its thread: new requests, aborts, failures and shutdown."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from pathlib import Path
+from typing import cast
+
+import numpy as np
+import pytest
+from msgspec.structs import replace
+
+from dragoman.core.embeddings import EmbedRequest
+from dragoman.core.engine import Ended, Failed, Feature, TokenOutput, TokenRequest
+from dragoman.core.errors import ContextTooLong, EngineError, Overloaded, RequestError, Unsupported
+from dragoman.core.events import FinishReason
+from dragoman.core.request import Extras, GenerationLimits, Sampling, SamplingOptions
+from dragoman.engines.batching import EngineConfig, EngineLimits, SchedulerConfig, build_rng
+from dragoman.engines.tiny import TinyEngine, find_bundled_model, load
+from dragoman.engines.tiny.engine import compute_mean_state
+from dragoman.engines.tiny.model import Llama
+
+from ..harness import GREEDY, Only, PLAIN, alone, run_client
+from .models import write_model
+
+PROMPT = tuple(np.random.default_rng(2).integers(0, 96, 20).tolist())
+ASK = TokenRequest(id="a", prompt=PROMPT, max_tokens=10, sampling=GREEDY)
+ENDLESS = replace(ASK, id="endless", max_tokens=10_000)
+
+
+def engine(model: Llama, limits: SchedulerConfig = PLAIN, *, max_num_waiting: int = 100) -> TinyEngine:
+    config = EngineConfig(max_model_len=1024, num_kv_tokens=4096, max_num_waiting=max_num_waiting, scheduler=limits)
+    return TinyEngine(model, config, build_rng)
+
+
+ONE = SchedulerConfig(max_num_seqs=1)
+
+
+class Gate(Only):
+    """A matcher that blocks the engine's thread within a step until it is opened. Sets an event when it is reached."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, tokens: int) -> None:
+        super().__init__([range(96)] * tokens)
+        self.reached = asyncio.Event()
+        self._loop = loop
+        self._opened = threading.Event()
+
+    def mask(self) -> bytes:
+        self._loop.call_soon_threadsafe(self.reached.set)
+        assert self._opened.wait(30)
+        return super().mask()
+
+    def open(self) -> None:
+        self._opened.set()
+
+
+class Counting(Only):
+    """A matcher that counts its steps."""
+
+    steps = 0
+
+    def mask(self) -> bytes:
+        self.steps += 1
+        return super().mask()
+
+
+class Broken(Only):
+    """A matcher whose invalid mask makes the whole step fail, as a bug in the engine would."""
+
+    def mask(self) -> bytes:
+        return cast("bytes", 7)
+
+
+async def test_requests_are_answered_and_others_join_and_leave_meanwhile(small: Llama) -> None:
+    async with run_client(engine(small)) as client:
+        endless = client.send(ENDLESS)
+        await client.until(endless, tokens=3)
+        assert (await client.ask(ASK)).answer == alone(small, ASK).answer
+        assert endless.end is None
+        client.engine.abort("endless")
+        assert client.engine.health().running == client.engine.health().waiting == 0
+
+
+async def test_nothing_is_delivered_after_an_abort(small: Llama) -> None:
+    async with run_client(engine(small)) as client:
+        endless = client.send(ENDLESS)
+        await client.until(endless, tokens=2)
+        client.engine.abort("endless")
+        count = len(endless)
+        again = client.send(replace(ENDLESS, max_tokens=5))
+        await client.ends(again)
+        assert len(endless) == count
+        assert again.tokens == alone(small, replace(ENDLESS, max_tokens=5)).tokens
+
+
+async def test_a_queued_request_can_be_aborted(small: Llama) -> None:
+    async with run_client(engine(small, ONE)) as client:
+        first, queued = client.send(replace(ENDLESS, max_tokens=40)), client.send(ASK)
+        third = client.send(replace(ASK, id="third"))
+        client.engine.abort("a")
+        await client.ends(first, third)
+        assert queued == []
+
+
+async def test_a_prompt_can_be_aborted_between_its_pieces(small: Llama) -> None:
+    gate = Gate(asyncio.get_running_loop(), 3)
+    prompt = tuple(np.random.default_rng(2).integers(0, 96, 900).tolist())
+    async with run_client(engine(small, SchedulerConfig(max_step_pairs=1))) as client:
+        held = client.send(replace(ASK, id="gate", matcher=gate))
+        long = client.send(replace(ASK, prompt=prompt))
+        await gate.reached.wait()
+        client.engine.abort("a")
+        gate.open()
+        await client.ends(held)
+        assert (await client.ask(replace(ASK, id="next"))).end is not None
+        assert long.tokens == []
+        assert not client.engine.health().running
+
+
+async def test_an_abort_and_a_newcomer_never_wait_for_a_step(small: Llama) -> None:
+    """The thread is blocked within a step, and the event loop continues."""
+    gate = Gate(asyncio.get_running_loop(), 2)
+    async with run_client(engine(small)) as client:
+        held = client.send(replace(ASK, id="gate", matcher=gate))
+        await gate.reached.wait()
+        other = client.send(ASK)
+        client.send(replace(ASK, id="gone"))
+        client.engine.abort("gone")
+        assert client.engine.health().ready
+        gate.open()
+        await client.ends(held, other)
+        assert other.tokens == alone(small, ASK).tokens
+
+
+async def test_an_aborted_request_is_computed_for_one_more_step_at_most(small: Llama) -> None:
+    counting = Counting([range(96)] * 1000)
+    async with run_client(engine(small, ONE)) as client:
+        endless = client.send(replace(ENDLESS, matcher=counting))
+        await client.until(endless, tokens=1)
+        client.engine.abort("endless")
+        steps = counting.steps
+        assert len((await client.ask(ASK)).tokens) == 10
+        assert counting.steps <= steps + 1
+
+
+async def test_a_step_that_raises_fails_what_runs_and_the_next_request_is_fine(
+    small: Llama, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with run_client(engine(small)) as client:
+        endless = client.send(ENDLESS)
+        await client.until(endless, tokens=1)
+        poisoned = client.send(replace(ASK, matcher=Broken([{1}])))
+        await client.ends(endless, poisoned)
+        assert endless.end == Failed("endless", "The engine failed while computing a step.")
+        assert isinstance(poisoned.end, Failed)
+        assert "a step failed" in caplog.text
+        assert client.engine.health().ready
+        assert (await client.ask(ASK)).answer == alone(small, ASK).answer
+
+
+async def test_stopping_fails_what_runs_and_what_waits(small: Llama) -> None:
+    async with run_client(engine(small, ONE)) as client:
+        streams = [client.send(replace(ENDLESS, id=str(number))) for number in range(3)]
+        await client.until(streams[0], tokens=1)
+        await client.engine.stop()
+        assert [stream.end for stream in streams] == [Failed(str(n), "The engine is shutting down.") for n in range(3)]
+        assert all(thread.name != "tiny-engine" for thread in threading.enumerate())
+        assert not client.engine.health().ready
+        with pytest.raises(EngineError, match="not running"):
+            client.send(ASK)
+
+
+async def test_an_engine_that_never_started_can_be_stopped(small: Llama) -> None:
+    idle = engine(small)
+    assert not idle.health().ready
+    idle.abort("nobody")
+    await idle.stop()
+
+
+async def test_a_full_queue_says_so(small: Llama) -> None:
+    gate = Gate(asyncio.get_running_loop(), 1)
+    async with run_client(engine(small, ONE, max_num_waiting=1)) as client:
+        streams = [client.send(replace(ASK, id="gate", matcher=gate)), client.send(ASK)]
+        await gate.reached.wait()
+        with pytest.raises(Overloaded):
+            client.send(replace(ASK, id="third"))
+        assert client.engine.health().waiting >= 1
+        gate.open()
+        await client.ends(*streams)
+        assert (await client.ask(replace(ASK, id="third"))).end is not None
+
+
+async def test_an_engine_that_does_not_get_on_is_not_ready(small: Llama) -> None:
+    now = [0.0]
+    gate = Gate(asyncio.get_running_loop(), 1)
+    config = EngineConfig(max_model_len=64, num_kv_tokens=64, stall_after=5)
+    async with run_client(TinyEngine(small, config, build_rng, clock=lambda: now[0])) as client:
+        now[0] = 100.0
+        assert client.engine.health().ready
+        held = client.send(replace(ASK, matcher=gate))
+        await gate.reached.wait()
+        now[0] = 104.0
+        assert client.engine.health().ready
+        now[0] = 106.0
+        assert client.engine.health().reason == "no step completed for 6 s"
+        gate.open()
+        await client.ends(held)
+        assert client.engine.health().ready
+
+
+async def test_a_receiver_that_raises_takes_nothing_from_others(small: Llama) -> None:
+    complaints: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context["exception"]))
+
+    def refuse(output: TokenOutput) -> None:
+        raise ArithmeticError
+
+    async with run_client(engine(small)) as client:
+        client.engine.add(replace(ASK, id="refuse"), refuse)
+        assert (await client.ask(ASK)).end == Ended("a", FinishReason.LENGTH)
+    assert complaints
+    assert all(isinstance(complaint, ArithmeticError) for complaint in complaints)
+
+
+@pytest.mark.parametrize(
+    ("request_", "error"),
+    [
+        (replace(ASK, prompt=()), RequestError),
+        (replace(ASK, prompt=(1, 96)), RequestError),
+        (replace(ASK, prompt=(1, -1)), RequestError),
+        (replace(ASK, prompt=(1,) * 1024), ContextTooLong),
+        (replace(ASK, max_tokens=0), RequestError),
+        (replace(ASK, extras=Extras(lora="a")), Unsupported),
+        (replace(ASK, sampling=Sampling(logit_bias=((96, 1.0),))), RequestError),
+        (replace(ASK, sampling=Sampling(allowed_token_ids=(3, 1000))), RequestError),
+    ],
+)
+async def test_what_cannot_be_served_is_refused_before_it_is_queued(
+    small: Llama, request_: TokenRequest, error: type[Exception]
+) -> None:
+    async with run_client(engine(small)) as client:
+        with pytest.raises(error):
+            client.send(request_)
+        assert client.engine.health().waiting == 0
+        assert len((await client.ask(ASK)).tokens) == 10
+
+
+async def test_the_longest_prompt_gets_one_token(small: Llama) -> None:
+    async with run_client(engine(small)) as client:
+        outputs = await client.ask(replace(ASK, prompt=(1,) * 1023))
+        assert len(outputs.tokens) == 1
+        assert outputs.end == Ended("a", FinishReason.LENGTH)
+
+
+async def test_an_id_runs_once(small: Llama) -> None:
+    async with run_client(engine(small)) as client:
+        client.send(ENDLESS)
+        with pytest.raises(ValueError, match="endless"):
+            client.send(ENDLESS)
+
+
+def test_capabilities_name_every_parameter_and_no_media(small: Llama) -> None:
+    capabilities = engine(small).capabilities
+    assert capabilities.parameters == set(SamplingOptions.__struct_fields__) | set(GenerationLimits.__struct_fields__)
+    assert Feature.LOGPROBS in capabilities.features
+    assert Feature.IMAGES not in capabilities.features
+    assert capabilities.max_logprobs >= 20
+
+
+async def test_the_packaged_model_loads_and_answers() -> None:
+    tiny = load(find_bundled_model(), EngineLimits(max_model_len=512, num_kv_tokens=1024))
+    assert tiny.max_model_len == 512
+    async with run_client(tiny) as client:
+        outputs = await client.ask(replace(ASK, logprobs=20))
+    assert len(outputs.tokens) == 10
+
+
+def test_limits_that_cannot_hold_are_refused(tmp_path: Path) -> None:
+    directory = write_model(tmp_path)
+    for impossible in (
+        EngineLimits(max_model_len=2048),
+        EngineLimits(max_model_len=1),
+        EngineLimits(max_model_len=512, num_kv_tokens=256),
+        EngineLimits(max_num_seqs=0),
+        EngineLimits(max_num_seqs=9, max_num_batched_tokens=8),
+    ):
+        with pytest.raises(EngineError, match="max_"):
+            load(directory, impossible)
+
+
+def test_chance_is_seeded_by_the_request_alone() -> None:
+    assert [build_rng(5)() for _ in range(2)] == [build_rng(5)()] * 2
+    assert len({build_rng(5)(), build_rng(-5)(), build_rng(6)(), build_rng(None)(), build_rng(None)()}) == 5
+
+
+async def test_texts_are_embedded_beside_the_steps(small: Llama) -> None:
+    tiny = engine(small)
+    expected = compute_mean_state(small, PROMPT)
+    await tiny.embedder.start()
+    async with run_client(tiny) as client:
+        endless = client.send(replace(ENDLESS, max_tokens=200))
+        request = EmbedRequest("m", (PROMPT, PROMPT[:2], PROMPT), normalize=False)
+        answers = await asyncio.gather(*(tiny.embedder.embed(request) for _ in range(4)))
+        assert {answer.vectors for answer in answers} == {answers[0].vectors}
+        assert answers[0].vectors[0] == answers[0].vectors[2] == expected.astype("<f4").tobytes()
+        await client.ends(endless)
+        assert endless.tokens == alone(small, replace(ENDLESS, max_tokens=200)).tokens
+    await tiny.embedder.stop()
+
+
+async def test_a_foreign_token_has_no_vector(small: Llama) -> None:
+    with pytest.raises(RequestError, match="vocabulary"):
+        await engine(small).embedder.embed(EmbedRequest("m", ((96,),)))
+
+
+def test_a_small_batch_alone_lowers_the_default_number_of_sequences() -> None:
+    config = EngineLimits(max_num_batched_tokens=32).build_config(
+        max_positions=512, num_kv_tokens=1024, max_num_batched_tokens=512
+    )
+    assert (config.scheduler.max_num_seqs, config.scheduler.max_num_batched_tokens) == (32, 32)

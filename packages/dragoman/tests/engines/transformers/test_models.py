@@ -1,0 +1,361 @@
+"""Models of many families, batched and paged, generate what transformers generates with them alone."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch", reason="needs torch (CPU)")
+pytest.importorskip("transformers", reason="needs transformers")
+
+from dragoman.core.engine import TokenRequest
+from dragoman.core.errors import EngineError
+from dragoman.core.request import Sampling
+from dragoman.engines import tiny, transformers
+from dragoman.engines.batching import EngineLimits, SchedulerConfig
+from dragoman.engines.hardware import count_usable_cores
+from dragoman.engines.tiny.model import Llama
+from dragoman.engines.transformers.backend import library, torch
+from dragoman.engines.transformers.engine import build_paged_model
+from dragoman.engines.transformers.model import TransformersModel, load_network
+from dragoman.engines.transformers.paged_attention import KvPool
+
+from ..harness import Bench, GREEDY, Outputs, alone, generate_with_files
+
+pytestmark = pytest.mark.torch
+
+SMALL = {
+    "vocab_size": 96,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 8,
+    "max_position_embeddings": 512,
+    "initializer_range": 0.4,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
+EXPERTS = {"num_local_experts": 4, "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 24}
+FAMILIES: dict[str, dict[str, Any]] = {
+    "llama": {},
+    "mistral": {"sliding_window": 24},
+    "qwen2": {},
+    "qwen3": {},
+    "qwen3_moe": EXPERTS,
+    "phi3": {},
+    "gemma2": {"sliding_window": 24, "query_pre_attn_scalar": 8},
+    "gemma3_text": {"sliding_window": 24, "query_pre_attn_scalar": 8},
+    "granite": {"logits_scaling": 2.0},
+    "olmo2": {},
+    "gpt_oss": EXPERTS | {"sliding_window": 24},
+    "gpt2": {"n_embd": 32, "n_layer": 4, "n_head": 4, "n_positions": 512},
+}
+LENGTHS = (1, 15, 16, 40, 90)
+
+
+def network(kind: str, **more: Any) -> Any:
+    torch.manual_seed(7)
+    config = library.AutoConfig.for_model(kind, **(SMALL | FAMILIES.get(kind, {}) | more))
+    return library.AutoModelForCausalLM.from_config(config, attn_implementation="eager").eval()
+
+
+def generate_alone(model: Any, prompt: list[int], count: int) -> list[int]:
+    ids = torch.tensor([prompt])
+    fixed = {"max_new_tokens": count, "min_new_tokens": count, "do_sample": False, "eos_token_id": None}
+    with torch.no_grad():
+        generated = model.generate(ids, attention_mask=torch.ones_like(ids), **fixed)
+    return generated[0, len(prompt) :].tolist()
+
+
+@pytest.mark.parametrize("backend", ["flash", "math"])
+def test_only_the_requested_kernel_computes(backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    allowed: list[tuple[bool, bool, bool]] = []
+    compute = torch.nn.functional.scaled_dot_product_attention
+
+    def watched(*given: Any, **more: Any) -> Any:
+        cuda = torch.backends.cuda
+        allowed.append((cuda.flash_sdp_enabled(), cuda.math_sdp_enabled(), cuda.mem_efficient_sdp_enabled()))
+        return compute(*given, **more)
+
+    prompt = list(range(3, 43))
+    expected = generate_alone(network("llama"), prompt, 8)
+    model, _ = build_paged_model(network("llama"), backend)
+    monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", watched)
+    request = TokenRequest(id="a", prompt=tuple(prompt), max_tokens=8, sampling=GREEDY)
+    assert list(alone(model, request).tokens) == expected
+    assert set(allowed) == {(backend == "flash", backend == "math", False)}
+
+
+def test_a_kernel_that_cannot_compute_here_is_refused_when_the_model_is_loaded() -> None:
+    with pytest.raises(EngineError, match="cannot be batched"):
+        build_paged_model(network("llama"), "efficient")
+
+
+@pytest.mark.parametrize("kind", FAMILIES)
+def test_a_family_says_in_a_mixed_batch_what_it_says_alone_in_its_library(kind: str) -> None:
+    rng = np.random.default_rng(3)
+    prompts = [rng.integers(3, 96, length).tolist() for length in LENGTHS]
+    expected = [generate_alone(network(kind), prompt, 12) for prompt in prompts]
+    model, bytes_per_token = build_paged_model(network(kind))
+    assert bytes_per_token > 0
+    # A budget so small that prompts are prefilled in chunks while others decode.
+    bench = Bench(model, SchedulerConfig(max_num_seqs=8, max_num_batched_tokens=24))
+    streams = [
+        bench.add(TokenRequest(id=str(place), prompt=tuple(prompt), max_tokens=12, sampling=GREEDY))
+        for place, prompt in enumerate(prompts)
+    ]
+    bench.finish()
+    assert [one.tokens for one in streams] == expected
+
+
+def test_a_model_with_state_that_the_librarys_cache_does_not_hold_is_refused() -> None:
+    with pytest.raises(EngineError, match="cannot be batched: its state"):
+        build_paged_model(network("rwkv", attention_hidden_size=32))
+
+
+def test_the_embedded_model_says_the_same_in_torch(packaged: Llama) -> None:
+    model, _ = build_paged_model(
+        load_network(tiny.find_bundled_model(), transformers.TransformersOptions(device="cpu", dtype="float32"))
+    )
+    prompt = tuple(np.random.default_rng(5).integers(3, model.vocab, 300).tolist())
+    ask = TokenRequest(id="a", prompt=prompt, max_tokens=40, sampling=GREEDY, logprobs=3, prompt_logprobs=1)
+    ours, theirs = alone(packaged, ask), alone(model, ask)
+    assert theirs.tokens == ours.tokens
+    found = [score.logprob for score in theirs.prompt[0].logprobs if score]
+    assert found == pytest.approx([score.logprob for score in ours.prompt[0].logprobs if score], abs=1e-4)
+
+
+def test_a_second_time_comes_from_the_cache_and_is_the_same() -> None:
+    model, _ = build_paged_model(network("llama"))
+    bench = Bench(model)
+    ask = TokenRequest(id="a", prompt=tuple(range(3, 53)), max_tokens=8, sampling=GREEDY)
+    first, second = bench.add(ask), None
+    bench.finish()
+    second = bench.add(ask)
+    bench.finish()
+    assert (first.cached, second.cached) == ([0], [48])
+    assert second.tokens == first.tokens
+
+
+def test_a_new_process_finds_the_block_files_of_an_old_one(tmp_path: Path) -> None:
+    ask = TokenRequest(id="a", prompt=tuple(range(3, 53)), max_tokens=8, sampling=GREEDY)
+    first, second = (
+        generate_with_files(build_paged_model(network("gemma2").bfloat16())[0], tmp_path, ask) for _ in range(2)
+    )
+    assert (first.cached, second.cached) == ([0], [48])
+    assert second.tokens == first.tokens
+
+
+def test_what_a_predecessor_left_in_a_block_does_no_harm() -> None:
+    """A sequence whose values were NaN is followed by another one in the same blocks."""
+    broken = network("llama")
+    broken.model.embed_tokens.weight.data[5] = float("nan")
+    # Paged explicitly: the check at load would reject such a model.
+    model, (good, bad) = TransformersModel(broken), ((7, 8, 9), (5, 5, 5) * 12)
+    broken.set_attn_implementation("dragoman_paged")
+    bench = Bench(model, SchedulerConfig(enable_prefix_caching=False), num_kv_tokens=64, max_model_len=64)
+    asks = [TokenRequest(id="x", prompt=ids, max_tokens=4, sampling=GREEDY) for ids in (good, bad, good)]
+    streams: list[Outputs] = []
+    for ask in asks:
+        streams.append(bench.add(ask))
+        bench.finish()
+    assert streams[2].tokens == streams[0].tokens
+    assert len(streams[0].tokens) == 4
+
+
+def test_only_safetensors_are_read(tmp_path: Path) -> None:
+    (tmp_path / "pytorch_model.bin").write_bytes(b"\x80\x04.")
+    with pytest.raises(EngineError, match="safetensors"):
+        transformers.load(tmp_path, EngineLimits(), transformers.TransformersOptions())
+
+
+def save_model(directory: Path, kind: str, **more: Any) -> Path:
+    network(kind, **more).save_pretrained(directory)
+    return directory
+
+
+ON_A_CPU = transformers.TransformersOptions(device="cpu", dtype="float32")
+
+
+@pytest.mark.parametrize("kind", ["gemma2", "gpt_oss", "vaultgemma"])
+def test_a_model_without_torch_attention_is_loaded_from_its_directory(kind: str, tmp_path: Path) -> None:
+    prompt = list(range(3, 43))
+    loaded = load_network(save_model(tmp_path, kind), ON_A_CPU)
+    expected = generate_alone(loaded, prompt, 8)
+    model, _ = build_paged_model(loaded)
+    ask = TokenRequest(id="a", prompt=tuple(prompt), max_tokens=8, sampling=GREEDY)
+    assert alone(model, ask).tokens == expected
+
+
+FACTORS = {"short_factor": [1.0, 1.1, 1.2, 1.3], "long_factor": [2.0, 3.0, 4.0, 5.0]}
+LONG_ROPE: dict[str, Any] = {
+    "original_max_position_embeddings": 64,
+    "rope_parameters": {
+        "rope_type": "longrope",
+        "rope_theta": 1e4,
+        "original_max_position_embeddings": 64,
+        "short_mscale": 1.1,
+        "long_mscale": 1.2,
+        **FACTORS,
+    },
+}
+ROPES: dict[str, tuple[str, dict[str, Any]]] = {
+    "phi3 longrope": ("phi3", LONG_ROPE),
+    "phimoe longrope": ("phimoe", LONG_ROPE),
+    "dynamic": ("llama", {"rope_parameters": {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 4.0}}),
+    "chunks and scales": ("llama4_text", {"attention_chunk_size": 64, "floor_scale": 32, "num_local_experts": 4}),
+    "windows": ("mistral", {"sliding_window": 64}),
+}
+
+
+@pytest.mark.parametrize("rope", ROPES)
+def test_company_changes_nothing_also_beyond_windows_chunks_and_limits_of_rope(rope: str) -> None:
+    kind, more = ROPES[rope]
+    rng = np.random.default_rng(4)
+    prompts = [rng.integers(3, 96, length).tolist() for length in (7, 58, 150)]
+    expected = [generate_alone(network(kind, **more), prompt, 20) for prompt in prompts]
+    model, _ = build_paged_model(network(kind, **more))
+    bench = Bench(model, SchedulerConfig(max_num_seqs=8, max_num_batched_tokens=32))
+    for name in ("first", "again"):
+        streams = [
+            bench.add(TokenRequest(id=f"{name} {n}", prompt=tuple(prompt), max_tokens=20, sampling=GREEDY))
+            for n, prompt in enumerate(prompts)
+        ]
+        bench.finish()
+        assert [one.tokens for one in streams] == expected, name
+
+
+def test_keys_of_other_factors_are_not_taken_from_the_cache() -> None:
+    model, _ = build_paged_model(network("phi3", **LONG_ROPE))
+    bench = Bench(model)
+    long = tuple(np.random.default_rng(4).integers(3, 96, 100).tolist())
+    expected = alone(model, TokenRequest(id="x", prompt=long, max_tokens=8, sampling=GREEDY)).tokens
+    bench.add(TokenRequest(id="short", prompt=long[:50], max_tokens=2, sampling=GREEDY))
+    bench.finish()
+    assert bench.stepper.scheduler.count_cached_tokens(long[:50], "") == 48
+    assert bench.stepper.scheduler.count_cached_tokens(long, "") == 0
+    outputs = bench.add(TokenRequest(id="long", prompt=long, max_tokens=8, sampling=GREEDY))
+    bench.finish()
+    assert (outputs.cached, outputs.tokens) == ([0], expected)
+
+
+def test_a_model_that_its_own_cache_changes_is_refused() -> None:
+    """Moshi attends to the whole prompt without a cache, but to a window with one."""
+    with pytest.raises(EngineError, match="differs"):
+        build_paged_model(network("moshi", sliding_window=64))
+
+
+@pytest.mark.parametrize(
+    ("kind", "reason"),
+    [
+        ("rwkv", "state beside keys and values"),
+        ("t5", "it is not a causal language model"),
+        ("bloom", "differs"),
+    ],
+)
+def test_the_reason_is_one_short_sentence(kind: str, reason: str, tmp_path: Path) -> None:
+    if kind == "t5":
+        config = library.AutoConfig.for_model(
+            "t5", vocab_size=96, d_model=32, d_kv=8, d_ff=48, num_layers=1, num_heads=4
+        )
+        library.AutoModelForSeq2SeqLM.from_config(config).save_pretrained(tmp_path)
+    else:
+        save_model(tmp_path, kind)
+    with pytest.raises(EngineError, match=reason) as refused:
+        build_paged_model(load_network(tmp_path, ON_A_CPU))
+    assert len(refused.value.message) < 300
+    assert "\n" not in refused.value.message
+
+
+@pytest.mark.parametrize("threads", [None, 1, 3])
+def test_torch_has_the_configured_threads_or_one_for_each_core(threads: int | None, tmp_path: Path) -> None:
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(2)
+        options = transformers.TransformersOptions(device="cpu", dtype="float32", threads=threads)
+        transformers.load(save_model(tmp_path, "llama"), EngineLimits(), options)
+        assert torch.get_num_threads() == (threads or count_usable_cores())
+    finally:
+        torch.set_num_threads(before)
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="reads Linux's /proc")
+def test_a_cache_takes_memory_only_where_it_is_written() -> None:
+    def resident() -> int:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+    keys = torch.ones((4, 8, 64))
+    pool, before = KvPool(32_768, torch.device("cpu")), resident()
+    allocated, _ = pool.get_layer(0, keys, keys)
+    assert allocated.numel() * allocated.element_size() == 1 << 30
+    allocated[7] = 1
+    assert allocated[6:9].sum() == 8 * 64
+    assert resident() - before < 64 << 20
+
+
+def test_seeds_decide() -> None:
+    model, _ = build_paged_model(network("qwen2"))
+
+    def sample(seed: int) -> list[int]:
+        return alone(
+            model, TokenRequest(id="s", prompt=(3, 4, 5), max_tokens=12, sampling=Sampling(temperature=2.0, seed=seed))
+        ).tokens
+
+    assert sample(1) == sample(1)
+    assert sample(1) != sample(2)
+
+
+def change_config(directory: Path, **fields: object) -> None:
+    file = directory / "config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | fields))
+
+
+def cut_weights(directory: Path) -> None:
+    file = directory / "model.safetensors"
+    file.write_bytes(file.read_bytes()[:-100])
+
+
+@pytest.mark.parametrize(
+    ("damage", "reason"),
+    [
+        (
+            partial(change_config, num_hidden_layers=5),
+            r"lacks 9 tensors of LlamaForCausalLM, such as model\.layers\.4\.",
+        ),
+        (
+            partial(change_config, architectures=["BertLMHeadModel"], model_type="bert"),
+            "lacks .* tensors of BertLMHead",
+        ),
+        (partial(change_config, vocab_size=100), r"has shape \(96, 32\), but config\.json says \(100, 32\); download"),
+        (partial(change_config, hidden_size=30), "hidden size .30. is not a multiple of the number of attention heads"),
+        (
+            partial(change_config, model_type="t5"),
+            "not a causal language model; transformers generates text only with those",
+        ),
+        (cut_weights, "cannot load .*: Error while deserializing header"),
+    ],
+)
+def test_a_checkpoint_that_is_not_whole_is_rejected(
+    tmp_path: Path, damage: Callable[[Path], None], reason: str
+) -> None:
+    """The library initializes missing tensors randomly."""
+    damage(save_model(tmp_path, "llama"))
+    with pytest.raises(EngineError, match=reason) as rejected:
+        load_network(tmp_path, ON_A_CPU)
+    assert "\n" not in str(rejected.value)
+
+
+def test_tensors_that_a_network_does_not_use_are_reported(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    change_config(save_model(tmp_path, "llama"), num_hidden_layers=3)
+    load_network(tmp_path, ON_A_CPU)
+    assert "LlamaForCausalLM does not use 9 of the tensors, such as model.layers.3." in caplog.text

@@ -1,0 +1,273 @@
+"""Recurrent state: a sequence's output equals the library's, alone, in any batch and in any slot."""
+
+from __future__ import annotations
+
+import logging
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch", reason="needs torch (CPU)")
+pytest.importorskip("transformers", reason="needs transformers")
+
+from dragoman.core.engine import Failed, TokenRequest
+from dragoman.core.errors import EngineError, RequestError
+from dragoman.engines import transformers
+from dragoman.engines.arrays import Tensors
+from dragoman.engines.batching import AdapterRegistry, BlockFiles, EngineLimits, SchedulerConfig
+from dragoman.engines.transformers.backend import library, safetensors, torch
+from dragoman.engines.transformers.engine import build_paged_model
+from dragoman.engines.transformers.model import TransformersModel
+from dragoman.engines.transformers.recurrent import StatePool
+
+from ..harness import Bench, GREEDY, Outputs, alone, run_client
+from .architectures import configure
+from .test_models import ON_A_CPU, generate_alone
+
+pytestmark = [
+    pytest.mark.torch,
+    pytest.mark.filterwarnings("ignore:.*:FutureWarning:transformers"),
+    pytest.mark.filterwarnings("ignore:.*:UserWarning:peft"),
+]
+
+KINDS = {
+    "qwen3_next": "a gated delta rule beside attention",
+    "lfm2": "convolutions only",
+    "falcon_h1": "both in the same layer",
+    "jamba": "a scan that begins anew with every chunk",
+    "mamba2": "no attention at all",
+    "zamba2": "attention that layers share",
+}
+COUNT = 12
+PROMPTS = [np.random.default_rng(5).integers(3, 96, length).tolist() for length in (1, 7, 33, 50)]
+TIGHT = SchedulerConfig(max_num_seqs=8, max_num_batched_tokens=24)
+
+
+def network(kind: str, seed: int = 7) -> Any:
+    torch.manual_seed(seed)
+    model = library.AutoModelForCausalLM.from_config(configure(kind)).eval()
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.add_(0.03 * torch.randn_like(weight))
+    return model
+
+
+@cache
+def generate_expected(kind: str, seed: int = 7) -> list[list[int]]:
+    return [generate_alone(network(kind, seed), prompt, COUNT) for prompt in PROMPTS]
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def kind(request: pytest.FixtureRequest) -> str:
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def model(kind: str) -> TransformersModel:
+    return build_paged_model(network(kind))[0]
+
+
+def ask(number: int, name: str = "") -> TokenRequest:
+    return TokenRequest(id=f"{name}{number}", prompt=tuple(PROMPTS[number]), max_tokens=COUNT, sampling=GREEDY)
+
+
+def test_company_changes_nothing_and_neither_does_a_predecessor(kind: str, model: TransformersModel) -> None:
+    bench = Bench(model, TIGHT)
+    for name in ("first", "in the same slots"):
+        streams = [bench.add(ask(number, name)) for number in (2, 0, 3, 1)]
+        bench.finish()
+        assert [streams[place].tokens for place in (1, 3, 0, 2)] == generate_expected(kind), name
+        assert [one.cached for one in streams] == [[0]] * 4
+
+
+def test_a_preempted_sequence_goes_on_as_if_nothing_had_happened(kind: str, model: TransformersModel) -> None:
+    bench = Bench(model, TIGHT, num_kv_tokens=80)
+    streams = [bench.add(ask(number)) for number in range(4)]
+    bench.finish()
+    assert [one.tokens for one in streams] == generate_expected(kind)
+    assert bench.stepper.scheduler.num_preemptions > 0
+
+
+def test_what_neighbours_leave_when_they_are_aborted_does_no_harm(kind: str, model: TransformersModel) -> None:
+    bench = Bench(model, TIGHT)
+    streams = [bench.add(ask(number)) for number in (3, 2, 1)]
+    bench.step(6)
+    # Other sequences reuse their slots, and the slots of the rest are no longer consecutive.
+    for place in (0, 1):
+        bench.stepper.scheduler.remove(bench.sequences[place])
+    streams += [bench.add(ask(number, "late")) for number in (0, 3)]
+    bench.step(2)
+    bench.stepper.scheduler.remove(bench.sequences[3])
+    bench.finish()
+    assert [streams[2].tokens, streams[4].tokens] == [generate_expected(kind)[1], generate_expected(kind)[3]]
+
+
+def test_sequences_wait_for_a_slot(kind: str, model: TransformersModel) -> None:
+    bench = Bench(model, SchedulerConfig(max_num_seqs=8, max_num_batched_tokens=24, num_state_slots=2))
+    streams = [bench.add(ask(number)) for number in range(4)]
+    most = 0
+    while bench.stepper.scheduler.has_work:
+        bench.step()
+        most = max(most, bench.stepper.scheduler.num_running)
+    assert most == 2
+    assert [one.tokens for one in streams] == generate_expected(kind)
+
+
+def test_sleep_and_new_weights_restart_sequences(kind: str, tmp_path: Path) -> None:
+    model, _ = build_paged_model(network(kind))
+    other = network(kind, 8)
+    tied = set(other.all_tied_weights_keys)
+    weights = {name: weight for name, weight in other.state_dict().items() if name not in tied}
+    safetensors.torch.save_file(weights, tmp_path / "model.safetensors")
+    swap = model.prepare_weights(Tensors(tmp_path))
+    bench = Bench(model, TIGHT)
+    streams = [bench.add(ask(number)) for number in range(4)]
+    bench.step(5)
+    bench.stepper.close()
+    bench.finish()
+    assert [one.tokens for one in streams] == generate_expected(kind)
+    again = bench.add(TokenRequest(id="a", prompt=tuple(PROMPTS[3]), max_tokens=COUNT, sampling=GREEDY))
+    bench.step(1)
+    swap()
+    bench.stepper.replace_weights("new")
+    bench.finish()
+    assert again.tokens == generate_expected(kind, 8)[3]
+
+
+def test_the_logprobs_of_a_prompt_are_the_same_in_one_piece_and_in_many(model: TransformersModel) -> None:
+    request = TokenRequest(id="a", prompt=tuple(PROMPTS[3]), max_tokens=1, sampling=GREEDY, prompt_logprobs=0)
+    whole, cut = (
+        [score.logprob for score in alone(model, request, limits).prompt[0].logprobs if score]
+        for limits in (SchedulerConfig(), SchedulerConfig(max_num_seqs=2, max_num_batched_tokens=5))
+    )
+    assert len(whole) == len(PROMPTS[3]) - 1
+    assert cut == pytest.approx(whole, abs=1e-4)
+
+
+def test_slots_are_free_after_a_step_that_failed() -> None:
+    broken = network("lfm2")
+    model, _ = build_paged_model(broken)
+    bench = Bench(model, SchedulerConfig(num_state_slots=1))
+    bench.add(ask(1))
+    bench.step(2)
+    norm = broken.model.layers[0].operator_norm
+    weight, norm.weight = norm.weight, torch.nn.Parameter(torch.zeros(3))
+    with pytest.raises(RuntimeError):
+        bench.step()
+    assert [type(output.output) for output in bench.stepper.recover()] == [Failed]
+    norm.weight = weight
+    outputs = bench.add(ask(2))
+    bench.finish()
+    assert outputs.tokens == generate_expected("lfm2")[2]
+
+
+def test_decoding_that_differs_from_computing_prompts_is_refused() -> None:
+    """The library clamps the time steps of Nemotron H only in prefill: a preempted answer would change."""
+    config = configure("nemotron_h")
+    config.time_step_min = 0.1
+    torch.manual_seed(7)
+    with pytest.raises(EngineError, match="differs token by token in a reused state slot"):
+        build_paged_model(library.AutoModelForCausalLM.from_config(config).eval())
+
+
+@pytest.mark.parametrize(
+    ("kind", "by_token"), [("mamba", True), ("jamba", True), ("mamba2", False), ("qwen3_next", False)]
+)
+def test_layers_that_reset_with_every_chunk_are_found_in_any_data_type(kind: str, by_token: bool) -> None:
+    """With random weights of bfloat16 the state of a few tokens changes less than rounding does."""
+    torch.manual_seed(7)
+    config = configure(kind)
+    config.initializer_range = 0.1
+    network = library.AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16).eval()
+    model, _ = build_paged_model(network)
+    assert model.recurrent.by_token == by_token
+
+
+def test_state_memory_is_reported_and_the_prefix_cache_is_off(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    network("qwen3_next").save_pretrained(tmp_path)
+    with caplog.at_level(logging.INFO):
+        transformers.load(tmp_path, EngineLimits(max_num_seqs=3), ON_A_CPU)
+    assert "recurrent state of 3 sequences, at most 0 MiB" in caplog.text
+    assert "the prefix cache is off" in caplog.text
+    with pytest.raises(EngineError, match="--kv-offloading-dir"):
+        transformers.load(tmp_path, EngineLimits(), ON_A_CPU, BlockFiles(tmp_path / "kv", 1 << 20))
+
+
+async def test_a_model_without_attention_is_served_without_a_limit_of_its_own(tmp_path: Path) -> None:
+    network("mamba2").save_pretrained(tmp_path)
+    engine = transformers.load(tmp_path, EngineLimits(max_model_len=100), ON_A_CPU).engine
+    assert engine.max_model_len == 100
+    async with run_client(engine) as client:
+        assert (await client.ask(ask(3))).tokens == generate_expected("mamba2")[3]
+        assert engine.count_cached_tokens(PROMPTS[3], "") == 0
+        await engine.control.sleep(1)
+        await engine.control.wake_up()
+        assert (await client.ask(ask(2))).tokens == generate_expected("mamba2")[2]
+
+
+def test_a_slot_takes_the_bytes_of_all_states_of_all_layers() -> None:
+    model, _ = build_paged_model(network("qwen3_next"))
+    config = configure("qwen3_next")
+    heads, width = config.linear_num_value_heads, config.linear_value_head_dim
+    recurrent = heads * config.linear_key_head_dim * width
+    channels = 2 * config.linear_num_key_heads * config.linear_key_head_dim + heads * width
+    layers = config.layer_types.count("linear_attention")
+    assert model.bytes_per_slot == 4 * layers * (recurrent + channels * config.linear_conv_kernel_dim)
+
+
+def test_states_of_consecutive_slots_are_updated_in_place() -> None:
+    pool = StatePool(4)
+    pool.write(0, ("conv_states", 0), slice(1, 3), torch.ones(2, 3))
+    states = pool.get_layer(0)["conv_states", 0]
+    view = states[1:3]
+    view += 1
+    pool.write(0, ("conv_states", 0), slice(1, 3), view)
+    pool.write(0, ("conv_states", 0), torch.tensor([0, 3]), torch.full((2, 3), 5.0))
+    assert states[:, 0].tolist() == [5, 2, 2, 5]
+    assert pool.bytes_per_slot == 12
+
+
+def _write_adapter(base: Any, directory: Path, seed: int, targets: str | list[str]) -> Any:
+    peft: Any = import_module("peft")
+    torch.manual_seed(seed)
+    config = peft.LoraConfig(task_type="CAUSAL_LM", init_lora_weights=False, r=4, lora_alpha=16, target_modules=targets)
+    adapted = peft.get_peft_model(base, config)
+    adapted.save_pretrained(directory)
+    return adapted
+
+
+@pytest.mark.parametrize("kind", ["qwen3_next", "lfm2", "granitemoehybrid"])
+def test_adapters_of_recurrent_layers_share_a_batch(kind: str, tmp_path: Path) -> None:
+    pytest.importorskip("peft", reason="needs peft")
+    targets = {
+        "qwen3_next": ["in_proj_qkvz", "in_proj_ba", "out_proj", "q_proj"],
+        "lfm2": ["in_proj", "out_proj", "v_proj"],
+        "granitemoehybrid": ["in_proj", "out_proj", "q_proj"],
+    }[kind]
+    answers = [generate_expected(kind)]
+    for seed in (1, 2):
+        adapted = _write_adapter(network(kind), tmp_path / str(seed), seed, targets)
+        answers.append([generate_alone(adapted, prompt, COUNT) for prompt in PROMPTS])
+    assert answers[0] != answers[1] != answers[2]
+    model, _ = build_paged_model(network(kind))
+    adapters = AdapterRegistry(model.lora.read)
+    for name in ("1", "2"):
+        adapters.load(name, str(tmp_path / name))
+    bench = Bench(model, SchedulerConfig(max_num_seqs=12, max_num_batched_tokens=40))
+    streams: list[Outputs] = [
+        bench.add(ask(number, name), adapters.find(name)) for name in ("0", "1", "2") for number in range(4)
+    ]
+    bench.finish()
+    assert [one.tokens for one in streams] == [tokens for group in answers for tokens in group]
+
+
+def test_an_adapter_of_what_is_not_computed_as_a_layer_is_refused(tmp_path: Path) -> None:
+    pytest.importorskip("peft", reason="needs peft")
+    _write_adapter(network("mamba"), tmp_path, 1, ["dt_proj"])
+    model, _ = build_paged_model(network("mamba"))
+    with pytest.raises(RequestError, match="does not compute it token by token"):
+        AdapterRegistry(model.lora.read).load("a", str(tmp_path))

@@ -1,0 +1,304 @@
+"""The engine with upstreams that reject requests, fail, disconnect and hang."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing, asynccontextmanager
+from typing import Any
+
+import httpx2
+import msgspec
+import pytest
+
+from dragoman.core.errors import (
+    ContextTooLong,
+    DragomanError,
+    EngineError,
+    EngineTimeout,
+    ModelNotFound,
+    NotFound,
+    Overloaded,
+    RateLimited,
+    RequestError,
+)
+from dragoman.core.events import ChoiceFinished, Event, FinishReason, Finished, Started, TextDelta, Usage
+from dragoman.core.message import Message, Role, Text
+from dragoman.core.request import Conversation, GenerateRequest, GenerationLimits
+from dragoman.engines.upstream import Upstream, UpstreamEngine
+from tests.engines.upstream.relays import engine
+from tests.engines.upstream.stub_server import Handle, Pieces, far_server
+
+ASK = GenerateRequest("m", Conversation((Message(Role.USER, (Text("hi"),)),)))
+ROLE = b'data: {"choices":[{"index":0,"delta":{"role":"assistant"}}]}\n\n'
+HELLO = b'data: {"choices":[{"index":0,"delta":{"content":"Hello"}}]}\n\n'
+END = b'data: {"choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}\n\ndata: [DONE]\n\n'
+STREAM = {"content-type": "text/event-stream"}
+
+
+def streaming(*pieces: bytes | Exception | None) -> httpx2.Response:
+    return httpx2.Response(200, headers=STREAM, stream=Pieces(*pieces))
+
+
+def good(_: httpx2.Request) -> httpx2.Response:
+    return streaming(ROLE, HELLO, END)
+
+
+@asynccontextmanager
+async def serving(handle: Handle, *names: str, **config: Any) -> AsyncGenerator[UpstreamEngine]:
+    """Yield an engine.
+
+    names: names of the upstreams, which are the first segments of their paths.
+    """
+    async with far_server(healthy(handle)) as address:
+        upstreams = tuple(Upstream(f"{address}/{name}/v1", key="sk-up") for name in names or ("a",))
+        it = engine(kind="compatible", upstreams=upstreams, **config)
+        await it.start()
+        try:
+            yield it
+        finally:
+            await it.stop()
+
+
+def healthy(handle: Handle) -> Handle:
+    """Answer health checks, and pass other requests to `handle`."""
+
+    def answer(request: httpx2.Request) -> httpx2.Response | None:
+        return httpx2.Response(200, json={"data": []}) if request.method == "GET" else handle(request)
+
+    return answer
+
+
+async def collect_events(it: UpstreamEngine) -> list[Event]:
+    return [event async for event in it.generate(ASK)]
+
+
+async def test_an_answer_is_passed_on_as_it_comes() -> None:
+    async with serving(lambda _: streaming(ROLE, HELLO, None)) as it, aclosing(it.generate(ASK)) as events:
+        assert [await anext(events), await anext(events)] == [Started(0), TextDelta(0, "Hello")]
+        assert it.health().running == 1
+        await events.aclose()
+        assert it.health().running == 0
+
+
+async def test_a_limit_of_0_fills_the_cache_of_the_upstream_and_answers_nothing() -> None:
+    """Chat upstreams reject a limit of 0. Codex's `generate: false` and Anthropic's `max_tokens: 0` have it."""
+    bodies: list[bytes] = []
+
+    def handle(request: httpx2.Request) -> httpx2.Response:
+        bodies.append(request.content)
+        usage = b'data: {"choices":[],"usage":{"prompt_tokens":9,"completion_tokens":1,"total_tokens":10}}\n\n'
+        return streaming(ROLE, HELLO, END.replace(b"data: [DONE]\n\n", usage))
+
+    async with serving(handle) as it:
+        request = msgspec.structs.replace(ASK, limits=GenerationLimits(max_tokens=0))
+        events = [event async for event in it.generate(request)]
+    assert msgspec.json.decode(bodies[0])["max_tokens"] == 1
+    assert not any(isinstance(event, TextDelta) for event in events)
+    assert events[-2:] == [ChoiceFinished(0, FinishReason.LENGTH), Finished(Usage(9, 0))]
+
+
+async def test_closing_hangs_up() -> None:
+    body = Pieces(ROLE, None)
+    async with serving(lambda _: httpx2.Response(200, headers=STREAM, stream=body)) as it:
+        async with aclosing(it.generate(ASK)) as events:
+            await anext(events)
+        while not body.closed:  # noqa: ASYNC110 - the limit of the test ends it
+            await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "kind"),
+    [
+        (400, {"error": {"message": "Bad n.", "param": "n", "code": "invalid_value"}}, RequestError),
+        (422, {"detail": [{"loc": ["body", "n"]}]}, RequestError),
+        (404, {"error": {"message": "No such model.", "code": "model_not_found"}}, ModelNotFound),
+        (404, {"detail": "Not Found"}, NotFound),
+        (429, {"error": "slow down"}, RateLimited),
+        (500, {"error": {"message": "boom"}}, EngineError),
+        (503, {"message": "full", "code": 503}, Overloaded),
+        (504, {}, EngineTimeout),
+    ],
+)
+async def test_what_an_upstream_refuses_is_refused_alike(status: int, body: object, kind: type[DragomanError]) -> None:
+    async with serving(lambda _: httpx2.Response(status, json=body, headers={"retry-after": "7"})) as it:
+        with pytest.raises(DragomanError) as found:
+            await collect_events(it)
+    assert type(found.value) is kind
+    assert (found.value.retry_after == 7) is (status == 429 or status >= 500)
+
+
+@pytest.mark.parametrize("status", [500, 502, 503, 504, 599])
+async def test_the_words_of_a_failure_are_for_the_log_alone(status: int, caplog: pytest.LogCaptureFixture) -> None:
+    error = {"error": {"message": "boom secret", "param": None}}
+    async with serving(lambda _: httpx2.Response(status, json=error)) as it:
+        with pytest.raises(DragomanError) as found:
+            await collect_events(it)
+    own_words = {503: "The upstream is overloaded; retry later.", 504: "The upstream did not answer in time."}
+    assert found.value.message == own_words.get(status, f"The upstream failed (HTTP {status}).")
+    assert "boom secret" in caplog.text
+
+
+@pytest.mark.parametrize("error", ['"boom secret"', '{"message": "boom secret"}'])
+async def test_the_words_of_a_failure_within_a_stream_are_too(error: str) -> None:
+    async with serving(lambda _: streaming(b'data: {"error": ' + error.encode() + b"}\n\n")) as it:
+        with pytest.raises(EngineError) as found:
+            await collect_events(it)
+    assert "secret" not in found.value.message
+
+
+async def test_the_words_and_the_field_of_a_refusal_stay() -> None:
+    error = {"error": {"message": "Bad n.", "param": "n", "code": "invalid_value"}}
+    async with serving(lambda _: httpx2.Response(400, json=error)) as it:
+        with pytest.raises(RequestError) as found:
+            await collect_events(it)
+    assert (found.value.message, found.value.param, found.value.code) == ("Bad n.", "n", "invalid_value")
+
+
+async def test_a_prompt_that_is_too_long_there_is_too_long_here() -> None:
+    message = "This model's maximum context length is 4096 tokens. However, your prompt has at least 6001 tokens."
+    async with serving(lambda _: httpx2.Response(400, json={"error": {"message": message}})) as it:
+        with pytest.raises(ContextTooLong) as found:
+            await collect_events(it)
+    assert (found.value.limit, found.value.prompt, found.value.at_least) == (4096, 6001, True)
+
+
+@pytest.mark.parametrize("status", [301, 401, 403])
+async def test_an_upstream_authentication_failure_is_an_engine_error(status: int) -> None:
+    body = {"error": {"message": "Incorrect API key provided: sk-up"}}
+    async with serving(lambda _: httpx2.Response(status, json=body)) as it:
+        with pytest.raises(EngineError) as found:
+            await collect_events(it)
+    assert "sk-up" not in found.value.message
+
+
+@pytest.mark.parametrize(
+    "pieces",
+    [
+        (ROLE, HELLO),
+        (ROLE, HELLO, b"data: [DONE]\n\n"),
+        (ROLE, HELLO, httpx2.ReadError("reset")),
+        (ROLE, b"data: {not json\n\n"),
+        (ROLE, b'data: {"error":{"message":"out of memory"}}\n\n'),
+        (ROLE, b'data: {"choices":[{"index":4,"delta":{}}]}\n\n'),
+    ],
+)
+async def test_an_answer_that_breaks_off_is_a_failure(pieces: tuple[bytes, ...]) -> None:
+    async with serving(lambda _: streaming(*pieces)) as it:
+        with pytest.raises(EngineError):
+            await collect_events(it)
+        assert it.health().running == 0
+
+
+async def test_silence_is_a_timeout() -> None:
+    async with serving(lambda _: streaming(ROLE, None), read_timeout=0.01) as it:
+        with pytest.raises(EngineTimeout):
+            await collect_events(it)
+
+
+async def test_a_server_that_does_not_stream_is_read_whole() -> None:
+    whole = {
+        "choices": [{"index": 0, "message": {"content": "Hi"}, "finish_reason": "stop"}],
+        "usage": {"prompt_tokens": 3},
+    }
+    async with serving(lambda _: httpx2.Response(200, json=whole)) as it:
+        assert TextDelta(0, "Hi") in await collect_events(it)
+
+
+def failing_first(first: Callable[[], httpx2.Response | None], hosts: list[str]) -> Handle:
+    def handle(request: httpx2.Request) -> httpx2.Response | None:
+        hosts.append(request.url.path.split("/")[1])
+        return first() if len(hosts) == 1 else good(request)
+
+    return handle
+
+
+def find_dead_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return listener.getsockname()[1]
+
+
+@pytest.mark.parametrize("first", [lambda: None, lambda: httpx2.Response(503), lambda: httpx2.Response(429)])
+async def test_a_request_without_a_response_is_retried_at_another_upstream(
+    first: Callable[[], httpx2.Response],
+) -> None:
+    hosts: list[str] = []
+    async with serving(failing_first(first, hosts), "a", "b") as it:
+        assert isinstance((await collect_events(it))[-1], Finished)
+    assert sorted(hosts) == ["a", "b"]
+
+
+async def test_an_unreachable_upstream_is_retried_at_another(caplog: pytest.LogCaptureFixture) -> None:
+    dead = f"http://127.0.0.1:{find_dead_port()}/v1"
+    async with far_server(healthy(good)) as address:
+        # Which one is preferred depends on the prompt: some of these prefer the one that is down.
+        for number in range(12):
+            it = engine(kind="compatible", upstreams=(Upstream(dead), Upstream(f"{address}/v1")))
+            await it.start()
+            prompt = Conversation((Message(Role.USER, (Text(f"hi {number}"),)),))
+            events = [event async for event in it.generate(msgspec.structs.replace(ASK, prompt=prompt))]
+            assert isinstance(events[-1], Finished)
+            await it.stop()
+    assert dead in caplog.text
+
+
+async def test_a_request_is_not_retried_after_the_first_event() -> None:
+    hosts: list[str] = []
+    handle = failing_first(lambda: streaming(ROLE, httpx2.ReadError("reset")), hosts)
+    async with serving(handle, "a", "b") as it:
+        with pytest.raises(EngineError):
+            await collect_events(it)
+    assert len(hosts) == 1
+
+
+async def test_a_stale_connection_is_replaced() -> None:
+    hosts: list[str] = []
+    async with serving(failing_first(lambda: None, hosts)) as it:
+        assert isinstance((await collect_events(it))[-1], Finished)
+    assert hosts == ["a", "a"]
+
+
+async def test_readiness_falls_when_no_upstream_can_be_reached_and_comes_back() -> None:
+    woken, port = asyncio.Event(), find_dead_port()
+
+    async def sleep(_: float) -> None:
+        await woken.wait()
+
+    it = engine(f"http://127.0.0.1:{port}", kind="compatible", sleep=sleep)
+    await it.start()
+    with pytest.raises(Overloaded):
+        await collect_events(it)
+    assert not it.health().ready
+    async with far_server(healthy(good), port):
+        woken.set()
+        while not it.health().ready:  # noqa: ASYNC110 - there is no event for the next check
+            await asyncio.sleep(0)
+        woken.clear()
+        await it.stop()
+
+
+async def test_what_runs_when_the_engine_stops_fails() -> None:
+    async with serving(lambda _: streaming(ROLE, None)) as it:
+        answer = asyncio.create_task(collect_events(it))
+        while not it.health().running:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        await it.stop()
+        with pytest.raises(EngineError):
+            await answer
+
+
+async def test_the_key_goes_upstream_and_into_no_log(caplog: pytest.LogCaptureFixture) -> None:
+    keys: list[str] = []
+
+    def handle(request: httpx2.Request) -> httpx2.Response:
+        keys.append(request.headers["authorization"])
+        return httpx2.Response(500, json={})
+
+    with caplog.at_level(logging.DEBUG):
+        async with serving(handle) as it:
+            with pytest.raises(EngineError):
+                await collect_events(it)
+    assert keys == ["Bearer sk-up"]
+    assert "sk-up" not in caplog.text

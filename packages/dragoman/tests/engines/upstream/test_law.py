@@ -1,0 +1,204 @@
+"""The output of a server through the upstream engine is the same, byte for byte.
+
+This holds in every dialect, streamed or not, although the two servers communicate only by Chat Completions (and by
+Completions for text prompts). Only the ids of calls may differ if each dialect generates its own.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import pytest
+
+from dragoman.engines.scripted import CallTool, Refuse, Say, Script, ScriptEntry, ScriptedEngine, Think
+from dragoman.launch import build_models
+from dragoman.pipeline.models import EventBackend, Models, ServedModel
+from dragoman.prompts.tokenizer import HfTokenizer
+from dragoman.serving.clock import SystemClock
+from dragoman.settings import Settings
+from tests.engines.upstream.relays import VLLM, direct, relay
+from tests.serving.harness import tokenizer
+
+CALL = CallTool("add", '{"a": 1, "b": [2, {}]}', id="call_one")
+REPLIES = {
+    "text": (Say("One two three four."),),
+    "bytes": (Say("Grüße, 日本! 😀"),),
+    "thought": (Think("Let me think."), Say("Done.")),
+    "call": (Say("I add."), CALL),
+    "calls": (
+        Think("Two."),
+        CALL,
+        CallTool("add", "{}", id="call_two"),
+        CallTool("add", '{"a": "}"}', id="call_three"),
+    ),
+    "text after a call": (CALL, Say("There it is.")),
+    "refusal": (Refuse("I would rather not."),),
+    "nothing": (),
+}
+FUNCTION: dict[str, Any] = {
+    "name": "add",
+    "description": "Adds",
+    "parameters": {"type": "object", "properties": {"a": {}}},
+}
+WARNINGS = "x-dragoman-warnings"
+HI = [{"role": "user", "content": "Say hi, please."}]
+
+
+def chat(**more: Any) -> tuple[str, dict[str, Any]]:
+    tools = [{"type": "function", "function": FUNCTION}]
+    return "/v1/chat/completions", {"model": "m", "messages": HI, "tools": tools, **more}
+
+
+def completions(**more: Any) -> tuple[str, dict[str, Any]]:
+    return "/v1/completions", {"model": "m", "prompt": "Once upon a time", "max_tokens": 40, **more}
+
+
+def responses(**more: Any) -> tuple[str, dict[str, Any]]:
+    return "/v1/responses", {"model": "m", "input": HI, "tools": [{"type": "function", **FUNCTION}], **more}
+
+
+def messages(**more: Any) -> tuple[str, dict[str, Any]]:
+    tools = [{"name": "add", "input_schema": FUNCTION["parameters"]}]
+    return "/v1/messages", {"model": "m", "max_tokens": 100, "messages": HI, "tools": tools, **more}
+
+
+CASES = {
+    "chat": chat(),
+    "chat of three": chat(n=3),
+    "chat with logprobs": chat(logprobs=True, top_logprobs=2),
+    "chat with ids": chat(return_token_ids=True, logprobs=True, return_tokens_as_token_ids=True),
+    "chat cut short": chat(max_tokens=5),
+    "chat with a stop": chat(stop=["three"]),
+    "chat that forces a call": chat(tool_choice={"type": "function", "function": {"name": "add"}}),
+    "completions": completions(),
+    "completions of two prompts": completions(prompt=["Once", "Twice"], n=2),
+    "completions of ids": completions(prompt=[40, 41, 42]),
+    "completions with logprobs": completions(logprobs=2, return_token_ids=True),
+    "completions of ids, with ids": completions(prompt=[300, 301, 302], return_token_ids=True),
+    "completions of ids, echoed": completions(prompt=[300, 301, 302], echo=True),
+    "completions with an echo": completions(echo=True),
+    "completions with scores of the prompt": completions(prompt_logprobs=2),
+    "chat with scores of the prompt": chat(prompt_logprobs=0),
+    "responses": responses(),
+    "messages": messages(),
+    "messages with a stop": messages(stop_sequences=["three"]),
+}
+
+
+@pytest.fixture(scope="module")
+def lent() -> HfTokenizer:
+    return tokenizer()
+
+
+@pytest.fixture(scope="module")
+def embedded() -> Models:
+    return build_models(Settings(served_model_name=("m",), max_model_len=2048), SystemClock())
+
+
+def build_scripted(lent: HfTokenizer, *parts: Any) -> Models:
+    actor = ScriptedEngine(Script((ScriptEntry(parts, repeat=True),)), tokenizer=lent)
+    return Models([ServedModel("m", EventBackend(actor, lent), 4096, 1_700_000_000)])
+
+
+def plain(body: bytes) -> bytes:
+    """Replace ids by numbers in their order of appearance, and signatures, whose key differs per process."""
+    found: dict[bytes, bytes] = {}
+
+    def number(match: re.Match[bytes]) -> bytes:
+        return found.setdefault(match[0], b"#%d" % len(found))
+
+    body = re.sub(rb'"signature":"[^"]+"', b'"signature":"signed"', body)
+    return re.sub(rb"(call|toolu|fc|rs|msg|resp|cmpl|chatcmpl)_?-?[0-9a-f]+", number, body)
+
+
+async def compare(make: Callable[[], Models], path: str, body: dict[str, Any]) -> None:
+    async with direct(make(), VLLM) as client:
+        expected = await client.post(path, json=body)
+    async with relay(make(), VLLM) as client:
+        found = await client.post(path, json=body)
+    assert found.status_code == expected.status_code
+    assert found.headers.get(WARNINGS) == expected.headers.get(WARNINGS)
+    if ("n" in body or isinstance(body.get("prompt"), list)) and body.get("stream"):
+        # The interleaving of several answers is random.
+        assert sorted(found.content.splitlines()) == sorted(expected.content.splitlines())
+    else:
+        assert plain(found.content) == plain(expected.content)
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("reply", REPLIES)
+async def test_a_script_says_the_same_through_another_server(
+    lent: HfTokenizer, reply: str, case: str, streamed: bool
+) -> None:
+    path, body = CASES[case]
+    if (reply, case) == ("bytes", "completions with logprobs"):
+        pytest.skip("a completion's logprobs tell a token's text and not its bytes, by which offsets are counted")
+    await compare(lambda: build_scripted(lent, *REPLIES[reply]), path, {**body, "stream": streamed})
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+@pytest.mark.parametrize("case", CASES)
+async def test_the_embedded_model_says_the_same_through_another_server(
+    embedded: Models, case: str, streamed: bool
+) -> None:
+    path, body = CASES[case]
+    if streamed and "prompt_logprobs" in body:
+        pytest.skip("a stream has no logprobs of a prompt")
+    limit = {"max_output_tokens": 24} if path == "/v1/responses" else {"max_tokens": body.get("max_tokens", 24)}
+    await compare(lambda: embedded, path, {**body, **limit, "temperature": 1.0, "seed": 5, "stream": streamed})
+
+
+ECHOES: dict[str, dict[str, Any]] = {
+    "a text": {},
+    "with alternatives": {"logprobs": 3},
+    "ids": {"prompt": [300, 301, 302]},
+    "one token": {"prompt": [300]},
+    "two texts": {"prompt": ["Once upon", "Twice"], "logprobs": 1},
+    "the prompt alone": {"max_tokens": 0},
+    "two answers": {"n": 2, "max_tokens": 3},
+    "tokens as ids": {"return_tokens_as_token_ids": True},
+    "with ids": {"return_token_ids": True, "prompt_logprobs": 1},
+}
+
+
+@pytest.mark.parametrize("case", ECHOES)
+async def test_an_echo_has_the_scores_that_the_server_itself_gives_it(embedded: Models, case: str) -> None:
+    path, body = completions(echo=True, logprobs=0, max_tokens=8, temperature=1.0, seed=5)
+    await compare(lambda: embedded, path, {**body, **ECHOES[case]})
+
+
+@pytest.mark.parametrize("case", ECHOES)
+async def test_a_stream_with_such_an_echo_folds_to_the_whole(embedded: Models, case: str) -> None:
+    body = {"model": "m", "prompt": "Once upon a time", "echo": True, "logprobs": 0, "max_tokens": 8, "seed": 5}
+    body = {**body, **ECHOES[case]}
+    body.pop("prompt_logprobs", None)
+    async with relay(embedded, VLLM) as client:
+        whole = (await client.post("/v1/completions", json=body)).json()
+        streamed = (await client.post("/v1/completions", json={**body, "stream": True})).text
+    chunks = [json.loads(line[6:]) for line in streamed.splitlines() if line.startswith("data: {")]
+    for choice in whole["choices"]:
+        parts = [part for chunk in chunks for part in chunk["choices"] if part["index"] == choice["index"]]
+        assert "".join(part["text"] for part in parts) == choice["text"]
+        scores = [part["logprobs"] for part in parts if part["logprobs"] is not None]
+        for column, values in choice["logprobs"].items():
+            assert [value for score in scores for value in score[column]] == values
+
+
+async def test_owners_of_different_keys_share_no_cache_upstream(lent: HfTokenizer) -> None:
+    behind = build_scripted(lent, Say("Hi"))
+    (model,) = behind
+    assert isinstance(model.backend.engine, ScriptedEngine)
+    options = msgspec.structs.replace(VLLM, api_key=("one", "two"))
+    async with relay(behind, options) as client:
+        for key in ("one", "two", "two"):
+            path, body = chat(cache_salt="mine")
+            answer = await client.post(path, json=body, headers={"authorization": f"Bearer {key}"})
+            assert answer.status_code == 200
+    first, second, third = (request.cache_salt for request in model.backend.engine.requests)
+    assert first != second == third
+    assert "mine" not in first

@@ -1,0 +1,362 @@
+"""The output of a server through an upstream with a vendor's own API is the same.
+
+The upstream is Dragoman with all of its routes; the server in front uses only those of the vendor's API. Fields that
+the vendor's API cannot represent (logprobs, ids, refusals) are not compared.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from typing import Any, cast
+
+import httpx2
+import msgspec
+import pytest
+
+from dragoman_check.rules import anthropic as anthropic_grammar
+from dragoman_check.rules import chat as chat_grammar
+from dragoman_check.rules import responses as responses_grammar
+from dragoman.core.message import Reasoning, ToolCall, ToolResult
+from dragoman.core.request import Conversation
+from dragoman.engines.scripted import CallTool, Fail, Refuse, Say, Script, ScriptEntry, ScriptedEngine, Think
+from dragoman.pipeline.models import EventBackend, Models, ServedModel
+from dragoman.prompts.tokenizer import HfTokenizer
+from tests.engines.upstream.relays import VLLM, direct, relay
+from tests.engines.upstream.test_law import chat, messages, plain, responses
+from tests.laws.anthropic_sdk import AnthropicSdk
+from tests.laws.responses_sdk import ResponsesSdk
+from tests.laws.sdk import OpenAiSdk
+from tests.serving.harness import tokenizer
+
+KINDS = ("anthropic", "responses")
+CALL = CallTool("add", '{"a": 1, "b": [2, {}]}', id="call_one")
+REPLIES = {
+    "text": (Say("One two three four."),),
+    "bytes": (Say("Grüße, 日本! 😀"),),
+    "call": (Say("I add."), CALL),
+    "calls": (CALL, CallTool("add", "{}", id="call_two"), CallTool("add", '{"a": "}"}', id="call_three")),
+    "text after a call": (CALL, Say("There it is.")),
+    "nothing": (),
+}
+LIMIT = 100
+BODIES = {
+    "chat": chat(max_tokens=LIMIT),
+    "chat cut short": chat(max_tokens=5),
+    "chat with a stop": chat(max_tokens=LIMIT, stop=["three"]),
+    "responses": responses(max_output_tokens=LIMIT),
+    "messages": messages(),
+    "messages with a stop": messages(stop_sequences=["three"]),
+}
+THOUGHT = (Think("Let me think."), Say("Done."))
+
+
+@pytest.fixture(scope="module")
+def lent() -> HfTokenizer:
+    return tokenizer()
+
+
+def build_scripted(lent: HfTokenizer, *entries: ScriptEntry) -> tuple[Models, ScriptedEngine]:
+    actor = ScriptedEngine(Script(entries), tokenizer=lent)
+    return Models([ServedModel("m", EventBackend(actor, lent), 4096, 1_700_000_000)]), actor
+
+
+def repeating(lent: HfTokenizer, *parts: Any) -> Models:
+    return build_scripted(lent, ScriptEntry(parts, repeat=True))[0]
+
+
+def without_sizes(body: bytes) -> bytes:
+    """Drop the token counts of a prompt whose tools are declared in another dialect."""
+    body = re.sub(rb'"(prompt_tokens|input_tokens|total_tokens)":\d+', rb'"\1":0', body)
+    return re.sub(rb'"(cache[a-z_]*tokens)":(\d+|null)', rb'"\1":0', body)
+
+
+CASES = [
+    (reply, case, streamed)
+    for reply in REPLIES
+    for case in BODIES
+    for streamed in (False, True)
+    # Arguments arrive in other pieces, and truncated ones have other rules in the vendors' APIs: see the test below.
+    if CALL not in REPLIES[reply] or not (streamed or case == "chat cut short")
+]
+
+
+@pytest.mark.parametrize(("reply", "case", "streamed"), CASES)
+@pytest.mark.parametrize("kind", KINDS)
+async def test_a_script_says_the_same_through_the_api_of_a_vendor(
+    lent: HfTokenizer, kind: str, reply: str, case: str, streamed: bool
+) -> None:
+    if kind == "responses" and "stop" in case and reply == "text":
+        pytest.skip("this API has no stop strings: they are applied here, and the vendor's counts never come")
+    path, body = BODIES[case]
+    body = {**body, "stream": streamed}
+    async with direct(repeating(lent, *REPLIES[reply]), VLLM) as client:
+        expected = await client.post(path, json=body)
+    async with relay(repeating(lent, *REPLIES[reply]), VLLM, kind=kind) as client:
+        found = await client.post(path, json=body)
+    assert found.status_code == expected.status_code == 200
+    assert without_sizes(plain(found.content)) == without_sizes(plain(expected.content))
+
+
+def check_chat(whole: dict[str, Any], stream: bytes) -> None:
+    chat_grammar.check_stream(stream, include_usage=False)
+    streamed = json.loads(OpenAiSdk().chat(stream).to_json(warnings=False))
+    assert comparable(streamed["choices"]) == comparable(whole["choices"])
+
+
+def check_messages(whole: dict[str, Any], stream: bytes) -> None:
+    anthropic_grammar.check_stream(stream)
+    streamed = json.loads(AnthropicSdk().message(stream).to_json(warnings=False))
+    assert comparable({**streamed, "id": ""}) == comparable({**whole, "id": ""})
+
+
+def check_responses(whole: dict[str, Any], stream: bytes) -> None:
+    responses_grammar.check_stream(stream)
+    last, _ = ResponsesSdk().response(stream)
+    streamed = json.loads(last.to_json(warnings=False))
+    assert comparable(streamed["output"]) == comparable(whole["output"])
+
+
+SDKS: dict[str, tuple[tuple[str, dict[str, Any]], Callable[[dict[str, Any], bytes], None]]] = {
+    "chat": (chat(max_tokens=LIMIT), check_chat),
+    "messages": (messages(), check_messages),
+    "responses": (responses(max_output_tokens=LIMIT), check_responses),
+}
+
+
+def comparable(value: Any) -> Any:
+    """Drop nulls, fields that the SDK adds, ids, and encrypted values, which differ each time."""
+    if isinstance(value, dict):
+        fields = {key: comparable(item) for key, item in cast(dict[str, Any], value).items()}
+        left_out = ("parsed", "parsed_arguments", "encrypted_content", "data", "id", "call_id", "index", "status")
+        if str(fields.get("signature")).startswith("openai:"):
+            del fields["signature"]
+        return {key: item for key, item in fields.items() if item not in (None, "") and key not in left_out}
+    return [comparable(item) for item in cast(list[Any], value)] if isinstance(value, list) else value
+
+
+@pytest.mark.parametrize("reply", [THOUGHT, (Think("Two."), CALL), (Refuse("I would rather not."),), *REPLIES.values()])
+@pytest.mark.parametrize("dialect", SDKS)
+@pytest.mark.parametrize("kind", KINDS)
+async def test_the_sdk_makes_the_whole_out_of_the_stream(
+    lent: HfTokenizer, kind: str, dialect: str, reply: tuple[Any, ...]
+) -> None:
+    (path, body), check = SDKS[dialect]
+    async with relay(repeating(lent, *reply), kind=kind) as client:
+        whole = await client.post(path, json=body)
+        stream = await client.post(path, json={**body, "stream": True})
+    assert (whole.status_code, stream.status_code) == (200, 200)
+    check(whole.json(), stream.content)
+
+
+STRICT = msgspec.structs.replace(VLLM, reasoning_verification="strict")
+"""An upstream that rejects reasoning other than its own, unchanged, as the vendors do."""
+FIRST = ScriptEntry((Think("I have to add."), CALL))
+SECOND = ScriptEntry((Think("So it is 3."), Say("3")))
+
+
+async def continue_chat(client: httpx2.AsyncClient) -> dict[str, Any]:
+    path, body = chat(max_tokens=LIMIT)
+    message = (await client.post(path, json=body)).json()["choices"][0]["message"]
+    result = {"role": "tool", "tool_call_id": message["tool_calls"][0]["id"], "content": "3"}
+    fields = {key: value for key, value in message.items() if value is not None}
+    return (await client.post(path, json={**body, "messages": [*body["messages"], fields, result]})).json()
+
+
+async def continue_messages(client: httpx2.AsyncClient) -> dict[str, Any]:
+    path, body = messages()
+    content = (await client.post(path, json=body)).json()["content"]
+    result = {"type": "tool_result", "tool_use_id": content[-1]["id"], "content": "3"}
+    turns = [{"role": "assistant", "content": content}, {"role": "user", "content": [result]}]
+    return (await client.post(path, json={**body, "messages": [*body["messages"], *turns]})).json()
+
+
+async def continue_responses(client: httpx2.AsyncClient) -> dict[str, Any]:
+    path, body = responses(max_output_tokens=LIMIT)
+    output = (await client.post(path, json=body)).json()["output"]
+    result = {"type": "function_call_output", "call_id": output[-1]["call_id"], "output": "3"}
+    return (await client.post(path, json={**body, "input": [*body["input"], *output, result]})).json()
+
+
+@pytest.mark.parametrize("options", [VLLM, STRICT], ids=["lenient", "strict"])
+@pytest.mark.parametrize("go_on", [continue_chat, continue_messages, continue_responses])
+@pytest.mark.parametrize("kind", KINDS)
+async def test_thinking_comes_back_to_the_vendor_as_it_was(
+    lent: HfTokenizer, kind: str, go_on: Callable[[httpx2.AsyncClient], Any], options: Any
+) -> None:
+    behind, actor = build_scripted(lent, FIRST, SECOND)
+    async with relay(behind, options, kind=kind, behind_options=STRICT) as client:
+        answer = await go_on(client)
+    assert "3" in json.dumps(answer.get("choices") or answer.get("content") or answer["output"])
+    prompt = actor.requests[-1].prompt
+    assert isinstance(prompt, Conversation)
+    parts = [part for message in prompt.messages[-2:] for part in message.parts]
+    assert parts[0] == Reasoning("I have to add.")
+    assert isinstance(parts[1], ToolCall)
+    assert json.loads(parts[1].arguments) == {"a": 1, "b": [2, {}]}
+    assert isinstance(parts[2], ToolResult)
+    assert parts[2].call_id == parts[1].id
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_thinking_that_was_changed_is_rejected_by_the_vendor_and_not_here(lent: HfTokenizer, kind: str) -> None:
+    behind, _ = build_scripted(lent, FIRST, SECOND)
+    path, body = messages()
+    async with relay(behind, kind=kind, behind_options=STRICT) as client:
+        content = (await client.post(path, json=body)).json()["content"]
+        content[0]["signature"] = "openai:AAAA" if kind == "responses" else "AAAA"
+        result = {"type": "tool_result", "tool_use_id": content[-1]["id"], "content": "3"}
+        turns = [{"role": "assistant", "content": content}, {"role": "user", "content": [result]}]
+        answer = await client.post(path, json={**body, "messages": [*body["messages"], *turns]})
+    assert answer.status_code == 400
+    assert "thinking" in answer.text or "encrypted_content" in answer.text
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_reasoning_of_a_vendor_is_left_out_before_another_model(lent: HfTokenizer, kind: str) -> None:
+    """Two models of one server: only the vendor can say whether a signature is its own."""
+    behind, _ = build_scripted(lent, FIRST)
+    path, body = messages()
+    async with relay(behind, kind=kind) as client:
+        content = (await client.post(path, json=body)).json()["content"]
+    here, actor = build_scripted(lent, ScriptEntry((Say("ok"),), repeat=True))
+    turns = [{"role": "assistant", "content": [content[0], {"type": "text", "text": "b"}]}, body["messages"][0]]
+    async with direct(here) as client:
+        answer = await client.post(path, json={**body, "messages": [*body["messages"], *turns]})
+    assert "signature was not created by this server" in answer.headers["x-dragoman-warnings"]
+    assert "I have to add" not in str(actor.requests[-1].prompt)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("status", [400, 429, 500, 503])
+@pytest.mark.parametrize("path_and_body", [chat(max_tokens=LIMIT), responses(), messages()])
+async def test_errors_before_the_answer_have_their_status(
+    lent: HfTokenizer, kind: str, status: int, path_and_body: tuple[str, dict[str, Any]]
+) -> None:
+    path, body = path_and_body
+    for stream in (False, True):
+        async with relay(repeating(lent, Fail(status, "No.")), kind=kind) as client:
+            answer = await client.post(path, json={**body, "stream": stream})
+        expected = 529 if status == 503 and path == "/v1/messages" else status
+        assert answer.status_code == expected, answer.text
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("path_and_body", [chat(max_tokens=LIMIT), responses(), messages()])
+async def test_an_error_within_the_answer_is_one_of_the_clients_dialect(
+    lent: HfTokenizer, kind: str, path_and_body: tuple[str, dict[str, Any]]
+) -> None:
+    path, body = path_and_body
+    async with relay(repeating(lent, Say("One two"), Fail(503, "No.")), kind=kind) as client:
+        whole = await client.post(path, json=body)
+        stream = await client.post(path, json={**body, "stream": True})
+    assert whole.status_code in (503, 529)
+    assert stream.status_code == 200
+    assert "error" in stream.text
+    assert not re.search(r'"stop_reason":"end_turn"|"finish_reason":"stop"|response\.completed', stream.text)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_what_the_api_lacks_is_rejected_by_name_or_reported(lent: HfTokenizer, kind: str) -> None:
+    async with relay(repeating(lent, Say("Hi")), kind=kind) as client:
+        for name, value in {"logprobs": True, "prompt_logprobs": 1, "return_token_ids": True}.items():
+            path, body = chat(max_tokens=LIMIT, **{name: value})
+            answer = await client.post(path, json=body)
+            assert (answer.status_code, answer.json()["error"]["param"]) == (400, name)
+        answer = await client.post("/v1/completions", json={"model": "m", "prompt": "Once", "max_tokens": 3})
+        assert (answer.status_code, answer.json()["error"]["param"]) == (400, "prompt")
+        path, body = chat(max_tokens=LIMIT, seed=5, presence_penalty=1, min_p=0.1)
+        warnings = (await client.post(path, json=body)).headers["x-dragoman-warnings"]
+    assert all(f"{name} is ignored" in warnings for name in ("seed", "presence_penalty", "min_p"))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_prompts_are_counted_by_the_vendor(lent: HfTokenizer, kind: str) -> None:
+    path, body = messages()
+    counted = {key: value for key, value in body.items() if key != "max_tokens"}
+    async with relay(repeating(lent, Say("Hi")), kind=kind) as client:
+        count = (await client.post(f"{path}/count_tokens", json=counted)).json()["input_tokens"]
+        assert count == (await client.post(path, json=body)).json()["usage"]["input_tokens"] > 0
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+@pytest.mark.parametrize("kind", KINDS)
+async def test_several_choices_are_several_requests_and_one_answer(
+    lent: HfTokenizer, kind: str, streamed: bool
+) -> None:
+    path, body = chat(max_tokens=LIMIT, n=3, stream=streamed)
+    one = {**body, "n": 1, "stream": False}
+    entries = [ScriptEntry((Think("Hm."), Say(word), CALL)) for word in ("One two", "Three", "Four", "Five")]
+    behind, actor = build_scripted(lent, *entries)
+    async with relay(behind, kind=kind) as client:
+        answer = await client.post(path, json=body | ({"stream_options": {"include_usage": True}} if streamed else {}))
+        single = (await client.post(path, json=one)).json()
+    assert answer.status_code == 200
+    assert len(actor.requests) == 4
+    assert all(request.choices == 1 for request in actor.requests)
+    if streamed:
+        chat_grammar.check_stream(answer.content, include_usage=True)
+        whole = json.loads(OpenAiSdk().chat(answer.content).to_json(warnings=False))
+    else:
+        whole = answer.json()
+    assert [choice["index"] for choice in whole["choices"]] == [0, 1, 2]
+    assert {choice["message"]["content"] for choice in whole["choices"]} == {"One two", "Three", "Four"}
+    assert [choice["finish_reason"] for choice in whole["choices"]] == ["tool_calls"] * 3
+    # Each of them is billed.
+    assert whole["usage"]["prompt_tokens"] == 3 * single["usage"]["prompt_tokens"] > 0
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_one_choice_that_fails_fails_the_answer(lent: HfTokenizer, kind: str) -> None:
+    behind, _ = build_scripted(
+        lent, ScriptEntry((Say("One"),)), ScriptEntry((Fail(429, "No."),)), ScriptEntry((Say("Two"),))
+    )
+    path, body = chat(max_tokens=LIMIT, n=2)
+    async with relay(behind, kind=kind) as client:
+        assert (await client.post(path, json=body)).status_code == 429
+
+
+@pytest.mark.parametrize("kind", [*KINDS, "compatible"])
+async def test_what_turns_a_parameter_off_needs_no_parameter(lent: HfTokenizer, kind: str) -> None:
+    off = {"top_k": -1, "min_p": 0, "repetition_penalty": 1, "presence_penalty": 0, "frequency_penalty": 0, "top_p": 1}
+    path, body = chat(max_tokens=LIMIT, logit_bias={}, bad_words=[], **off)
+    strict = msgspec.structs.replace(VLLM, strict=True)
+    async with relay(repeating(lent, Say("Hi")), strict, kind=kind) as client:
+        answer = await client.post(path, json=body)
+        assert answer.status_code == 200, answer.text
+        assert "x-dragoman-warnings" not in answer.headers
+        assert (await client.post(path, json={**body, "min_p": 0.5})).status_code == 400
+
+
+@pytest.mark.parametrize(
+    ("kind", "case", "param"),
+    [
+        ("responses", chat(max_tokens=LIMIT, messages=[{"role": "user", "content": ""}]), "messages"),
+        ("responses", chat(max_tokens=2**40), "max_tokens"),
+        ("openai", chat(max_tokens=2**40), "max_tokens"),
+        ("responses", responses(max_output_tokens=2**40), "max_output_tokens"),
+    ],
+)
+async def test_fields_have_the_names_that_the_client_knows(
+    lent: HfTokenizer, kind: str, case: tuple[str, dict[str, Any]], param: str
+) -> None:
+    path, body = case
+    async with relay(repeating(lent, Say("Hi")), kind=kind) as client:
+        answer = await client.post(path, json=body)
+    if answer.status_code == 200:
+        assert answer.headers["x-dragoman-warnings"].startswith(f"{param} is reduced")
+    else:
+        assert answer.json()["error"]["param"] == param, answer.text
+        assert f"'{param}'" in answer.json()["error"]["message"]
+
+
+async def test_a_last_message_of_the_assistant_is_reported_where_the_vendor_continues_it(lent: HfTokenizer) -> None:
+    path, body = chat(max_tokens=LIMIT)
+    messages = [*body["messages"], {"role": "assistant", "content": "The"}]
+    async with relay(repeating(lent, Say("Hi")), kind="anthropic") as client:
+        answer = await client.post(path, json={**body, "messages": messages})
+        assert "the upstream continues the last message" in answer.headers["x-dragoman-warnings"]
+        wanted = {"continue_final_message": True, "add_generation_prompt": False}
+        answer = await client.post(path, json={**body, "messages": messages, **wanted})
+        assert "x-dragoman-warnings" not in answer.headers

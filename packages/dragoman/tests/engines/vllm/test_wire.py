@@ -1,0 +1,82 @@
+"""The simulator's published events, decoded by vLLM's own classes."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from importlib import import_module
+from typing import Any
+
+import msgspec
+import pytest
+
+from dragoman_sim.engine.blocks import AllBlocksCleared, BlockCached, BlockRemoved
+from dragoman_sim.engine.kv_events import KvEventBatch, KvEventBuilder, build_batch
+from tests.engine.serving import twin
+
+from .lockstep import VllmParts
+from .serving import without_accelerator
+
+pytestmark = [pytest.mark.vllm, pytest.mark.filterwarnings("ignore")]
+
+
+@pytest.fixture(scope="module")
+def events() -> Generator[Any]:
+    with without_accelerator():
+        yield import_module("vllm.distributed.kv_events")
+
+
+def batch() -> KvEventBatch:
+    builder = KvEventBuilder(block_size=2, num_blocks=8)
+    builder.add_hashed(b"a" * 16, None, [1, 2], lora="poet", salt="mine")
+    builder.add_hashed(b"b" * 16, b"a" * 16, [3, 4], (("digest", -1),), lora="poet", salt="mine")
+    cached = [BlockCached(1, b"a" * 16), BlockCached(2, b"b" * 16)]
+    built = builder.build_events([*cached, BlockRemoved(1, b"a" * 16), AllBlocksCleared()])
+    return build_batch(1.5, built, 3)
+
+
+def test_vllms_own_classes_decode_every_kind_of_event(events: Any) -> None:
+    read = msgspec.msgpack.decode(msgspec.msgpack.encode(batch()), type=events.KVEventBatch)
+    stored, removed, cleared = read.events
+    assert (read.ts, read.data_parallel_rank) == (1.5, 3)
+    assert isinstance(stored, events.BlockStored)
+    assert (stored.token_ids, stored.block_size, stored.parent_block_hash) == ([1, 2, 3, 4], 2, None)
+    assert (stored.medium, stored.lora_name, stored.group_idx) == (events.MEDIUM_GPU, "poet", 0)
+    assert stored.extra_keys == [("poet", "mine"), ("poet", ["digest", -1])]
+    assert isinstance(removed, events.BlockRemoved)
+    assert removed.block_hashes == stored.block_hashes[:1]
+    assert isinstance(cleared, events.AllBlocksCleared)
+
+
+def test_what_is_published_has_only_fields_that_vllm_has(events: Any) -> None:
+    known = {name: set(getattr(events, name).__struct_fields__) for name in ("BlockStored", "BlockRemoved")}
+    for event in msgspec.to_builtins(batch())[1]:
+        assert set(event) - {"type"} <= known.get(event["type"], set())
+
+
+@pytest.mark.usefixtures("events")
+def test_the_kind_of_the_cache_is_vllms_name() -> None:
+    kinds = {kind.value for kind in import_module("vllm.v1.kv_cache_interface").KVCacheSpecKind}
+    assert msgspec.to_builtins(batch())[1][0]["kv_cache_spec_kind"] in kinds
+
+
+LEFT_OUT = {
+    "vllm:admission_rejections",
+    *(f"vllm:estimated_{part}_per_gpu" for part in ("flops", "read_bytes", "write_bytes")),
+}
+"""Rejections at vLLM's own queue limits, which the simulator does not have, and metrics of a real GPU."""
+
+
+@pytest.mark.usefixtures("events")
+async def test_every_metric_that_vllm_always_has_is_there_with_its_labels() -> None:
+    loggers, registry = import_module("vllm.v1.metrics.loggers"), import_module("prometheus_client").REGISTRY
+    loggers.PrometheusStatLogger(VllmParts().usual, [0])
+    theirs = {family.name: family for family in registry.collect() if family.name.startswith("vllm:")}
+    async with twin() as sim:
+        await sim.chat(max_tokens=3)
+        parse = import_module("prometheus_client.parser").text_string_to_metric_families
+        ours = {family.name: family for family in parse((await sim.get("/metrics")).text)}
+    assert set(theirs) - set(ours) == LEFT_OUT
+    for name, family in theirs.items():
+        for sample in family.samples:
+            if name in ours and not name.endswith("_info") and not sample.name.endswith(("_created", "_bucket")):
+                assert set(sample.labels) in [set(other.labels) for other in ours[name].samples], name

@@ -1,0 +1,330 @@
+"""Six layouts of repositories are downloaded, interrupted by SIGKILL, resumed, and used again without a request."""
+
+from __future__ import annotations
+
+import importlib.util
+import shutil
+import sys
+import threading
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+
+import pytest
+
+from dragoman.hub import (
+    DownloadCancelled,
+    DownloadEvent,
+    DownloadPlan,
+    HubError,
+    ModelReference,
+    download,
+    find_cached_repository,
+    format_bytes,
+    list_local_models,
+    open_repository,
+    parse_reference,
+    remove_local_model,
+)
+from dragoman.launch.hub_models import PreparedModel, find_reference, prepare_model, prepare_pull
+from dragoman.settings import Settings
+from tests.hub.processes import find_partial_files, kill_during_download, start
+from tests.hub.shapes import ENCODER, GGUF, LORA, MODELS, SHARDED, SINGLE, SPLIT
+from tests.hub.stub import HubStub, TOKEN
+
+
+@pytest.fixture(autouse=True)
+def only_llamacpp(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Simulate an installation with llama.cpp and no other optional engine."""
+
+    def find_spec(name: str) -> ModuleSpec | None:
+        if name == "xllamacpp":
+            return ModuleSpec(name, None)
+        return None if name in ("torch", "transformers", "mlx_lm", "vllm") else importlib.util.find_spec(name)
+
+    monkeypatch.setattr("dragoman.launch.local_models.find_spec", find_spec)
+
+
+def prepare(model: str) -> PreparedModel:
+    found = find_reference(model)
+    assert found is not None
+    return prepare_model(Settings(model=model), *found)
+
+
+def fetch(plan: DownloadPlan) -> list[DownloadEvent]:
+    events: list[DownloadEvent] = []
+    download(plan, events.append, retry_seconds=0)
+    return events
+
+
+def names(plan: DownloadPlan) -> set[str]:
+    return {file.path for file in plan.files}
+
+
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.usefixtures("cache")
+def test_a_model_is_downloaded_and_found_again_without_a_request(hub: HubStub, model: str):
+    first = prepare(model)
+    assert hub.count("GET /api/models") == 1
+    events = fetch(first.plan)
+    assert (events[-1].status, events[-1].all_completed) == ("success", first.plan.size)
+    files = hub.repositories[first.plan.repository].files
+    assert {path: (first.plan.directory / path).read_bytes() for path in names(first.plan)} == {
+        path: files[path] for path in names(first.plan)
+    }
+    hub.requests.clear()
+    second = prepare(model)
+    fetch(second.plan)
+    assert second.settings == first.settings
+    assert hub.requests == []
+    assert second.plan.commit == hub.repositories[first.plan.repository].commit
+
+
+@pytest.mark.parametrize(
+    ("model", "engine", "expected"),
+    [
+        (SINGLE, "tiny", {"config.json", "tokenizer.json", "model.safetensors"}),
+        (
+            SHARDED,
+            "tiny",
+            {f"model-0000{n}-of-00002.safetensors" for n in (1, 2)} | {"model.safetensors.index.json"},
+        ),
+        (ENCODER, "encoder", {"modules.json", "1_Pooling/config.json", "model.safetensors"}),
+        (GGUF, "llamacpp", {"small-Q4_K_M.gguf"}),
+        (f"{GGUF}:q8_0", "llamacpp", {"small-Q8_0.gguf"}),
+        (f"gguf:{GGUF}:F16", "llamacpp", {"small-F16.gguf"}),
+        (SPLIT, "llamacpp", {"split-Q4_K_M.gguf", "mmproj-split-F16.gguf"}),
+        (
+            f"{SPLIT}:Q8_0",
+            "llamacpp",
+            {f"Q8_0/split-Q8_0-0000{n}-of-00003.gguf" for n in (1, 2, 3)} | {"mmproj-split-F16.gguf"},
+        ),
+    ],
+)
+@pytest.mark.usefixtures("cache")
+def test_the_engine_and_the_files_are_chosen_before_the_download(
+    hub: HubStub, model: str, engine: str, expected: set[str]
+):
+    prepared = prepare(model)
+    assert prepared.choice.engine == engine
+    assert names(prepared.plan) >= expected
+    assert engine != "llamacpp" or names(prepared.plan) == expected
+    assert not any(name.endswith((".bin", ".py", ".md")) for name in names(prepared.plan))
+    assert hub.count("GET /cdn/") == 0
+
+
+def plan_adapter() -> DownloadPlan:
+    found = find_reference(LORA)
+    assert found is not None
+    return prepare_pull(Settings(), *found).plan
+
+
+@pytest.mark.usefixtures("cache")
+def test_an_adapter_is_downloaded(hub: HubStub):
+    plan = plan_adapter()
+    fetch(plan)
+    assert names(plan) == {"adapter_config.json", "adapter_model.safetensors"}
+    assert plan.find_missing() == ()
+
+
+@pytest.mark.parametrize("model", [*MODELS, LORA])
+@pytest.mark.skipif(sys.platform == "win32", reason="SIGKILL of POSIX")
+def test_a_killed_download_is_resumed(hub: HubStub, cache: Path, model: str):
+    partial = kill_during_download(hub, cache.parent, "pull", model)
+    assert partial
+    with start(hub, cache.parent, "pull", model) as process:
+        printed, errors = process.communicate(timeout=60)
+    assert process.returncode == 0, errors
+    ranges = [requested for _, path, requested in hub.requests if path.startswith("/cdn/") and requested]
+    assert sorted(ranges) == sorted(f"bytes={size}-" for size in partial.values())
+    plan = plan_adapter() if model == LORA else prepare(model).plan
+    assert plan.commit in printed
+    files = hub.repositories[plan.repository].files
+    assert all((plan.directory / path).read_bytes() == files[path] for path in names(plan))
+    assert plan.find_missing() == ()
+    assert not find_partial_files(cache)
+
+
+@pytest.mark.usefixtures("cache")
+def test_a_connection_that_closes_early_is_continued(hub: HubStub):
+    hub.cuts = [7_000]
+    plan = prepare(SINGLE).plan
+    assert fetch(plan)[-1].status == "success"
+    assert any(requested for _, path, requested in hub.requests if path.startswith("/cdn/"))
+
+
+@pytest.mark.parametrize("cuts", [[7_000], [7_000, 0], [7_000, 5_000, 9_000]])
+def test_a_server_without_ranges_sends_the_whole_file_again(hub: HubStub, cache: Path, cuts: list[int]):
+    hub.cuts, hub.ignores_ranges = cuts, True
+    plan = prepare(GGUF).plan
+    fetch(plan)
+    assert plan.target.read_bytes() == hub.repositories[GGUF].files["small-Q4_K_M.gguf"]
+
+
+@pytest.mark.parametrize(("ignores_ranges", "max_sent"), [(True, 3_000), (False, 0)])
+def test_attempts_without_progress_end_the_download(hub: HubStub, cache: Path, ignores_ranges: bool, max_sent: int):
+    hub.cuts, hub.ignores_ranges = [7_000], ignores_ranges
+    plan = prepare(GGUF).plan
+    hub.max_sent = max_sent
+    with pytest.raises(HubError, match=r"small-Q4_K_M\.gguf .* run the command again to continue the download"):
+        fetch(plan)
+    assert hub.count("GET /cdn") < 10
+
+
+def test_responses_without_data_do_not_hide_a_cancellation(hub: HubStub, cache: Path):
+    plan, cancelled = prepare(GGUF).plan, threading.Event()
+    hub.max_sent = 0
+
+    def cancel(event: DownloadEvent) -> None:
+        if event.file is not None:
+            cancelled.set()
+
+    with pytest.raises(DownloadCancelled):
+        download(plan, cancel, cancelled)
+    assert hub.count("GET /cdn") == 0
+
+
+@pytest.mark.parametrize(("count", "text"), [(999, "999 B"), (999_960, "1.0 MB"), (4_200_000_000, "4.2 GB")])
+def test_sizes_are_rounded_to_the_next_unit(count: int, text: str):
+    assert format_bytes(count) == text
+
+
+def test_a_damaged_file_is_removed_and_named(hub: HubStub, cache: Path):
+    hub.repositories[SINGLE].damaged = frozenset({"model.safetensors"})
+    plan = prepare(SINGLE).plan
+    with pytest.raises(HubError, match=r"model\.safetensors of org/single arrived damaged .* run the command again"):
+        fetch(plan)
+    assert not (plan.directory / "model.safetensors").exists()
+    assert find_cached_repository(ModelReference(SINGLE)) is None
+    hub.repositories[SINGLE].damaged = frozenset()
+    assert fetch(prepare(SINGLE).plan)[-1].status == "success"
+
+
+@pytest.mark.usefixtures("cache")
+def test_a_disk_that_is_too_small_is_named_before_the_download(
+    hub: HubStub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    plan = prepare(GGUF).plan
+    usage = shutil.disk_usage(tmp_path)._replace(free=100)
+
+    def disk_usage(_: Path) -> object:
+        return usage
+
+    monkeypatch.setattr(shutil, "disk_usage", disk_usage)
+    with pytest.raises(HubError, match=r"needs 300\.0 kB more and .* has 100 B free; free space, or set HF_HUB_CACHE"):
+        fetch(plan)
+    assert hub.count("GET /cdn/") == 0
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        ("org/absent", "org/absent does not exist at .*, or is private; check the spelling, or set HF_TOKEN"),
+        (f"{SINGLE}@v9", "org/single has no such revision; see "),
+        (f"{GGUF}:Q2_K", "has no quantization Q2_K; choose one of F16, Q4_K_M, Q8_0"),
+        (f"{SINGLE}:Q8_0", "has no quantization|has no GGUF file to select Q8_0 from; serve it as `org/single`"),
+        (LORA, "org/lora is a LoRA adapter; serve its base model with `--lora-modules NAME=org/lora`"),
+    ],
+)
+@pytest.mark.usefixtures("cache")
+def test_a_mistake_is_one_sentence_with_the_next_step(hub: HubStub, model: str, message: str):
+    with pytest.raises(HubError, match=message) as raised:
+        prepare(model)
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.usefixtures("cache")
+def test_a_gated_model_needs_a_token(hub: HubStub, monkeypatch: pytest.MonkeyPatch):
+    hub.repositories[SINGLE].is_gated = True
+    for token in (None, "hf_of_somebody_else"):
+        if token is not None:
+            monkeypatch.setenv("HF_TOKEN", token)
+        with pytest.raises(HubError, match=r"org/single is gated: accept its terms at .*/org/single and set HF_TOKEN"):
+            prepare(SINGLE)
+    monkeypatch.setenv("HF_TOKEN", TOKEN)
+    assert fetch(prepare(SINGLE).plan)[-1].status == "success"
+    assert hub.leaked_tokens == []
+
+
+@pytest.mark.usefixtures("cache")
+def test_weights_in_pickles_alone_are_refused(hub: HubStub):
+    files = hub.repositories[SINGLE].files
+    del files["model.safetensors"]
+    with pytest.raises(HubError, match="has its weights in pickle files only"):
+        prepare(SINGLE)
+
+
+@pytest.mark.usefixtures("cache")
+def test_a_hub_that_is_gone_does_not_matter_to_a_complete_model(hub: HubStub, monkeypatch: pytest.MonkeyPatch):
+    fetch(prepare(SINGLE).plan)
+    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:9")
+    assert prepare(SINGLE).plan.find_missing() == ()
+    with pytest.raises(HubError, match=r"http://127\.0\.0\.1:9 cannot be reached; check the network"):
+        prepare(SHARDED)
+
+
+@pytest.mark.usefixtures("cache")
+def test_a_revision_is_pinned(hub: HubStub):
+    old = hub.repositories[GGUF].commit
+    fetch(prepare(f"{GGUF}@{old}").plan)
+    hub.requests.clear()
+    assert prepare(f"{GGUF}@{old}").plan.commit == old
+    assert hub.requests == []
+    with pytest.raises(HubError, match="names the revision v1, but --revision is v2; remove one of them"):
+        parse_reference(f"{GGUF}@v1", "v2")
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("Qwen/Qwen3-0.6B", ModelReference("Qwen/Qwen3-0.6B")),
+        ("ggml-org/gemma-3-4b-it-GGUF:Q4_K_M", ModelReference("ggml-org/gemma-3-4b-it-GGUF", "Q4_K_M")),
+        ("org/name:Q8_0@v1.0", ModelReference("org/name", "Q8_0", "v1.0")),
+        ("org/name@refs/pr/3", ModelReference("org/name", None, "refs/pr/3")),
+        ("hf:gpt2", ModelReference("gpt2")),
+        ("vllm:org/name@abc", ModelReference("org/name", None, "abc")),
+        ("hf.co/org/name:Q8_0", ModelReference("org/name", "Q8_0")),
+        ("https://huggingface.co/org/name/", ModelReference("org/name")),
+    ],
+)
+def test_a_reference_is_parsed(text: str, expected: ModelReference):
+    found = find_reference(text)
+    assert found is not None
+    assert found[0] == expected
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["tiny", "./org/name", "/org/name", "org/name/more", "model.gguf", "dir/model.gguf", "sim:rtx4090", "http://a/v1"],
+)
+def test_other_models_are_not_references(text: str):
+    assert find_reference(text) is None
+
+
+@pytest.mark.usefixtures("cache")
+def test_paths_that_leave_the_directory_are_ignored(hub: HubStub):
+    hub.repositories[SINGLE].files["../../escape.json"] = b"{}"
+    assert not any(".." in file.path for file in open_repository(ModelReference(SINGLE)).files)
+
+
+@pytest.mark.usefixtures("cache")
+def test_one_of_several_revisions_is_not_removed(hub: HubStub):
+    fetch(prepare(GGUF).plan)
+    with pytest.raises(HubError, match=r"all revisions .* `dragoman rm org/small-GGUF`"):
+        remove_local_model(parse_reference(f"{GGUF}@{hub.repositories[GGUF].commit}"))
+    assert remove_local_model(parse_reference(GGUF)) > 0
+
+
+def test_the_name_of_a_model_in_a_folder_is_a_reference(hub: HubStub, cache: Path):
+    hub.repositories[GGUF].files["sub/model.gguf"] = b"GGUF"
+    fetch(prepare(f"{GGUF}:model").plan)
+    [model] = list_local_models(cache)
+    assert model.name == f"{GGUF}:model"
+
+
+@pytest.mark.parametrize("model", [SHARDED, f"{SPLIT}:Q8_0"])
+def test_a_model_that_lacks_parts_is_not_listed(hub: HubStub, cache: Path, model: str):
+    plan = prepare(model).plan
+    fetch(plan)
+    assert [found.name for found in list_local_models(cache)] == [model]
+    next(plan.directory.rglob("*-00002-of-*")).unlink()
+    assert list_local_models(cache) == []

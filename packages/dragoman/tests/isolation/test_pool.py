@@ -1,0 +1,103 @@
+"""Worker processes: their limits, and cleanup. The functions that run in them are tested elsewhere."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Generator
+
+import pytest
+
+from dragoman.core.errors import EngineError
+from dragoman.isolation.pool import LimitExceeded, WorkerLimits, WorkerPool
+
+MODULE = "tests.workers.echo"
+MIB = 1024 * 1024
+
+
+@pytest.fixture
+def pool() -> Generator[WorkerPool]:
+    workers = WorkerPool(MODULE, WorkerLimits(seconds=0.2, memory=64 * MIB, processes=2), lambda: b"setup:")
+    yield workers
+    workers.close()
+
+
+async def test_a_process_is_reused_for_the_next_call(pool: WorkerPool) -> None:
+    assert await pool.run(b"one") == b"setup:one"
+    first = pool.pids
+    assert await pool.run(b"x" * MIB) == b"setup:" + b"x" * MIB
+    assert pool.pids == first
+    pool.close()
+    assert pool.pids == []
+    assert await pool.run(b"two") == b"setup:two"
+
+
+async def test_cpu_time_is_limited() -> None:
+    pool = WorkerPool(MODULE, WorkerLimits(seconds=0.1, clock_factor=1e6))
+    with pytest.raises(LimitExceeded, match="time"):
+        await pool.run(b"spin")
+    assert pool.pids == []
+
+
+async def test_time_by_the_clock_is_limited() -> None:
+    pool = WorkerPool(MODULE, WorkerLimits(seconds=0.1, clock_factor=1))
+    with pytest.raises(LimitExceeded, match="time"):
+        await pool.run(b"pause")
+    assert pool.pids == []
+
+
+async def test_the_time_of_calls_is_not_added_up(pool: WorkerPool) -> None:
+    for number in range(3):
+        assert await pool.run(b"x%d" % number)
+
+
+async def test_memory_is_limited(pool: WorkerPool) -> None:
+    assert await pool.run(b"allocate %d" % (16 * MIB))
+    with pytest.raises(LimitExceeded, match="memory"):
+        await pool.run(b"allocate %d" % (100 * MIB))
+    assert await pool.run(b"one") == b"setup:one"
+
+
+async def test_a_call_that_is_cancelled_is_killed() -> None:
+    pool = WorkerPool(MODULE, WorkerLimits(seconds=600.0))
+    call = asyncio.create_task(pool.run(b"spin"))
+    async with asyncio.timeout(20):
+        while not pool.pids:  # noqa: ASYNC110 - it happens in a thread
+            await asyncio.sleep(0)
+        call.cancel()
+        await asyncio.gather(call, return_exceptions=True)
+        while pool.pids:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+
+
+async def test_a_call_that_raises_is_logged(pool: WorkerPool, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.ERROR), pytest.raises(EngineError, match="worker process failed"):
+        await pool.run(b"fail")
+    assert "ValueError: as told" in caplog.text
+    assert await pool.run(b"one") == b"setup:one"
+
+
+async def test_a_process_that_ends_by_itself_is_replaced(pool: WorkerPool) -> None:
+    with pytest.raises(EngineError, match="ended unexpectedly"):
+        await pool.run(b"exit")
+    assert await pool.run(b"one") == b"setup:one"
+
+
+async def test_no_more_run_than_may(pool: WorkerPool) -> None:
+    calls = [asyncio.create_task(pool.run(b"%d" % number)) for number in range(20)]
+    assert await asyncio.gather(*calls) == [b"setup:%d" % number for number in range(20)]
+    assert 1 <= len(pool.pids) <= 2
+
+
+async def test_keys_of_the_server_are_not_handed_on(pool: WorkerPool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DRAGOMAN_API_KEY", "secret")
+    monkeypatch.setenv("OTHER", "value")
+    assert await pool.run(b"environment DRAGOMAN_API_KEY") == b""
+    assert await pool.run(b"environment OTHER") == b"value"
+
+
+async def test_a_module_that_does_not_start_is_an_error_of_the_server() -> None:
+    pool = WorkerPool("tests.workers.absent")
+    with pytest.raises(EngineError, match="ended unexpectedly"):
+        await pool.run(b"x")
+    pool.close()

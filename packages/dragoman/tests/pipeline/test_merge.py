@@ -1,0 +1,98 @@
+"""The answers to several prompts are merged into a legal stream; of several candidates the likeliest are returned."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Sequence
+
+import pytest
+
+from dragoman.core.errors import EngineError
+from dragoman.core.event_grammar import check_events
+from dragoman.core.events import ChoiceFinished, Event, FinishReason, Finished, Started, TextDelta, Token, Usage
+from dragoman.core.reply import Reply, ReplyBuilder
+from dragoman.pipeline.run import merge_prompts, select_best
+
+
+def answer(*texts: str, logprob: float = -9.0, prompt: int = 3) -> list[list[Event]]:
+    """Return an answer with one batch per event, and all choices at once."""
+    stream: list[Event] = [TextDelta(i, text, (Token(1, text, logprob + i),)) for i, text in enumerate(texts)]
+    ends: list[Event] = [ChoiceFinished(i, FinishReason.STOP) for i in range(len(texts))]
+    return [[Started(prompt, 1, len(texts))], stream, ends, [Finished(Usage(prompt, len(texts), 1, 0))]]
+
+
+async def batches(groups: Sequence[list[Event]], fail: Exception | None = None) -> AsyncGenerator[list[Event]]:
+    for batch in groups:
+        await asyncio.sleep(0)
+        yield batch
+    if fail is not None:
+        raise fail
+
+
+async def fold(stream: AsyncGenerator[list[Event]]) -> Reply:
+    events = [event async for batch in stream for event in batch]
+    folded = ReplyBuilder()
+    for event in check_events(events):
+        folded.feed(event)
+    return folded.build()
+
+
+async def test_prompts_keep_their_order_and_their_choices() -> None:
+    reply = await fold(merge_prompts([batches(answer("a", "b")), batches(answer("c", "d", prompt=5))]))
+    assert [choice.join_text() for choice in reply.choices] == ["a", "b", "c", "d"]
+    assert reply.usage == Usage(8, 4, 2, 0)
+    assert len(reply.prompts) == 2
+
+
+async def test_a_prompt_that_is_slow_to_start_holds_back_the_others() -> None:
+    gate = asyncio.Event()
+
+    async def late() -> AsyncGenerator[list[Event]]:
+        await gate.wait()
+        for batch in answer("late"):
+            yield batch
+
+    stream = merge_prompts([batches(answer("early")), late()])
+    first = asyncio.ensure_future(anext(stream))
+    await asyncio.sleep(0)
+    assert not first.done()
+    gate.set()
+    assert isinstance((await first)[0], Started)
+    await stream.aclose()
+
+
+async def test_the_failure_of_one_prompt_fails_the_answer_and_closes_the_others() -> None:
+    closed = asyncio.Event()
+
+    async def endless() -> AsyncGenerator[list[Event]]:
+        try:
+            yield [Started(1)]
+            await asyncio.Event().wait()
+        finally:
+            closed.set()
+
+    with pytest.raises(EngineError, match="broke"):
+        await fold(merge_prompts([endless(), batches(answer("x")[:1], EngineError("broke"))]))
+    assert closed.is_set()
+
+
+async def test_closing_closes_every_prompt() -> None:
+    closed: list[int] = []
+
+    async def endless(number: int) -> AsyncGenerator[list[Event]]:
+        try:
+            yield [Started(1)]
+            await asyncio.Event().wait()
+        finally:
+            closed.append(number)
+
+    stream = merge_prompts([endless(0), endless(1)])
+    await anext(stream)
+    await stream.aclose()
+    assert sorted(closed) == [0, 1]
+
+
+async def test_best_of_keeps_the_likeliest_and_counts_all() -> None:
+    reply = await fold(select_best(batches(answer("least", "less", "likely")), 2))
+    assert [choice.join_text() for choice in reply.choices] == ["likely", "less"]
+    assert reply.usage.completion == 3

@@ -1,0 +1,359 @@
+"""Several models are found by name or pattern, loaded on demand, unloaded, and restarted when they fail."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from dragoman.core.errors import EngineError, ModelNotFound, Overloaded
+from dragoman.core.message import Message, Role, Text
+from dragoman.core.request import Conversation, GenerateRequest
+from dragoman.pipeline.models import EventBackend, ModelSpec, ModelState, Models, ServedModel
+from dragoman.pipeline.run import admit
+from dragoman.prompts.tokenizer import HfTokenizer
+from dragoman.testing.engine_kit import build_terms
+from tests.pipeline.failing_engine import Clock, FailingEngine, never
+from tests.serving.harness import tokenizer
+
+ASK = GenerateRequest("m", Conversation((Message(Role.USER, (Text("hi"),)),)))
+
+
+@pytest.fixture(scope="module")
+def lent() -> HfTokenizer:
+    return tokenizer()
+
+
+def build_model(name: str, engine: FailingEngine) -> ServedModel:
+    return ServedModel(name, EventBackend(engine), 4096, 0)
+
+
+class ModelHost:
+    """Builds models and records their engines, so that tests can inspect them."""
+
+    def __init__(
+        self, lent: HfTokenizer, *, memory: int | None = None, sleep: Callable[[float], Awaitable[None]] = never
+    ) -> None:
+        self.lent, self.clock = lent, Clock()
+        self.engines: dict[str, list[FailingEngine]] = {}
+        self.broken = False
+        self.start_error: Exception | None = None
+        offers = [self._offer("a", ttl=60.0), self._offer("b"), self._offer("c"), self._offer("pinned", pinned=True)]
+        self.models = Models(offers, memory=memory, clock=self.clock, sleep=sleep)
+
+    def _offer(self, name: str, ttl: float | None = None, *, pinned: bool = False) -> ModelSpec:
+        def load() -> ServedModel:
+            if self.broken:
+                raise OSError("no such file")
+            self.engines.setdefault(name, []).append(FailingEngine(self.lent))
+            self.engines[name][-1].start_error = self.start_error
+            return build_model(name, self.engines[name][-1])
+
+        return ModelSpec(name, load, 0, ttl=ttl, memory=10, is_eager=pinned)
+
+    @property
+    def loaded(self) -> list[str]:
+        return [place.name for place in self.models.slots if place.state is ModelState.LOADED]
+
+    async def tend(self) -> None:
+        for place in self.models.slots:
+            await self.models.poll(place)
+
+
+async def count_events(model: ServedModel) -> int:
+    run = await admit(model, [ASK], build_terms())
+    return len([event async for batch in run.batches for event in batch])
+
+
+def names(*served_names: str) -> Models:
+    first, *aliases = served_names
+    model = ServedModel(first, EventBackend(FailingEngine(tokenizer())), 1, 0, tuple(aliases))
+    return Models([model, ServedModel("other", model.backend, 1, 0)])
+
+
+def test_an_alias_may_be_a_pattern() -> None:
+    models = names("house", "claude-*", "gpt-?o")
+    assert models.find_loaded("claude-sonnet-4-5").name == "house"
+    assert models.find_loaded("gpt-4o").name == "house"
+    for wrong in ("claude", "gpt-40o", "Claude-x", "*"):
+        with pytest.raises(ModelNotFound):
+            models.find_loaded(wrong)
+
+
+def test_a_name_goes_before_a_pattern() -> None:
+    assert names("house", "o*").find_loaded("other").name == "other"
+
+
+async def test_a_model_is_loaded_on_demand_and_only_once(lent: HfTokenizer) -> None:
+    host = ModelHost(lent)
+    assert host.loaded == []
+    found = await asyncio.gather(*(host.models.load_and_find("a") for _ in range(5)))
+    assert len({id(model) for model in found}) == 1
+    assert (host.loaded, len(host.engines["a"])) == (["a"], 1)
+    assert await count_events(found[0]) > 0
+
+
+async def test_a_disconnect_during_loading_does_not_cancel_it_for_others(lent: HfTokenizer) -> None:
+    host = ModelHost(lent)
+    first, second = (asyncio.create_task(host.models.load_and_find("a")) for _ in range(2))
+    await asyncio.sleep(0)
+    first.cancel()
+    assert (await second).name == "a"
+
+
+async def test_a_model_that_cannot_be_loaded_says_so_and_is_tried_again_later(lent: HfTokenizer) -> None:
+    host = ModelHost(lent)
+    host.broken = True
+    with pytest.raises(EngineError, match="could not be loaded"):
+        await host.models.load_and_find("a")
+    with pytest.raises(Overloaded, match="`a` could not be loaded; the next attempt is in") as found:
+        await host.models.load_and_find("a")
+    assert found.value.retry_after
+    host.broken = False
+    host.clock.now += 60
+    await host.tend()
+    assert (await host.models.load_and_find("a")).name == "a"
+
+
+async def test_an_idle_model_is_unloaded(lent: HfTokenizer) -> None:
+    host = ModelHost(lent)
+    await host.models.load_and_find("a")
+    await host.models.load_and_find("b")
+    host.clock.now += 59
+    await host.tend()
+    assert host.loaded == ["a", "b"]
+    host.clock.now += 1
+    await host.tend()
+    assert host.loaded == ["b"]
+    assert not host.engines["a"][0].health().ready
+
+
+async def test_a_model_that_is_used_is_not_let_go(lent: HfTokenizer) -> None:
+    host = ModelHost(lent)
+    run = await admit(await host.models.load_and_find("a"), [ASK], build_terms())
+    await anext(run.batches)
+    host.clock.now += 1000
+    await host.tend()
+    assert host.loaded == ["a"]
+    await run.batches.aclose()
+    host.clock.now += 60
+    await host.tend()
+    assert host.loaded == []
+
+
+async def test_memory_makes_room_by_letting_go_of_what_was_used_longest_ago(lent: HfTokenizer) -> None:
+    host = ModelHost(lent, memory=20)
+    for name in ("a", "b", "a", "c"):
+        host.clock.now += 1
+        await host.models.load_and_find(name)
+    assert host.loaded == ["a", "c"]
+
+
+async def test_what_has_to_make_room_finishes_first(lent: HfTokenizer) -> None:
+    host = ModelHost(lent, memory=10)
+    run = await admit(await host.models.load_and_find("a"), [ASK], build_terms())
+    await anext(run.batches)
+    waiting = asyncio.create_task(host.models.load_and_find("b"))
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert not waiting.done()
+    again = asyncio.create_task(host.models.load_and_find("a"))
+    rest = [event async for batch in run.batches for event in batch]
+    assert rest
+    assert (await waiting).name == "b"
+    assert (await again).name == "a"
+    assert host.loaded == ["a"]
+
+
+async def test_a_waiting_request_is_not_starved_by_requests_for_another_model(lent: HfTokenizer) -> None:
+    host = ModelHost(lent, memory=10)
+
+    async def ask(name: str) -> int:
+        return await count_events(await host.models.load_and_find(name))
+
+    assert all(await asyncio.gather(*(ask("abc"[number % 3]) for number in range(12))))
+
+
+async def test_an_unread_answer_does_not_keep_a_model_loaded(lent: HfTokenizer) -> None:
+    host = ModelHost(lent, memory=10)
+    run = await admit(await host.models.load_and_find("a"), [ASK], build_terms())
+    waiting = asyncio.create_task(host.models.load_and_find("b"))
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert not waiting.done()
+    del run
+    assert (await waiting).name == "b"
+
+
+async def test_a_model_that_has_gone_meanwhile_is_a_503(lent: HfTokenizer) -> None:
+    host = ModelHost(lent, memory=10)
+    model = await host.models.load_and_find("a")
+    await host.models.load_and_find("b")
+    with pytest.raises(Overloaded):
+        await admit(model, [ASK], build_terms())
+
+
+async def test_a_model_larger_than_the_limit_is_an_error(lent: HfTokenizer) -> None:
+    host = ModelHost(lent, memory=5)
+    with pytest.raises(EngineError, match="more memory"):
+        await host.models.load_and_find("a")
+
+
+async def test_a_key_for_one_model_makes_room_by_unloading_another(lent: HfTokenizer) -> None:
+    host = ModelHost(lent, memory=10)
+    await host.models.load_and_find("a")
+    await host.models.restrict(("b",)).load_and_find("b")
+    assert host.loaded == ["b"]
+
+
+def test_a_key_may_permit_an_adapter_without_its_base_model(lent: HfTokenizer) -> None:
+    spec = ModelSpec("base", lambda: build_model("base", FailingEngine(lent)), 0, adapters=("adapter",))
+    view = Models([spec]).restrict(("adapter",))
+    assert view.find_slot("adapter").name == "base"
+    with pytest.raises(ModelNotFound):
+        view.find_slot("base")
+
+
+async def test_a_view_sees_the_models_of_a_reload(lent: HfTokenizer) -> None:
+    host = ModelHost(lent)
+    await host.models.start()
+    view = host.models.restrict(("a", "b"))
+    host.models.replace_models([slot for slot in host.models.slots if slot.name != "b"])
+    assert [slot.name for slot in view.slots] == ["a"]
+    with pytest.raises(ModelNotFound):
+        view.find_slot("b")
+    await host.models.stop()
+
+
+async def test_requests_of_a_removed_model_end_when_its_engine_fails(lent: HfTokenizer) -> None:
+    host = ModelHost(lent, sleep=lambda _: asyncio.sleep(0))
+    await host.models.start()
+    run = await admit(await host.models.load_and_find("a"), [ASK], build_terms())
+    await anext(run.batches)
+    slot, (engine,) = host.models.find_slot("a"), host.engines["a"]
+    engine.dead = engine.ignores_stop = True
+    host.models.replace_models([other for other in host.models.slots if other is not slot])
+    with pytest.raises(EngineError, match="failed"):
+        async with asyncio.timeout(5):
+            await anext(run.batches)
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert slot.model is None
+    await host.models.stop()
+
+
+async def test_a_pinned_model_makes_no_room_for_others(lent: HfTokenizer) -> None:
+    host = ModelHost(lent, memory=10)
+    for name in ("a", "pinned", "b"):
+        await host.models.begin_load(host.models.find_slot(name))
+    assert host.loaded == ["b", "pinned"]
+
+
+async def test_an_unexpected_error_of_a_load_is_an_engine_error_with_a_backoff(lent: HfTokenizer) -> None:
+    host = ModelHost(lent)
+    host.start_error = RuntimeError("CUDA out of memory")
+    with pytest.raises(EngineError, match="could not be loaded"):
+        await host.models.load_and_find("a")
+    with pytest.raises(Overloaded, match="the next attempt is in"):
+        await host.models.load_and_find("a")
+    assert len(host.engines["a"]) == 1
+
+
+async def test_a_model_that_is_unloaded_during_a_restart_is_loaded_again(lent: HfTokenizer) -> None:
+    host = ModelHost(lent, memory=10)
+    await host.models.load_and_find("a")
+    slot, (engine,) = host.models.find_slot("a"), host.engines["a"]
+    engine.dead = True
+    await host.tend()
+    host.clock.now += 60
+    engine.may_start.clear()
+    restart = asyncio.create_task(host.models.poll(slot))
+    other = asyncio.create_task(host.models.load_and_find("b"))
+    for _ in range(20):
+        await asyncio.sleep(0)
+    engine.may_start.set()
+    await asyncio.gather(restart, other)
+    assert host.loaded == ["b"]
+    assert (await host.models.load_and_find("a")).name == "a"
+
+
+async def test_a_failed_model_is_unloaded_although_its_engine_ends_nothing(lent: HfTokenizer) -> None:
+    host = ModelHost(lent, memory=10)
+    run = await admit(await host.models.load_and_find("a"), [ASK], build_terms())
+    await anext(run.batches)
+    (engine,) = host.engines["a"]
+    engine.dead = engine.ignores_stop = True
+    rest = asyncio.ensure_future(anext(run.batches))
+    await host.tend()
+    other = asyncio.create_task(host.models.load_and_find("b"))
+    with pytest.raises(EngineError, match="failed"):
+        await rest
+    assert (await other).name == "b"
+
+
+async def dying(lent: HfTokenizer) -> tuple[Models, FailingEngine, Clock]:
+    engine, clock = FailingEngine(lent), Clock()
+    models = Models([build_model("m", engine)], clock=clock, sleep=never)
+    await models.start()
+    return models, engine, clock
+
+
+async def test_an_engine_that_dies_ends_what_it_was_doing(lent: HfTokenizer) -> None:
+    models, engine, _ = await dying(lent)
+    run = await admit(models.find_loaded("m"), [ASK], build_terms())
+    await anext(run.batches)
+    engine.dead = True
+    rest = asyncio.ensure_future(anext(run.batches))
+    await asyncio.sleep(0)
+    (place,) = models.slots
+    await models.poll(place)
+    with pytest.raises(EngineError, match="crashed"):
+        await rest
+    with pytest.raises(Overloaded):
+        models.find_loaded("m")
+    await models.stop()
+
+
+async def test_an_engine_that_died_is_started_again_and_goes_on(lent: HfTokenizer) -> None:
+    models, engine, clock = await dying(lent)
+    (place,) = models.slots
+    engine.dead = True
+    await models.poll(place)
+    assert engine.starts == 1
+    clock.now += 0.5
+    await models.poll(place)
+    assert engine.starts == 2
+    assert await count_events(models.find_loaded("m")) > 0
+    await models.stop()
+
+
+async def test_one_that_cannot_be_started_is_tried_less_and_less_often(lent: HfTokenizer) -> None:
+    models, engine, clock = await dying(lent)
+    (place,) = models.slots
+    engine.dead = engine.refuses = True
+    await models.poll(place)
+    pauses: list[float] = []
+    for _ in range(10):
+        pauses.append(place.retry_at - clock.now)
+        clock.now = place.retry_at
+        await models.poll(place)
+    assert pauses == [0.5, 1, 2, 4, 8, 16, 32, 60, 60, 60]
+    engine.refuses = False
+    clock.now = place.retry_at
+    await models.poll(place)
+    assert await count_events(models.find_loaded("m")) > 0
+    await models.stop()
+
+
+async def test_one_that_was_well_for_long_begins_with_the_shortest_pause_again(lent: HfTokenizer) -> None:
+    models, engine, clock = await dying(lent)
+    (place,) = models.slots
+    for well, pause in ((1.0, 0.5), (1.0, 1.0), (1.0, 2.0), (100.0, 0.5)):
+        clock.now += well
+        engine.dead = True
+        await models.poll(place)
+        assert place.retry_at - clock.now == pause
+        clock.now = place.retry_at
+        await models.poll(place)
+    await models.stop()

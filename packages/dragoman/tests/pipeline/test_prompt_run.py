@@ -1,0 +1,198 @@
+"""One prompt on engines with behavior that the test kit's engines never have."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from dataclasses import replace
+
+import pytest
+
+from dragoman.core.engine import (
+    Capabilities,
+    Ended,
+    EventReceiver,
+    Failed,
+    Health,
+    OutputCallback,
+    Rejected,
+    Sampled,
+    Scheduled,
+    TokenOutput,
+    TokenRequest,
+)
+from dragoman.core.errors import EngineError, RequestError
+from dragoman.core.events import ChoiceFinished, Event, FinishReason, Finished, Started, TextDelta
+from dragoman.core.request import GenerateRequest, GenerationLimits
+from dragoman.launch import build_models
+from dragoman.pipeline.engine_calls import Progress
+from dragoman.pipeline.models import EventBackend, ServedModel, TokenBackend
+from dragoman.pipeline.run import admit
+from dragoman.serving.clock import SystemClock
+from dragoman.settings import Settings
+from dragoman.testing.engine_kit import build_conversation, build_terms
+
+
+class Late:
+    """An engine that accepts every request, and rejects it later."""
+
+    capabilities = Capabilities()
+
+    def __init__(self) -> None:
+        self.aborted: list[str] = []
+
+    def add(self, request: TokenRequest, deliver: OutputCallback) -> None:
+        deliver(Rejected(request.id, RequestError("not this one", param="temperature")))
+
+    def abort(self, id: str) -> None:
+        self.aborted.append(id)
+
+    async def start(self) -> None: ...
+
+    async def stop(self) -> None: ...
+
+    def health(self) -> Health:
+        return Health()
+
+
+@pytest.fixture(scope="module")
+def tiny() -> ServedModel:
+    return next(iter(build_models(Settings(), SystemClock())))
+
+
+async def test_a_late_refusal_of_an_engine_equals_an_immediate_one(tiny: ServedModel) -> None:
+    assert isinstance(tiny.backend, TokenBackend)
+    engine = Late()
+    model = replace(tiny, backend=replace(tiny.backend, engine=engine))
+    request = GenerateRequest(model.name, build_conversation("Hello"), choices=2, limits=GenerationLimits(max_tokens=3))
+    run = await admit(model, [request], build_terms())
+    with pytest.raises(RequestError, match="not this one") as refused:
+        await anext(run.batches)
+    assert refused.value.param == "temperature"
+    assert len(engine.aborted) == 2
+
+
+class Stepped(Late):
+    """An engine that accepts every request; the test provides the output."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.deliver: list[OutputCallback] = []
+
+    def add(self, request: TokenRequest, deliver: OutputCallback) -> None:
+        self.deliver.append(deliver)
+
+
+class Collected:
+    """A receiver that is always ready."""
+
+    is_ready = True
+
+    def __init__(self) -> None:
+        self.batches: list[list[Event]] = []
+
+    def receive(self, batch: list[Event]) -> None:
+        self.batches.append(batch)
+
+
+async def test_a_receiver_that_is_ready_gets_all_but_the_end(tiny: ServedModel) -> None:
+    """The consumer is resumed only once, for the end."""
+    assert isinstance(tiny.backend, TokenBackend)
+    engine, collected = Stepped(), Collected()
+    model = replace(tiny, backend=replace(tiny.backend, engine=engine))
+    limits = GenerationLimits(max_tokens=1)
+    run = await admit(model, [GenerateRequest(model.name, build_conversation("Hello"), limits=limits)], build_terms())
+    assert run.direct is not None
+    run.direct.attach(collected)
+    first = asyncio.ensure_future(anext(run.batches))
+    await asyncio.sleep(0)
+    token = tiny.backend.tokenizer.encode("word", special=False)[0]
+    steps: list[list[TokenOutput]] = [
+        [Scheduled("a", 0)],
+        [Sampled("a", token)],
+        [Sampled("a", token), Ended("a", FinishReason.LENGTH)],
+    ]
+    for step in steps:
+        assert not first.done()
+        for output in step:
+            engine.deliver[0](output)
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+    assert [type(event) for event in await first] == [Finished]
+    kinds = [[type(event) for event in batch] for batch in collected.batches]
+    assert kinds == [[Started], [TextDelta], [TextDelta, ChoiceFinished]]
+
+
+class Direct:
+    """An engine that delivers the test's events to its receiver, and never ends by itself.
+
+    delivery: events that the engine passes on from inside its own generator, before it yields another delta.
+    """
+
+    capabilities = Capabilities()
+
+    def __init__(self, *delivery: Event) -> None:
+        self._delivery = list(delivery)
+        self.receiver: asyncio.Future[EventReceiver] = asyncio.get_running_loop().create_future()
+
+    def generate(self, request: GenerateRequest) -> AsyncGenerator[Event]:
+        raise NotImplementedError
+
+    async def generate_directly(self, request: GenerateRequest, receiver: EventReceiver) -> AsyncGenerator[Event]:
+        yield Started(1)
+        if self._delivery:
+            receiver.receive(self._delivery)
+            yield TextDelta(0, "late")
+        self.receiver.set_result(receiver)
+        await asyncio.Event().wait()
+
+    async def start(self) -> None: ...
+
+    async def stop(self) -> None: ...
+
+    def health(self) -> Health:
+        return Health()
+
+
+async def collect_directly(engine: Direct, progress: Progress) -> list[Event]:
+    """Collect the events that the consumer is resumed for, then wait again, which would reveal a stray cancellation."""
+    model = ServedModel("m", EventBackend(engine), 4096, 1_700_000_000, progress=progress)
+    limits = GenerationLimits(stop=("<stop>",))
+    run = await admit(model, [GenerateRequest("m", build_conversation("Hello"), limits=limits)], build_terms())
+    assert run.direct is not None
+    run.direct.attach(Collected())
+    events = [event async for batch in run.batches for event in batch]
+    await asyncio.sleep(0)
+    return events
+
+
+async def test_an_engine_that_fails_right_after_a_stop_string_does_not_cancel_the_finished_response() -> None:
+    engine, progress = Direct(), Progress()
+    consumer = asyncio.ensure_future(collect_directly(engine, progress))
+    receiver = await engine.receiver
+    await asyncio.sleep(0)
+    receiver.receive([TextDelta(0, "<stop>")])
+    progress.fail_all(EngineError("The engine has crashed."))
+    assert [type(event) for event in await consumer] == [Started, Finished]
+
+
+async def test_a_stop_string_delivered_inside_the_engines_generator_does_not_cancel_the_consumer() -> None:
+    events = await asyncio.ensure_future(collect_directly(Direct(TextDelta(0, "<stop>")), Progress()))
+    assert [type(event) for event in events] == [Started, Finished]
+
+
+async def test_a_failure_after_the_last_choice_has_finished_is_ignored(tiny: ServedModel) -> None:
+    """The engine's step can fail before it has handled the abort of a sequence that a stop string ended."""
+    assert isinstance(tiny.backend, TokenBackend)
+    engine = Stepped()
+    model = replace(tiny, backend=replace(tiny.backend, engine=engine))
+    limits = GenerationLimits(max_tokens=9, stop=("word",))
+    run = await admit(model, [GenerateRequest(model.name, build_conversation("Hello"), limits=limits)], build_terms())
+    consumer = asyncio.ensure_future(anext(run.batches))
+    await asyncio.sleep(0)
+    engine.deliver[0](Scheduled("a", 0))
+    for token in tiny.backend.tokenizer.encode("word", special=False):
+        engine.deliver[0](Sampled("a", token))
+    engine.deliver[0](Failed("a", "The step failed."))
+    assert [type(event) for event in await consumer] == [Started, ChoiceFinished]
+    assert [[type(event) for event in batch] async for batch in run.batches] == [[Finished]]

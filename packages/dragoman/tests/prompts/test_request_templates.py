@@ -1,0 +1,80 @@
+"""Templates in requests are rendered in processes that are killed at their limits."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Generator
+from datetime import UTC, datetime
+
+import pytest
+
+from dragoman.core.errors import RequestError
+from dragoman.core.message import Message, Role, Text
+from dragoman.core.request import Conversation, TemplateOptions
+from dragoman.prompts.render import Renderer
+from dragoman.prompts.request_templates import RequestTemplates
+from dragoman.prompts.template import ChatTemplate
+from dragoman.isolation.pool import WorkerLimits
+from tests.prompts import vocabularies
+
+NOW = datetime(2026, 1, 2, tzinfo=UTC)
+BASE = Renderer(ChatTemplate("", {"bos_token": "<s>"}), vocabularies.embedded())
+TALK = Conversation((Message(Role.USER, (Text("hello"),)),))
+PREFILL = TemplateOptions(add_generation_prompt=False, continue_final_message=True)
+LOOP = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"
+
+
+@pytest.fixture
+def templates() -> Generator[RequestTemplates]:
+    created = RequestTemplates(WorkerLimits(seconds=0.3))
+    yield created
+    created.close()
+
+
+async def render_text(templates: RequestTemplates, source: str, talk: Conversation = TALK) -> str:
+    renderer = await templates.renderer(BASE, source)
+    return (await templates.render(renderer, renderer.steps(talk, now=NOW))).text
+
+
+async def test_it_renders_as_in_the_server(templates: RequestTemplates) -> None:
+    source = "{{ bos_token }}{{ messages[0].content }} {{ strftime_now('%Y') }}<end>"
+    assert await render_text(templates, source) == "<s>hello 2026<end>"
+    talk = Conversation((*TALK.messages, Message(Role.ASSISTANT, (Text("Hi"),))), template=PREFILL)
+    source = "{% for m in messages %}{{ m.content }}<end>{% endfor %}"
+    here = Renderer(ChatTemplate(source), vocabularies.embedded()).render(talk, now=NOW).text
+    assert await render_text(templates, source, talk) == here == "hello<end>Hi"
+
+
+async def test_what_it_refuses_is_a_request_error(templates: RequestTemplates) -> None:
+    with pytest.raises(RequestError, match="No thanks") as refused:
+        await render_text(templates, "{{ raise_exception('No thanks') }}")
+    assert refused.value.param == "messages"
+    with pytest.raises(RequestError, match="does not compile") as wrong:
+        await render_text(templates, "{% if %}")
+    assert wrong.value.param == "chat_template"
+
+
+async def test_one_that_takes_too_long_is_killed_and_the_next_one_renders(templates: RequestTemplates) -> None:
+    with pytest.raises(RequestError, match="too much time") as caught:
+        await render_text(templates, LOOP + "{{ messages[0].content }}")
+    assert caught.value.param == "chat_template"
+    assert await render_text(templates, "x") == "x"
+
+
+async def test_a_template_is_compiled_once(templates: RequestTemplates) -> None:
+    renderer = await templates.renderer(BASE, "x")
+    assert await templates.renderer(BASE, "x") is renderer
+    for number in range(40):
+        await templates.renderer(BASE, f"x{number}")
+    assert await templates.renderer(BASE, "x") is not renderer
+
+
+async def test_a_request_that_is_cancelled_takes_its_process_along() -> None:
+    templates = RequestTemplates(WorkerLimits(seconds=600.0))
+    waiting = asyncio.create_task(render_text(templates, LOOP))
+    while not templates.pool.pids:  # noqa: ASYNC110 - it starts in a thread
+        await asyncio.sleep(0)
+    waiting.cancel()
+    await asyncio.gather(waiting, return_exceptions=True)
+    while templates.pool.pids:  # noqa: ASYNC110
+        await asyncio.sleep(0)

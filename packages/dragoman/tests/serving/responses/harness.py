@@ -1,0 +1,47 @@
+"""A server with a store in the test's process."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from starlette.types import ASGIApp, Message
+
+from dragoman.engines.scripted import Script, ScriptEntry, ScriptedEngine
+from dragoman.pipeline.models import EventBackend, Models, ServedModel
+from dragoman.serving.app import create_app
+from dragoman.serving.clock import RandomIdGenerator
+from dragoman.serving.service import ServingOptions
+from dragoman.store import MemoryStore, Store
+from tests.serving.harness import ServerHarness, Still, tokenizer
+
+
+def remembering(
+    *entries: ScriptEntry, store: Store | None = None, options: ServingOptions | None = None, **engine: Any
+) -> ServerHarness:
+    """Build a server with a store. Its ids are random, as required for stored objects."""
+    lent = tokenizer()
+    actor = ScriptedEngine(Script(tuple(entries)), tokenizer=lent, **engine)
+    model = ServedModel("m", EventBackend(actor, lent), 4096, 1_700_000_000)
+    app = create_app(
+        Models([model]), options=options, clock=Still(), ids=RandomIdGenerator(), store=store or MemoryStore()
+    )
+    return ServerHarness(app, actor)
+
+
+@asynccontextmanager
+async def lifespan(app: ASGIApp) -> AsyncGenerator[None]:
+    """Start the app, and stop it after the block."""
+    to_app: asyncio.Queue[Message] = asyncio.Queue()
+    from_app: asyncio.Queue[Message] = asyncio.Queue()
+    running = asyncio.ensure_future(app({"type": "lifespan", "asgi": {"version": "3.0"}}, to_app.get, from_app.put))
+    await to_app.put({"type": "lifespan.startup"})
+    assert (await from_app.get())["type"] == "lifespan.startup.complete"
+    try:
+        yield
+    finally:
+        await to_app.put({"type": "lifespan.shutdown"})
+        assert (await from_app.get())["type"] == "lifespan.shutdown.complete"
+        await running

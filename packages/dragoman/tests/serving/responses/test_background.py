@@ -1,0 +1,304 @@
+"""Background responses."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import openai
+import pytest
+from starlette.types import Message
+
+from dragoman_check.rules.responses import check_object, check_stream
+from dragoman.engines.scripted import CallTool, Fail, Say, ScriptEntry, Think, Wait
+from dragoman.serving.routes.responses.background import EVENTS_SERIES
+from dragoman.serving.service import ServingOptions
+from dragoman.store import Append, Item, Key, MemoryStore, Put, SqliteStore
+from tests.serving.harness import ServerHarness, body, scope
+
+from .harness import lifespan, remembering
+
+END = b"data: [DONE]\n\n"
+STORY = ScriptEntry((Think("Hmm."), Say("Once upon a time there was a fox."), Wait(1), Say("The end.")), repeat=True)
+ASK: dict[str, Any] = {"model": "m", "input": "hi", "background": True}
+
+
+class Gate:
+    """A `sleep` function that returns on demand."""
+
+    def __init__(self) -> None:
+        self._opened = asyncio.Event()
+
+    async def __call__(self, seconds: float) -> None:
+        await self._opened.wait()
+
+    def open(self) -> None:
+        self._opened.set()
+
+
+async def start(it: ServerHarness, **more: Any) -> str:
+    answer = await it.post("/v1/responses", {**ASK, **more})
+    assert answer.status_code == 200
+    check_object(answer.json())
+    assert answer.json()["status"] == "queued"
+    return answer.json()["id"]
+
+
+async def wait_until_ended(it: ServerHarness, id: str) -> dict[str, Any]:
+    """Return the object after the response has ended, as its events show."""
+    await it.get(f"/v1/responses/{id}?stream=true")
+    return (await it.get(f"/v1/responses/{id}")).json()
+
+
+async def stream_of(it: ServerHarness, id: str, after: int | None = None) -> bytes:
+    more = "" if after is None else f"&starting_after={after}"
+    return (await it.get(f"/v1/responses/{id}?stream=true{more}")).content
+
+
+async def test_it_runs_without_its_client_and_is_polled() -> None:
+    it = remembering(ScriptEntry((Say("Yes."),)))
+    client = it.openai()
+    response = await client.responses.create(model="m", input="hi", background=True)
+    assert (response.status, response.background, response.output) == ("queued", True, [])
+    await wait_until_ended(it, response.id)
+    response = await client.responses.retrieve(response.id)
+    assert (response.status, response.output_text, response.background) == ("completed", "Yes.", True)
+
+
+async def test_its_stream_begins_in_the_queue_and_is_the_object_at_the_end() -> None:
+    it = remembering(ScriptEntry((Think("Hmm."), Say("Yes."), CallTool("add")), repeat=True))
+    tools: Any = [{"type": "function", "name": "add", "parameters": {}, "strict": False}]
+    answer = await it.post("/v1/responses", {**ASK, "stream": True, "tools": tools})
+    events = check_stream(answer.content)
+    assert [event["type"] for event in events[:3]] == ["response.created", "response.queued", "response.in_progress"]
+    assert events[0]["response"]["status"] == "queued"
+    assert (await it.get(f"/v1/responses/{events[0]['response']['id']}")).json() == events[-1]["response"]
+
+
+async def test_a_dropped_stream_goes_on_with_the_very_bytes() -> None:
+    gate = Gate()
+    it = remembering(STORY, sleep=gate)
+    id = await start(it)
+    followed = asyncio.create_task(stream_of(it, id))
+    gate.open()
+    whole = await followed
+    parts = whole.removesuffix(END).split(b"\n\n")[:-1]
+    assert len(check_stream(whole)) == len(parts)
+    for last in range(-1, len(parts)):
+        rest = b"".join(part + b"\n\n" for part in parts[last + 1 :])
+        assert await stream_of(it, id, None if last < 0 else last) == rest + END
+
+
+async def test_events_that_were_stored_as_text_are_resumed_and_finalized_with_the_same_bytes() -> None:
+    """Before 0.2 an entry contained server-sent events."""
+    store = MemoryStore()
+    it = remembering(STORY, store=store, sleep=(gate := Gate()))
+    gate.open()
+    done = await start(it)
+    whole = await stream_of(it, done)
+    (record,) = await store.load_page("", "response")
+    text, queued = whole.removesuffix(END), whole.partition(b"event: response.in_progress")[0]
+    queued_object = queued.rpartition(b'"response":')[2].removesuffix(b"}\n\n")
+    former, running = Key("", "response", "resp_former"), Key("", "response", "resp_running")
+    await store.commit(
+        Put(former, 0, record.body, state="completed"),
+        Append(former, EVENTS_SERIES, (Item(text, "0"),)),
+        Put(running, 0, b'{"object":%s}' % queued_object, state="queued"),
+        Append(running, EVENTS_SERIES, (Item(queued, "0"),)),
+    )
+    assert await stream_of(it, former.id) == whole
+    assert await stream_of(it, former.id, 3) == b"\n\n".join(text.split(b"\n\n")[4:]) + END
+    assert (await it.post(f"/v1/responses/{running.id}/cancel", None)).json()["status"] == "cancelled"
+    resumed = await stream_of(it, running.id)
+    assert resumed.startswith(queued)
+    assert check_stream(resumed)[-1]["response"]["status"] == "cancelled"
+
+
+async def test_the_sdk_resumes_where_it_was_cut_off() -> None:
+    it = remembering(STORY, sleep=(gate := Gate()))
+    gate.open()
+    client = it.openai()
+    stream = await client.responses.create(model="m", input="hi", background=True, stream=True)
+    events = [event async for event in stream]
+    assert events[0].type == "response.created"
+    id = events[0].response.id
+    rest = await client.responses.retrieve(id, stream=True, starting_after=events[4].sequence_number)
+    assert [event.to_json() async for event in rest] == [event.to_json() for event in events[5:]]
+    async with client.responses.stream(response_id=id) as again:
+        assert (await again.get_final_response()).output_text == "Once upon a time there was a fox.The end."
+
+
+async def test_a_cancelled_one_stops_and_stays_cancelled() -> None:
+    it = remembering(STORY, sleep=Gate())
+    client, id = it.openai(), await start(it)
+    await until(lambda: it.engine.num_running == 1)
+    response = await client.responses.cancel(id)
+    assert response.status == "cancelled"
+    assert it.engine.num_running == 0
+    assert await client.responses.cancel(id) == response == await client.responses.retrieve(id)
+    events = check_stream(await stream_of(it, id))
+    assert events[-1]["response"]["status"] == "cancelled"
+    with pytest.raises(openai.BadRequestError, match="cancelled"):
+        await client.responses.create(model="m", input="hi", previous_response_id=id)
+
+
+async def test_a_completed_one_cannot_be_cancelled_any_more() -> None:
+    it = remembering(ScriptEntry((Say("Yes."),)))
+    id = await start(it)
+    whole = await wait_until_ended(it, id)
+    answer = await it.post(f"/v1/responses/{id}/cancel", None)
+    assert answer.json() == whole
+    assert whole["status"] == "completed"
+
+
+async def test_a_deleted_one_stops() -> None:
+    it = remembering(STORY, sleep=Gate())
+    id = await start(it)
+    await until(lambda: it.engine.num_running == 1)
+    sent: list[Message] = []
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    # Not with an HTTP client, whose transport reads the whole body: deletion before the stream begins gives a 404.
+    request_scope = {**scope(f"/v1/responses/{id}", method="GET"), "query_string": b"stream=true"}
+    following = asyncio.ensure_future(it.app(request_scope, asyncio.Queue[Message]().get, send))
+    await until(lambda: b"response.created" in b"".join(body(*sent)))
+    await it.openai().responses.delete(id)
+    await until(lambda: it.engine.num_running == 0)
+    await following
+    assert sent[0]["status"] == 200
+    assert b"event: error" in b"".join(body(*sent))
+
+
+async def test_a_failed_one_says_why() -> None:
+    it = remembering(ScriptEntry((Say("Hello "), Fail(500, "the engine broke"))))
+    id = await start(it)
+    whole = await wait_until_ended(it, id)
+    assert (whole["status"], whole["error"]["message"]) == ("failed", "the engine broke")
+    assert [event["type"] for event in check_stream(await stream_of(it, id))[-2:]] == ["error", "response.failed"]
+
+
+async def test_a_running_response_cannot_be_continued() -> None:
+    it = remembering(STORY, sleep=(gate := Gate()))
+    id = await start(it)
+    await until(lambda: it.engine.num_running == 1)
+    answer = await it.post("/v1/responses", {"model": "m", "input": "hi", "previous_response_id": id})
+    assert answer.status_code == 400
+    assert answer.json()["error"]["param"] == "previous_response_id"
+    gate.open()
+    await wait_until_ended(it, id)
+    answer = await it.post("/v1/responses", {"model": "m", "input": "hi", "previous_response_id": id})
+    assert answer.status_code == 200
+
+
+async def test_its_conversation_gets_it_when_it_is_done() -> None:
+    it = remembering(ScriptEntry((Say("Yes."),)))
+    client = it.openai()
+    conversation = await client.conversations.create()
+    await wait_until_ended(it, await start(it, conversation=conversation.id))
+    items = await client.conversations.items.list(conversation.id)
+    assert [item.role for item in items.data] == ["assistant", "user"]  # type: ignore[union-attr]
+
+
+async def test_a_response_fails_when_its_conversation_is_deleted() -> None:
+    it = remembering(STORY, sleep=(gate := Gate()))
+    client = it.openai()
+    conversation = await client.conversations.create()
+    id = await start(it, conversation=conversation.id)
+    await until(lambda: it.engine.num_running == 1)
+    await client.conversations.delete(conversation.id)
+    gate.open()
+    failed = await wait_until_ended(it, id)
+    assert failed["error"]["message"].endswith("not found.")
+    # Text that was generated before the store failed is in the stream and in the output.
+    assert [item["type"] for item in failed["output"]] == ["reasoning", "message"]
+    check_stream(await stream_of(it, id))
+
+
+async def test_there_is_a_most_of_them() -> None:
+    it = remembering(STORY, sleep=(gate := Gate()), options=ServingOptions(max_background=1))
+    id = await start(it)
+    answer = await it.post("/v1/responses", ASK)
+    assert (answer.status_code, answer.headers["retry-after"]) == (429, "1")
+    gate.open()
+    await wait_until_ended(it, id)
+    await start(it)
+
+
+async def test_what_a_dead_process_left_behind_has_failed(tmp_path: Path) -> None:
+    store = SqliteStore(tmp_path / "store.db")
+    await store.open()
+    before = remembering(STORY, store=store, sleep=Gate())
+    id = await start(before)
+    await until(lambda: before.engine.num_running == 1)
+    await store.close()
+    after = remembering(STORY, store=SqliteStore(tmp_path / "store.db"))
+    async with lifespan(after.app):
+        whole = (await after.get(f"/v1/responses/{id}")).json()
+        assert whole["status"] == "failed"
+        assert check_stream(await stream_of(after, id))[-1]["response"] == whole
+
+
+async def test_a_server_that_stops_ends_its_runs(tmp_path: Path) -> None:
+    it = remembering(STORY, store=SqliteStore(tmp_path / "store.db"), sleep=Gate())
+    async with lifespan(it.app):
+        id = await start(it)
+        await until(lambda: it.engine.num_running == 1)
+    assert it.engine.num_running == 0
+    async with lifespan(it.app):
+        whole = (await it.get(f"/v1/responses/{id}")).json()
+        assert (whole["status"], whole["error"]["code"]) == ("failed", "server_error")
+        check_stream(await stream_of(it, id))
+
+
+async def test_another_process_follows_and_cancels() -> None:
+    store = MemoryStore()
+    one = remembering(STORY, store=store, sleep=Gate())
+    other = remembering(STORY, store=store)
+    id = await start(one)
+    await until(lambda: one.engine.num_running == 1)
+    followed = asyncio.create_task(stream_of(other, id))
+    response = await other.openai().responses.cancel(id)
+    assert check_stream(await followed)[-1]["response"] == response.model_dump(exclude_unset=True)
+    async with lifespan(one.app):
+        await until(lambda: one.engine.num_running == 0)
+
+
+@pytest.mark.parametrize("query", ["stream=true&starting_after=-1", "stream=true&starting_after=x", "starting_after=1"])
+async def test_a_place_to_start_after_that_cannot_be_is_refused(query: str) -> None:
+    it = remembering(ScriptEntry((Say("Yes."),)))
+    answer = await it.get(f"/v1/responses/{await start(it)}?{query}")
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "starting_after")
+
+
+async def test_what_is_not_stored_cannot_run_in_the_background() -> None:
+    it = remembering(ScriptEntry((Say("Yes."),)))
+    answer = await it.post("/v1/responses", {**ASK, "store": False})
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "background")
+
+
+async def until(so: Callable[[], bool]) -> None:
+    while not so():  # noqa: ASYNC110 - the test's own limit ends it
+        await asyncio.sleep(0)
+
+
+async def test_a_client_that_leaves_its_stream_leaves_the_response_running() -> None:
+    store = MemoryStore()
+    it = remembering(STORY, store=store, sleep=(gate := Gate()))
+    leaving = asyncio.create_task(it.post("/v1/responses", {**ASK, "stream": True}))
+    await until(lambda: it.engine.num_running == 1)
+    leaving.cancel()
+    await asyncio.gather(leaving, return_exceptions=True)
+    (record,) = await store.load_page("", "response")
+    gate.open()
+    assert (await wait_until_ended(it, record.key.id))["status"] == "completed"
+
+
+@pytest.mark.parametrize("query", ["include_obfuscation=true", "stream=perhaps"])
+async def test_what_a_replay_cannot_do_is_refused_by_name(query: str) -> None:
+    it = remembering(ScriptEntry((Say("Yes."),)))
+    answer = await it.get(f"/v1/responses/{await start(it)}?{query}")
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, query.partition("=")[0])

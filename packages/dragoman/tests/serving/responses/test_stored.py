@@ -1,0 +1,185 @@
+"""Stored responses and the operations on them, through the official SDK."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import openai
+import pytest
+
+from dragoman_check.rules.responses import check_object, check_stream
+from dragoman.core.events import FinishReason
+from dragoman.dialects.responses.stored import read_stored_response
+from dragoman.engines.scripted import CallTool, Fail, Say, ScriptEntry, Think
+from dragoman.serving.service import ServingOptions
+from dragoman.store import Change, MemoryStore, StoreUnavailable
+
+from .harness import remembering
+
+ADD: Any = {"type": "function", "name": "add", "parameters": {"type": "object"}, "strict": False}
+ANSWER = ScriptEntry((Think("Hmm."), Say("I add."), CallTool("add", '{"a": 1}')), repeat=True)
+PLAIN = ScriptEntry((Say("Yes."),), repeat=True)
+ASK: dict[str, Any] = {"model": "m", "input": "hi", "tools": [ADD]}
+
+
+class Broken(MemoryStore):
+    """A store whose disk is full."""
+
+    async def commit(self, *changes: Change) -> None:
+        raise StoreUnavailable("The disk is full.")
+
+
+def last_object(stream: bytes) -> bytes:
+    """Return the bytes of the last event's object."""
+    last = stream.split(b"\n\n")[-3]
+    return last[last.index(b'"response":') + len(b'"response":') : -1]
+
+
+def test_sampled_ids_are_read_under_their_former_name_too() -> None:
+    stored = read_stored_response(b'{"object":{},"said":[1,2]}')
+    assert stored.sampled_ids == (1, 2)
+    assert stored.encode() == read_stored_response(b'{"object":{},"sampled_ids":[1,2]}').encode()
+    assert b"said" not in stored.encode()
+
+
+async def test_what_is_stored_is_the_very_object_of_the_last_event() -> None:
+    it = remembering(ANSWER)
+    answer = await it.post("/v1/responses", {**ASK, "stream": True})
+    check_stream(answer.content)
+    response = last_object(answer.content)
+    assert (await it.get(f"/v1/responses/{json.loads(response)['id']}")).content == response
+
+
+async def test_what_is_stored_is_the_very_whole_answer() -> None:
+    it = remembering(ANSWER)
+    answer = await it.post("/v1/responses", ASK)
+    check_object(answer.json())
+    assert answer.json()["store"] is True
+    assert (await it.get(f"/v1/responses/{answer.json()['id']}")).content == answer.content
+
+
+async def test_what_was_cut_off_is_stored_as_incomplete() -> None:
+    it = remembering(ScriptEntry((Say("Once"),), finish=FinishReason.LENGTH))
+    response = await it.openai().responses.create(model="m", input="hi")
+    assert (await it.openai().responses.retrieve(response.id)).status == "incomplete"
+
+
+async def test_what_failed_in_mid_stream_is_stored_as_failed() -> None:
+    it = remembering(ScriptEntry((Say("Hello "), Fail(500, "the engine broke"))))
+    answer = await it.post("/v1/responses", {**ASK, "stream": True})
+    response = last_object(answer.content)
+    assert json.loads(response)["error"]["message"] == "the engine broke"
+    assert (await it.get(f"/v1/responses/{json.loads(response)['id']}")).content == response
+
+
+async def test_what_is_not_to_be_stored_is_not() -> None:
+    it = remembering(PLAIN)
+    response = await it.openai().responses.create(model="m", input="hi", store=False)
+    assert response.model_dump()["store"] is False
+    with pytest.raises(openai.NotFoundError, match="not found"):
+        await it.openai().responses.retrieve(response.id)
+
+
+async def test_a_response_that_cannot_be_stored_has_failed() -> None:
+    it = remembering(PLAIN, store=Broken())
+    with pytest.raises(openai.InternalServerError, match="disk is full"):
+        await it.openai().responses.create(model="m", input="hi")
+
+
+async def test_a_stream_that_cannot_be_stored_fails_and_is_never_complete() -> None:
+    it = remembering(ANSWER, store=Broken())
+    answer = await it.post("/v1/responses", {**ASK, "stream": True})
+    events = check_stream(answer.content)
+    assert events[-1]["type"] == "response.failed"
+    assert "response.completed" not in answer.text
+
+
+async def test_clients_cannot_choose_the_id_of_a_stored_object() -> None:
+    it = remembering(ANSWER)
+    answer = await it.post("/v1/responses", {**ASK, "request_id": "mine"}, headers={"x-request-id": "mine"})
+    assert "mine" not in answer.json()["id"]
+    assert len(answer.json()["id"]) >= len("resp_") + 32
+    assert "request_id" in answer.headers["x-dragoman-warnings"]
+
+
+async def test_of_twenty_deletions_one_succeeds() -> None:
+    it = remembering(PLAIN)
+    client = it.openai()
+    response = await client.responses.create(model="m", input="hi")
+    async with it.http() as http:
+        answers = await asyncio.gather(*(http.delete(f"/v1/responses/{response.id}") for _ in range(20)))
+    assert sorted(answer.status_code for answer in answers) == [200] + [404] * 19
+    (deleted,) = (answer.json() for answer in answers if answer.status_code == 200)
+    assert deleted == {"id": response.id, "object": "response", "deleted": True}
+    with pytest.raises(openai.NotFoundError):
+        await client.responses.retrieve(response.id)
+
+
+async def test_what_is_anothers_looks_as_what_is_not_there() -> None:
+    it = remembering(PLAIN, options=ServingOptions(api_key=("a", "b")))
+    mine = await it.openai("a").responses.create(model="m", input="hi")
+    other, absent = it.openai("b"), f"resp_{'0' * 32}"
+
+    async def goes_on(id: str) -> None:
+        await other.responses.create(model="m", input="hi", previous_response_id=id)
+
+    async def refers(id: str) -> None:
+        await other.responses.create(model="m", input=[{"type": "item_reference", "id": f"msg_{id[5:]}_1"}])
+
+    uses: tuple[Any, ...] = (
+        other.responses.retrieve,
+        other.responses.delete,
+        other.responses.cancel,
+        other.responses.input_items.list,
+        goes_on,
+        refers,
+    )
+    for use in uses:
+        messages = [await get_error(use, id) for id in (mine.id, absent)]
+        assert messages[0] == messages[1]
+    assert (await it.openai("a").responses.retrieve(mine.id)).id == mine.id
+
+
+async def get_error(use: Any, id: str) -> tuple[int, str]:
+    with pytest.raises(openai.APIStatusError) as caught:
+        await use(id)
+    return caught.value.status_code, caught.value.message.replace(id, "ID").replace(id[5:], "ID")
+
+
+async def test_the_input_is_listed_in_normal_form_page_by_page() -> None:
+    it = remembering(PLAIN)
+    client = it.openai()
+    texts = [f"line {i}" for i in range(7)]
+    given: Any = [{"role": "user", "content": text} for text in texts]
+    response = await client.responses.create(model="m", input=given)
+    page = await client.responses.input_items.list(response.id, limit=3)
+    assert [item.content[0].text for item in page.data] == texts[:3:-1]  # type: ignore[union-attr]
+    assert page.has_more
+    everything = [item async for item in client.responses.input_items.list(response.id, limit=3, order="asc")]
+    assert [item.content[0].text for item in everything] == texts  # type: ignore[union-attr]
+    assert all(item.id and item.status == "completed" for item in everything)  # type: ignore[union-attr]
+    last = await client.responses.input_items.list(response.id, limit=3, order="asc", after=everything[4].id or "")
+    assert [item.id for item in last.data] == [item.id for item in everything[5:]]
+    assert not last.has_more
+
+
+@pytest.mark.parametrize(
+    "query", ["limit=0", "limit=101", "limit=x", "limit=1.5", "order=up", "after=msg_1", f"limit={'9' * 5000}"]
+)
+async def test_a_page_that_cannot_be_is_refused_by_name(query: str) -> None:
+    it = remembering(PLAIN)
+    response = await it.openai().responses.create(model="m", input="hi")
+    answer = await it.get(f"/v1/responses/{response.id}/input_items?{query}")
+    assert answer.status_code == 400
+    assert answer.json()["error"]["param"] == query.partition("=")[0]
+
+
+async def test_a_response_that_ran_with_its_client_can_be_neither_followed_nor_cancelled() -> None:
+    it = remembering(PLAIN)
+    response = await it.openai().responses.create(model="m", input="hi")
+    answer = await it.get(f"/v1/responses/{response.id}?stream=true")
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "stream")
+    with pytest.raises(openai.BadRequestError, match="synchronous"):
+        await it.openai().responses.cancel(response.id)

@@ -1,0 +1,334 @@
+"""Responses over a WebSocket, through the official SDK on a real connection."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager, suppress
+from typing import Any
+
+import openai
+import pytest
+from openai.resources.responses.responses import AsyncResponsesConnection
+from starlette.types import ASGIApp
+from websockets.asyncio.client import ClientConnection, connect
+from websockets.exceptions import ConnectionClosed, InvalidStatus
+
+from dragoman.engines.scripted import Fail, Say, Script, ScriptEntry, ScriptedEngine, Think
+from dragoman.launch import Server, ShutdownConfig, build_models, build_uvicorn_config
+from dragoman.pipeline.models import EventBackend, Models, ServedModel
+from dragoman.serving.app import create_app
+from dragoman.serving.clock import SystemClock
+from dragoman.serving.service import ServingOptions
+from dragoman.settings import Settings
+from dragoman.store import MemoryStore, Store
+from tests.serving.harness import tokenizer
+
+ANSWER = ScriptEntry((Think("Hm."), Say("Well.")), repeat=True)
+HI: Any = [{"role": "user", "content": "hi"}]
+
+
+@asynccontextmanager
+async def run_server(
+    *entries: ScriptEntry, store: Store | None = None, options: ServingOptions | None = None
+) -> AsyncGenerator[str]:
+    """Run a server and yield its host:port."""
+    lent = tokenizer()
+    models = Models([ServedModel("m", EventBackend(ScriptedEngine(Script(entries), tokenizer=lent), lent), 4096, 1)])
+    async with serving(create_app(models, options=options, store=store), models) as where:
+        yield where
+
+
+@asynccontextmanager
+async def serving(app: ASGIApp, models: Models) -> AsyncGenerator[str]:
+    async with stoppable(app, models) as (where, _):
+        yield where
+
+
+@asynccontextmanager
+async def stoppable(app: ASGIApp, models: Models, grace: float = 0.0) -> AsyncGenerator[tuple[str, Server]]:
+    server = Server(
+        build_uvicorn_config(app, Settings(max_body_bytes=100_000)),
+        models,
+        shutdown_config=ShutdownConfig(timeout=grace),
+    )
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        task = asyncio.create_task(server.serve(sockets=[listener]))
+        while not server.started:  # noqa: ASYNC110 - uvicorn has no event for it
+            await asyncio.sleep(0)
+        yield f"127.0.0.1:{listener.getsockname()[1]}", server
+        server.should_exit = True
+        await task
+
+
+def client(where: str, key: str = "none") -> openai.AsyncOpenAI:
+    return openai.AsyncOpenAI(api_key=key, base_url=f"http://{where}/v1", max_retries=0)
+
+
+def raw_connection(where: str) -> connect:
+    """Open a connection that reads all frames, even unrequested ones: otherwise its close would wait for them."""
+    return connect(f"ws://{where}/v1/responses", max_queue=None)
+
+
+async def respond(connection: AsyncResponsesConnection, **fields: Any) -> list[Any]:
+    """Return the events of one response."""
+    event: Any = {"type": "response.create", "model": "m", "input": HI, **fields}
+    await connection.send(event)
+    events: list[Any] = []
+    while not events or events[-1].type not in ("response.completed", "response.incomplete", "response.failed"):
+        events.append(await connection.recv())
+        if events[-1].type == "error" and getattr(events[-1], "status", None):
+            break
+    return events
+
+
+async def test_a_connection_tells_the_events_of_a_stream():
+    async with run_server(ANSWER) as where, client(where) as sdk:
+        async with sdk.responses.connect() as connection:
+            sent = [json.loads(event.to_json()) for event in await respond(connection, store=False)]
+        stream = await sdk.responses.create(model="m", input=HI, store=False, stream=True)
+        streamed = [json.loads(event.to_json()) async for event in stream]
+    assert [event["type"] for event in sent] == [event["type"] for event in streamed]
+    assert [event["sequence_number"] for event in sent] == list(range(len(sent)))
+
+
+@pytest.mark.parametrize("store", [None, MemoryStore()], ids=("without a store", "with one"))
+async def test_a_connection_remembers_its_last_response_though_it_is_not_stored(store: Store | None):
+    async with run_server(ANSWER, store=store) as where, client(where) as sdk:
+        async with sdk.responses.connect() as connection:
+            *_, first = await respond(connection, store=False)
+            *_, second = await respond(connection, store=False, previous_response_id=first.response.id)
+            assert second.response.previous_response_id == first.response.id
+            assert second.response.usage.input_tokens > first.response.usage.input_tokens
+            # Only the most recent one.
+            (refused,) = await respond(connection, store=False, previous_response_id=first.response.id)
+            assert (refused.status, refused.error.code) == (400, "previous_response_not_found")
+            *_, third = await respond(connection, store=False, previous_response_id=second.response.id)
+            assert third.type == "response.completed"
+        async with sdk.responses.connect() as another:
+            (refused,) = await respond(another, store=False, previous_response_id=third.response.id)
+            assert refused.error.code == "previous_response_not_found"
+
+
+async def test_a_failed_continuation_is_the_end_of_the_memory():
+    failing = ScriptEntry((Say("x"), Fail()))
+    entries = (ScriptEntry((Say("a"),)), failing, ANSWER)
+    async with run_server(*entries) as where, client(where) as sdk, sdk.responses.connect() as connection:
+        *_, first = await respond(connection, store=False)
+        *_, failed = await respond(connection, store=False, previous_response_id=first.response.id)
+        assert failed.type == "response.failed"
+        (refused,) = await respond(connection, store=False, previous_response_id=first.response.id)
+        assert refused.error.code == "previous_response_not_found"
+        *_, again = await respond(connection, store=False)
+        assert again.type == "response.completed"
+
+
+async def test_what_is_stored_can_be_continued_on_any_connection():
+    async with run_server(ANSWER, store=MemoryStore()) as where, client(where) as sdk:
+        async with sdk.responses.connect() as connection:
+            *_, first = await respond(connection)
+        async with sdk.responses.connect() as connection:
+            *_, second = await respond(connection, previous_response_id=first.response.id)
+        assert (await sdk.responses.retrieve(second.response.id)).previous_response_id == first.response.id
+
+
+async def test_a_prewarm_says_nothing_and_is_remembered():
+    async with run_server(ANSWER) as where, client(where) as sdk, sdk.responses.connect() as connection:
+        warm = await respond(connection, store=False, generate=False)
+        assert [event.type for event in warm] == ["response.created", "response.in_progress", "response.completed"]
+        assert warm[-1].response.output == []
+        more: Any = [{"role": "user", "content": "and more"}]
+        *_, after = await respond(connection, store=False, previous_response_id=warm[-1].response.id, input=more)
+        assert after.response.usage.input_tokens > warm[-1].response.usage.input_tokens
+
+
+async def test_a_prewarm_of_a_continuation_says_nothing_either():
+    async with run_server(ANSWER) as where, client(where) as sdk, sdk.responses.connect() as connection:
+        *_, first = await respond(connection, store=False)
+        warm = await respond(connection, store=False, generate=False, previous_response_id=first.response.id)
+        assert [event.type for event in warm] == ["response.created", "response.in_progress", "response.completed"]
+        assert warm[-1].response.usage.input_tokens > first.response.usage.input_tokens
+
+
+@pytest.mark.parametrize(
+    ("frame", "param"),
+    [
+        ("{", None),
+        ("[]", None),
+        ('{"type":"response.steer"}', "type"),
+        ('{"model":"m"}', "type"),
+        ('{"type":"response.create","model":"m"}', "input"),
+        ('{"type":"response.create","model":"m","input":"x","background":true}', "background"),
+        ('{"type":"response.create","model":"m","input":"x","stream_id":"a"}', "stream_id"),
+        ('{"type":"response.create","model":"m","input":"x","generate":"no"}', "generate"),
+        ('{"type":"response.create","model":"m","input":"x","temperature":9}', "temperature"),
+    ],
+)
+async def test_a_bad_frame_is_refused_and_the_connection_goes_on(frame: str, param: str | None):
+    async with run_server(ANSWER) as where, raw_connection(where) as raw:
+        await raw.send(frame)
+        event = json.loads(await raw.recv())
+        assert (event["type"], event["status"], event["error"]["param"]) == ("error", 400, param)
+        assert event["error"]["message"]
+        await raw.send('{"type":"response.processed","response_id":"resp_1"}')
+        await raw.send('{"type":"response.create","model":"m","input":"hi","top_k":3,"unheard_of":1}')
+        begun = json.loads(await raw.recv())
+        assert begun["type"] == "response.created"
+        assert any("unheard_of" in warning for warning in begun["dragoman_warnings"])
+
+
+async def test_frames_are_answered_in_their_order():
+    async with run_server(ANSWER) as where, raw_connection(where) as raw:
+        for top_p in (0.25, 0.5):
+            await raw.send(json.dumps({"type": "response.create", "model": "m", "input": "hi", "top_p": top_p}))
+        ends: list[float] = []
+        while len(ends) < 2:
+            event = json.loads(await raw.recv())
+            if event["type"] == "response.completed":
+                ends.append(event["response"]["top_p"])
+        assert ends == [0.25, 0.5]
+
+
+async def test_too_many_frames_at_once_end_the_connection():
+    slow = ScriptEntry((Say("Well."),), repeat=True, delay=60)
+    async with run_server(slow) as where, raw_connection(where) as raw:
+        with suppress(ConnectionClosed):
+            for _ in range(50):
+                await raw.send('{"type":"response.create","model":"m","input":"hi"}')
+        with pytest.raises(ConnectionClosed):
+            await end_of(raw)
+        assert raw.close_code == 1008
+
+
+async def test_large_frames_that_wait_end_the_connection():
+    slow = ScriptEntry((Say("Well."),), repeat=True, delay=60)
+    options = ServingOptions(max_body_bytes=100_000)
+    async with run_server(slow, options=options) as where, raw_connection(where) as raw:
+        for _ in range(3):
+            await raw.send(json.dumps({"type": "response.create", "model": "m", "input": "x" * 60_000}))
+        with pytest.raises(ConnectionClosed):
+            await end_of(raw)
+        assert raw.close_code == 1008
+
+
+async def test_frames_of_all_connections_together_are_bounded():
+    slow = ScriptEntry((Say("Well."),), repeat=True, delay=60)
+    frame = json.dumps({"type": "response.create", "model": "m", "input": "x" * 60_000})
+    room = ServingOptions(max_inflight_body_bytes=100_000)
+    async with run_server(slow, options=room) as where, raw_connection(where) as first, raw_connection(where) as second:
+        for _ in range(2):
+            await first.send(frame)
+        # The frame that is being answered is no longer in the queue.
+        assert "created" in json.loads(await first.recv())["type"]
+        for _ in range(2):
+            await second.send(frame)
+        with pytest.raises(ConnectionClosed):
+            await end_of(second)
+        assert second.close_code == 1013
+
+
+async def receive_frames(raw: ClientConnection) -> AsyncGenerator[str | bytes]:
+    """Yield the received frames until the connection is closed in any way."""
+    with suppress(ConnectionClosed):
+        while True:
+            yield await raw.recv()
+
+
+async def end_of(raw: ClientConnection) -> None:
+    while True:
+        await raw.recv()
+
+
+@pytest.mark.parametrize("generate", [True, False])
+async def test_a_client_that_leaves_frees_its_slot(generate: bool):
+    models = build_models(Settings(max_num_seqs=2), SystemClock())
+    health = next(iter(models)).engines[0].health
+    story = {"type": "response.create", "model": "tiny", "input": "word " * 9_000, "generate": generate}
+    async with serving(create_app(models), models) as where, raw_connection(where) as raw:
+        await raw.send(json.dumps({**story, "max_output_tokens": 20_000, "ignore_eos": True}))
+        while health().running != 1:  # noqa: ASYNC110 - the engine's thread tells nobody
+            await asyncio.sleep(0)
+        await raw.close()
+        while health().running != 0:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize(("grace", "tokens", "last"), [(60.0, 200, "incomplete"), (0.0, 20_000, "failed")])
+async def test_shutdown_finishes_running_responses_and_closes_idle_connections(grace: float, tokens: int, last: str):
+    models = build_models(Settings(), SystemClock())
+    story = {"type": "response.create", "model": "tiny", "input": "Hi", "max_output_tokens": tokens, "ignore_eos": True}
+    async with stoppable(create_app(models), models, grace) as (where, server):
+        async with raw_connection(where) as busy, raw_connection(where) as idle:
+            for _ in range(2):
+                await busy.send(json.dumps(story))
+            while "delta" not in json.loads(await busy.recv())["type"]:
+                pass
+            server.should_exit = True
+            with pytest.raises(ConnectionClosed):
+                await idle.recv()
+            types = [json.loads(event)["type"] async for event in receive_frames(busy)]
+        assert (idle.close_code, busy.close_code) == (1012, 1012)
+        assert types[-1] == f"response.{last}"
+        assert "response.created" not in types
+
+
+async def test_a_frame_over_the_cap_ends_the_connection():
+    async with run_server(ANSWER) as where, raw_connection(where) as raw:
+        await raw.send(json.dumps({"type": "response.create", "model": "m", "input": "x" * 100_001}))
+        with pytest.raises(ConnectionClosed):
+            await raw.recv()
+        assert raw.close_code == 1009
+
+
+async def test_a_connection_ends_at_its_age():
+    options = ServingOptions(socket_lifetime=0.0)
+    async with run_server(ANSWER, options=options) as where, raw_connection(where) as raw:
+        frame = json.loads(await raw.recv())
+        assert (frame["type"], frame["error"]["code"]) == ("error", "websocket_connection_limit_reached")
+        with pytest.raises(ConnectionClosed):
+            await raw.recv()
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({}, 401),
+        ({"authorization": "Bearer wrong"}, 401),
+        ({"authorization": "Bearer mine", "x-api-key": "yours"}, 401),
+        ({"authorization": "Bearer mine", "origin": "https://evil.example"}, 403),
+        ({"authorization": "Bearer mine", "host": "evil.example"}, 421),
+    ],
+)
+async def test_a_client_without_http_access_cannot_connect(headers: dict[str, str], status: int):
+    async with run_server(ANSWER, options=ServingOptions(api_key=("mine", "yours"))) as where:
+        assert await handshake(where, headers) == status
+        async with connect(f"ws://{where}/v1/responses", additional_headers={"x-api-key": "mine"}):
+            pass
+
+
+async def handshake(where: str, headers: dict[str, str]) -> int:
+    """Send a handshake and return the status of the response."""
+    given = {"host": where, "upgrade": "websocket", "connection": "upgrade", "sec-websocket-version": "13"} | headers
+    lines = [f"{name}: {value}" for name, value in given.items()]
+    key = "sec-websocket-key: AAAAAAAAAAAAAAAAAAAAAA=="
+    reader, writer = await asyncio.open_connection(*where.split(":"))
+    writer.write("\r\n".join(["GET /v1/responses HTTP/1.1", key, *lines, "", ""]).encode())
+    head = await reader.readuntil(b"\r\n\r\n")
+    assert b"x-request-id" in head
+    writer.close()
+    return int(head.split()[1])
+
+
+async def test_only_so_many_may_connect():
+    async with run_server(ANSWER, options=ServingOptions(max_sockets=1)) as where:
+        async with connect(f"ws://{where}/v1/responses"):
+            with pytest.raises(InvalidStatus) as refused:
+                async with connect(f"ws://{where}/v1/responses"):
+                    pass
+            assert refused.value.response.status_code == 503
+        with pytest.raises(InvalidStatus):
+            async with connect(f"ws://{where}/v1/chat/completions"):
+                pass

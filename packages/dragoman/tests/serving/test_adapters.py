@@ -1,0 +1,87 @@
+"""Adapters that admins load at run time: allowed directories, on an engine that opens their files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import httpx2
+import msgspec
+
+from dragoman.core.errors import RequestError
+from dragoman.engines.scripted import Say, Script, ScriptEntry, ScriptedEngine
+from dragoman.pipeline.models import EventBackend, ModelSpec, Models, ServedModel
+from dragoman.pipeline.served_model import Adapters
+from dragoman.serving.app import create_app
+from dragoman.serving.service import ServingOptions
+from tests.serving.harness import tokenizer
+
+
+class Loader:
+    """An engine that opens the files of adapters."""
+
+    def __init__(self) -> None:
+        self.loaded: list[str] = []
+
+    async def load_adapter(self, name: str, path: str) -> None:
+        if not (Path(path) / "adapter_config.json").exists():
+            raise RequestError(f"The adapter in {path!r} cannot be read.", param="lora_path")
+        self.loaded.append(path)
+
+    async def unload_adapter(self, name: str) -> None: ...
+
+
+def client(loader: Loader, lora_dir: Path | None) -> httpx2.AsyncClient:
+    lent = tokenizer()
+    backend = EventBackend(ScriptedEngine(Script((ScriptEntry((Say("Hi"),)),)), tokenizer=lent), lent)
+    model = ServedModel("m", backend, 4096, 1_700_000_000, adapters=Adapters((), loader))
+    options = ServingOptions(lora_dir=None if lora_dir is None else str(lora_dir))
+    transport = httpx2.ASGITransport(create_app(Models([model]), options=options))
+    return httpx2.AsyncClient(transport=transport, base_url="http://localhost")
+
+
+def build_adapter(path: Path) -> Path:
+    path.mkdir(parents=True)
+    (path / "adapter_config.json").write_bytes(msgspec.json.encode({}))
+    return path
+
+
+async def load(http: httpx2.AsyncClient, path: object) -> httpx2.Response:
+    return await http.post("/v1/load_lora_adapter", json={"lora_name": f"n{path}"[:40], "lora_path": str(path)})
+
+
+async def test_only_adapters_beneath_the_directory_are_loaded(tmp_path: Path):
+    root, inside, outside = tmp_path / "adapters", tmp_path / "adapters" / "sql", tmp_path / "secret"
+    for path in (inside, outside):
+        build_adapter(path)
+    (root / "link").symlink_to(outside)
+    loader = Loader()
+    async with client(loader, root) as http:
+        assert (await load(http, inside)).status_code == 200
+        assert (await load(http, "sql")).status_code == 200
+        for wrong in (outside, "../secret", "link", "/etc", "/nowhere", "sql/../../secret"):
+            refused = await load(http, wrong)
+            assert refused.status_code == 403, wrong
+            assert str(tmp_path) not in refused.text
+        missing = await load(http, "nothing")
+        assert (missing.status_code, missing.json()["error"]["param"]) == (400, "lora_path")
+    assert loader.loaded == [str(inside)] * 2
+
+
+async def test_without_the_directory_nothing_is_loaded_at_run_time(tmp_path: Path):
+    loader = Loader()
+    async with client(loader, None) as http:
+        refused = await load(http, build_adapter(tmp_path / "sql"))
+    assert (refused.status_code, "--lora-dir" in refused.text) == (403, True)
+    assert loader.loaded == []
+
+
+async def test_without_a_loaded_model_the_load_is_to_be_retried():
+    def build() -> ServedModel:
+        raise AssertionError("the model is not loaded for an adapter")
+
+    models = Models([ModelSpec("m", build, 0, ttl=60.0, memory=10)])
+    async with httpx2.AsyncClient(
+        transport=httpx2.ASGITransport(create_app(models)), base_url="http://localhost"
+    ) as http:
+        refused = await load(http, "sql")
+    assert (refused.status_code, "not loaded" in refused.text) == (503, True)

@@ -1,0 +1,156 @@
+"""The request log: the fields of a line, a line for every outcome, and writing without blocking."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncGenerator, Iterator
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from dragoman.core.errors import EngineError
+from dragoman.core.events import ChoiceFinished, Event, FinishReason, Finished, Started, TextDelta, Token, Usage
+from dragoman.engines.scripted import Fail, Say, ScriptEntry
+from dragoman.launch.server import open_request_log
+from dragoman.serving.call_observer import CallObserver
+from dragoman.serving.request_log import RequestLog, RequestLogLine
+from dragoman.settings import SettingsError
+from dragoman_check.load.logs.table import read_json_lines
+
+from .harness import build_server
+
+ASK: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "A secret question."}]}
+EVENTS: tuple[Event, ...] = (
+    Started(7, 4),
+    TextDelta(0, "a", (Token(1, "a"),)),
+    TextDelta(0, "b", (Token(2, "b"),)),
+    ChoiceFinished(0, FinishReason.STOP),
+    Finished(Usage(7, 3)),
+)
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "requests.jsonl"
+
+
+@pytest.fixture
+def into(file: Path) -> Iterator[RequestLog]:
+    log = RequestLog(file)
+    yield log
+    log.close()
+
+
+def read_log(into: RequestLog, file: Path) -> list[dict[str, Any]]:
+    into.close()
+    return [msgspec.json.decode(line) for line in content(file).splitlines()]
+
+
+def content(file: Path) -> bytes:
+    return file.read_bytes()
+
+
+async def stream(*batches: Event | Exception) -> AsyncGenerator[list[Event]]:
+    for event in batches:
+        if isinstance(event, Exception):
+            raise event
+        yield [event]
+
+
+def observe_stream(into: RequestLog, *batches: Event | Exception) -> AsyncGenerator[list[Event]]:
+    """Observe a stream on a clock that advances by a second at each read; it is not read for tokens after the first."""
+    seconds = count(1)
+    line = RequestLogLine(100.0, "r", "/v1/completions", "m")
+    return CallObserver(line, None, into, lambda: float(next(seconds))).observe(stream(*batches))
+
+
+async def test_a_line_has_counts_times_and_the_end(into: RequestLog, file: Path):
+    assert [event async for (event,) in observe_stream(into, *EVENTS)] == list(EVENTS)
+    assert read_log(into, file) == [
+        {
+            "arrival_s": 100.0, "request_id": "r", "route": "/v1/completions", "model": "m", "status": 200,
+            "error": None, "finish_reasons": ["stop"], "prompt_tokens": 7, "cached_tokens": 4, "output_tokens": 3,
+            "queue_s": 1.0, "ttft_s": 2.0, "latency_s": 5.0, "key": None, "client": None,
+        }
+    ]  # fmt: skip
+
+
+async def test_counts_that_an_upstream_reports_only_at_the_end_are_logged(into: RequestLog, file: Path):
+    async for _ in observe_stream(into, Started(0), *EVENTS[1:-1], Finished(Usage(7, 3, 4))):
+        pass
+    (line,) = read_log(into, file)
+    assert (line["prompt_tokens"], line["cached_tokens"], line["output_tokens"]) == (7, 4, 3)
+
+
+async def test_calibrate_reads_the_log(into: RequestLog, file: Path):
+    async for _ in observe_stream(into, *EVENTS):
+        pass
+    with pytest.raises(EngineError):
+        await anext(observe_stream(into, EngineError("broken")))
+    into.close()
+    (timing,) = read_json_lines(content(file), "s").timings
+    assert (timing.input_tokens, timing.output_tokens, timing.ttft, timing.latency) == (7, 3, 2.0, 5.0)
+
+
+async def test_disconnected_and_failed_requests_are_logged_too(into: RequestLog, file: Path):
+    left = observe_stream(into, *EVENTS)
+    await anext(left)
+    await anext(left)
+    await left.aclose()
+    broken = observe_stream(into, EVENTS[0], EngineError("with the prompt in it"))
+    await anext(broken)
+    with pytest.raises(EngineError):
+        await anext(broken)
+    mistaken = observe_stream(into, KeyError("with the prompt in it"))
+    with pytest.raises(KeyError):
+        await anext(mistaken)
+    first, second, third = read_log(into, file)
+    assert (first["status"], first["error"], first["output_tokens"]) == (499, "cancelled", 1)
+    assert (second["status"], second["error"], second["ttft_s"]) == (500, "engine_error", None)
+    assert (third["status"], third["error"]) == (500, "KeyError")
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+async def test_a_served_request_is_logged_without_its_prompt(into: RequestLog, file: Path, streamed: bool):
+    it = build_server(ScriptEntry((Say("A secret answer."),)), request_log=into)
+    headers = {"x-request-id": "mine", "authorization": "Bearer a-key"}
+    await it.post("/v1/chat/completions", {**ASK, "stream": streamed}, headers)
+    (line,) = read_log(into, file)
+    assert (line["request_id"], line["route"], line["model"]) == ("mine", "/v1/chat/completions", "m")
+    assert (line["status"], line["finish_reasons"]) == (200, ["stop"])
+    assert line["output_tokens"] > 0
+    assert b"secret" not in content(file)
+    assert b"a-key" not in content(file)
+
+
+async def test_a_refused_request_is_logged_with_its_status(into: RequestLog, file: Path):
+    it = build_server(ScriptEntry((Fail(429, "slowly"),)), request_log=into)
+    assert (await it.post("/v1/chat/completions", ASK)).status_code == 429
+    assert (await it.post("/v1/chat/completions", {**ASK, "max_tokens": 10**6})).status_code == 400
+    assert [line["status"] for line in read_log(into, file)] == [429, 400]
+
+
+async def test_lines_beyond_the_buffer_are_dropped_without_blocking(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    """The file is a pipe without a reader."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    into = RequestLog(pipe, queue_size=2)
+    long = RequestLogLine(0.0, "r", "/", "m" * 2**20)  # more than a pipe holds: the thread waits with it
+    for _ in range(5):
+        into.put(long)
+    os.set_blocking(reader, True)
+    with os.fdopen(reader, "rb") as file:
+        read = asyncio.create_task(asyncio.to_thread(file.read))
+        await asyncio.to_thread(into.close)
+        assert (await read).count(b"\n") in (2, 3)
+    assert "lines were dropped" in caplog.text
+
+
+def test_an_unwritable_file_is_a_startup_error(tmp_path: Path):
+    with pytest.raises(SettingsError, match="request-log"):
+        open_request_log(str(tmp_path))

@@ -1,0 +1,93 @@
+"""The Responses API of a server without a store, through the official SDK."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import httpx2
+import openai
+import pytest
+
+from dragoman_check.rules.responses import check_stream
+from dragoman.engines.scripted import CallTool, Fail, Say, ScriptEntry, Think
+from dragoman.launch import build_models
+from dragoman.serving.app import create_app
+from dragoman.serving.clock import SystemClock
+from dragoman.settings import Settings
+from tests.serving.harness import build_server
+
+ADD: Any = {"type": "function", "name": "add", "parameters": {"type": "object"}, "strict": False}
+ANSWER = ScriptEntry((Think("Hmm."), Say("I add."), CallTool("add", '{"a": 1}')), repeat=True)
+ASK: dict[str, Any] = {"model": "m", "input": "hi", "tools": [ADD]}
+
+
+async def test_a_whole_response() -> None:
+    response = await build_server(ANSWER).openai().responses.create(model="m", input="hi", tools=[ADD])
+    assert [item.type for item in response.output] == ["reasoning", "message", "function_call"]
+    assert response.output_text == "I add."
+    assert response.status == "completed"
+
+
+async def test_the_streamed_response_ends_with_the_whole_one() -> None:
+    it = build_server(ANSWER)
+    async with it.openai().responses.stream(model="m", input="hi", tools=[ADD]) as stream:
+        streamed = await stream.get_final_response()
+    whole = await it.openai().responses.create(model="m", input="hi", tools=[ADD])
+    assert [item.type for item in streamed.output] == [item.type for item in whole.output]
+    assert streamed.output_text == whole.output_text
+    assert streamed.usage == whole.usage
+
+
+async def test_the_stream_keeps_the_grammar_of_the_wire() -> None:
+    answer = await build_server(ANSWER).post("/v1/responses", {**ASK, "stream": True})
+    events = check_stream(answer.content)
+    assert [event["sequence_number"] for event in events] == list(range(len(events)))
+
+
+async def test_an_unstored_response_has_store_false() -> None:
+    it = build_server(ANSWER)
+    answer = await it.post("/v1/responses", {**ASK, "store": True})
+    assert answer.json()["store"] is False
+    assert "store" in answer.headers["x-dragoman-warnings"]
+
+
+@pytest.mark.parametrize(
+    ("field", "param"),
+    [
+        ({"previous_response_id": "resp_1"}, "previous_response_id"),
+        ({"conversation": "conv_1"}, "conversation"),
+        ({"background": True}, "background"),
+        ({"input": [{"type": "item_reference", "id": "msg_1"}]}, "input[0]"),
+        ({"input": [{"id": "msg_1"}]}, "input[0]"),
+    ],
+)
+@pytest.mark.parametrize("streamed", [False, True])
+async def test_what_needs_a_store_is_refused_by_name(field: dict[str, Any], param: str, streamed: bool) -> None:
+    it = build_server(ANSWER)
+    answer = await it.post("/v1/responses", {**ASK, **field, "stream": streamed})
+    assert answer.status_code == 400
+    assert answer.json()["error"]["param"] == param
+    assert it.engine.num_requests == 0
+
+
+async def test_a_failure_in_mid_stream_is_an_error_and_then_a_failed_response() -> None:
+    it = build_server(ScriptEntry((Say("Hello "), Fail(500, "the engine broke"))))
+    answer = await it.post("/v1/responses", {**ASK, "stream": True})
+    kinds = [line.removeprefix("event: ") for line in answer.text.splitlines() if line.startswith("event: ")]
+    assert kinds[-2:] == ["error", "response.failed"]
+    assert "the engine broke" in answer.text
+
+
+async def test_a_refusal_is_a_true_400() -> None:
+    it = build_server(ScriptEntry((Fail(400, "cannot"),)))
+    with pytest.raises(openai.BadRequestError, match="cannot"):
+        await it.openai().responses.create(model="m", input="hi", stream=True)
+
+
+async def test_a_refusal_of_the_pipeline_names_the_field_of_this_dialect() -> None:
+    models = build_models(Settings(max_model_len=64), SystemClock())
+    transport = httpx2.ASGITransport(create_app(models))
+    async with httpx2.AsyncClient(transport=transport, base_url="http://localhost") as client:
+        answer = await client.post("/v1/responses", json={"input": "word " * 1000})
+    error = answer.json()["error"]
+    assert (error["code"], error["param"]) == ("context_length_exceeded", "input")

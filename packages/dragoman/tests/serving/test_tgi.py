@@ -1,0 +1,169 @@
+"""TGI's and LightLLM's routes with the embedded model: Hugging Face's client over a socket, and LightLLM's bodies."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+from collections.abc import AsyncGenerator
+from typing import Any
+
+import httpx2
+import pytest
+import pytest_asyncio
+from huggingface_hub import AsyncInferenceClient
+from huggingface_hub.errors import ValidationError
+
+from dragoman_check.rules import tgi as grammar
+from dragoman.engines.scripted import Fail, Say, ScriptEntry
+from dragoman.launch import Server, ShutdownConfig, build_models, build_uvicorn_config
+from dragoman.serving.app import create_app
+from dragoman.serving.clock import SystemClock
+from dragoman.settings import Settings
+
+from .harness import build_server
+from .test_vllm import post, serving
+
+PARAMETERS: dict[str, Any] = {"max_new_tokens": 6, "details": True}
+
+
+def hugging_face(url: str) -> Any:
+    """Return Hugging Face's client, as Any because it has hardly any types."""
+    return AsyncInferenceClient(url, provider="hf-inference")
+
+
+@pytest_asyncio.fixture
+async def http() -> AsyncGenerator[httpx2.AsyncClient]:
+    async with serving() as client:
+        yield client
+
+
+@pytest_asyncio.fixture
+async def address() -> AsyncGenerator[str]:
+    settings = Settings()
+    models = build_models(settings, SystemClock())
+    server = Server(
+        build_uvicorn_config(create_app(models), settings), models, shutdown_config=ShutdownConfig(timeout=0.0)
+    )
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        task = asyncio.create_task(server.serve(sockets=[listener]))
+        while not server.started:  # noqa: ASYNC110 - uvicorn has no event for it
+            await asyncio.sleep(0)
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+        server.should_exit = True
+        await task
+
+
+@pytest.mark.parametrize("path", ["", "/generate"])
+async def test_hugging_faces_client_gets_the_same_whole_and_streamed(address: str, path: str):
+    async with hugging_face(address + path) as client:
+        whole = await client.text_generation("Once upon", **PARAMETERS, decoder_input_details=True, seed=3)
+        stream = await client.text_generation("Once upon", **PARAMETERS, top_n_tokens=2, stream=True)
+        events = [event async for event in stream]
+        texts = [text async for text in await client.text_generation("Once upon", max_new_tokens=6, stream=True)]
+        plain = await client.text_generation("Once upon", max_new_tokens=6)
+    details, last = whole.details, events[-1]
+    assert details is not None
+    assert last.details is not None
+    assert (details.finish_reason, details.generated_tokens, details.seed) == ("length", 6, 3)
+    assert (last.details.finish_reason, last.details.generated_tokens, last.details.input_length) == ("length", 6, 2)
+    assert whole.generated_text == last.generated_text == plain == "".join(texts)
+    assert [token.id for token in details.tokens] == [event.token.id for event in events]
+    assert [token.logprob for token in details.tokens] == [event.token.logprob for event in events]
+    assert [len(event.top_tokens or ()) for event in events] == [2] * 6
+    assert [token.logprob is None for token in details.prefill] == [True, False]
+
+
+async def test_hugging_faces_client_constrains_and_stops(address: str):
+    async with hugging_face(address) as client:
+        schema = {"type": "object", "properties": {"a": {"type": "boolean"}}, "required": ["a"]}
+        grammar: Any = {"type": "json", "value": schema}
+        text = await client.text_generation("A pet:", grammar=grammar, max_new_tokens=40)
+        stopped = await client.text_generation("Once upon", stop=["there"], max_new_tokens=20, return_full_text=True)
+        best = await client.text_generation("Once upon", best_of=2, do_sample=True, seed=1, max_new_tokens=4)
+        nothing = await client.text_generation("Once upon", temperature=0.7, top_p=0.9, top_k=5, max_new_tokens=2)
+    assert isinstance(json.loads(text)["a"], bool)
+    assert stopped == "Once upon a time there", "TGI leaves a stop string in"
+    assert best
+    assert nothing
+
+
+async def test_hugging_faces_client_reads_our_errors(address: str):
+    async with hugging_face(address) as client:
+        with pytest.raises(ValidationError, match="watermark"):
+            await client.text_generation("Once", watermark=True)
+        with pytest.raises(ValidationError, match="nobody"):
+            await client.text_generation("Once", adapter_id="nobody")
+        info = await client.get_endpoint_info()
+    assert (info["model_id"], info["model_pipeline_tag"]) == ("tiny", "text-generation")
+
+
+async def test_a_failure_in_the_midst_is_an_event_of_its_own_form():
+    it = build_server(ScriptEntry((Say("Hello"), Fail(500, "the engine broke")), repeat=True))
+    stream = await it.post("/generate_stream", {"inputs": "hi"})
+    assert grammar.check_stream(stream.content) == []
+    assert '"error_type":"generation"' in stream.text
+    whole = await it.post("/generate", {"inputs": "hi"})
+    assert whole.status_code == 424
+    grammar.check_error(whole.json())
+
+
+async def test_an_engine_that_tells_no_tokens_streams_its_text_all_the_same():
+    it = build_server(ScriptEntry((Say("Hello there"),), repeat=True))
+    events = grammar.check_stream((await it.post("/generate_stream", {"inputs": "hi"})).content)
+    assert events[-1]["generated_text"] == "Hello there"
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        {},
+        {"do_sample": True, "seed": 4, "temperature": 2.0, "max_new_tokens": 12},
+        {"max_new_tokens": 30, "stop": [" a"]},
+        {"max_new_tokens": 30, "stop": ["e "]},
+        {"max_new_tokens": 30, "stop": ["t t"]},
+        {"max_new_tokens": 1},
+    ],
+)
+async def test_the_stream_equals_the_whole_response(http: httpx2.AsyncClient, params: dict[str, Any]):
+    body: dict[str, Any] = {"inputs": "Count to 3.", "parameters": {"max_new_tokens": 20, **params, "details": True}}
+    whole = await post(http, "/generate", **body)
+    streamed = await http.post("/generate_stream", json=body)
+    events = grammar.check_stream(streamed.content)
+    grammar.check_object(whole)
+    assert events[-1]["generated_text"] == whole["generated_text"]
+    names = ("id", "text", "special", "logprob")
+    streamed_tokens = [{name: each["token"][name] for name in names} for each in events]
+    assert streamed_tokens == [{name: token[name] for name in names} for token in whole["details"]["tokens"]]
+    assert events[-1]["details"].pop("input_length") == 5
+    assert events[-1]["details"] == {name: whole["details"][name] for name in events[-1]["details"]}
+
+
+async def test_a_trainer_of_lightllms_gets_its_form(http: httpx2.AsyncClient):
+    params = {"max_new_tokens": 6, "return_details": True}
+    own = await post(http, "/generate", inputs=[5, 6, 7], parameters=params)
+    grammar.check_lightllm(own)
+    theirs = await post(http, "/generate", input_ids=[5, 6, 7], sampling_params={"max_new_tokens": 6, "temperature": 0})
+    assert [token["id"] for token in own["tokens"]] == theirs["output_ids"], "SGLang's clients have the same path"
+    assert (own["generated_text"], own["prompt_tokens"]) == ([theirs["text"]], 3)
+    two = await post(http, "/generate", inputs="a", parameters={**params, "n": 2, "do_sample": True, "seed": 1})
+    assert [len(two[name]) for name in ("generated_text", "count_output_tokens", "tokens")] == [2, 2, 2]
+    short = await post(http, "/generate", inputs="a", parameters={**params, "return_details": False})
+    assert isinstance(short["generated_text"], list)
+    assert "tokens" not in short
+
+
+async def test_errors_have_the_form_of_the_bodys_dialect(http: httpx2.AsyncClient):
+    for path in ("/", "/generate", "/generate_stream"):
+        refused = await http.post(path, json={"inputs": "a", "parameters": {"temperature": "hot"}})
+        assert refused.status_code == 422
+        grammar.check_error(refused.json())
+        assert "parameters.temperature" in refused.json()["error"]
+    assert (await http.post("/generate", json={"text": 1})).json()["error"]["param"] == "text"
+    wrong = await http.get("/generate_stream")
+    assert wrong.status_code == 405
+    grammar.check_error(wrong.json())
+    missing = await http.get("/info?model=nobody")
+    assert missing.status_code == 404
+    grammar.check_error(missing.json())

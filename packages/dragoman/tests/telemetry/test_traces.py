@@ -1,0 +1,333 @@
+"""Traces and metrics of real servers, as a collector on loopback receives them."""
+
+from __future__ import annotations
+
+import os
+import socketserver
+import subprocess
+import sys
+import threading
+from collections.abc import AsyncGenerator, Generator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+from starlette.datastructures import Headers
+
+from dragoman.core.errors import QueueFull
+from dragoman.core.events import Event
+from dragoman.core.metrics import Histogram
+from dragoman.core.request import GenerateRequest, SpanContext, parse_trace_context
+from dragoman.engines.base import BaseEngine
+from dragoman.pipeline.models import EventBackend, Models, ServedModel
+from dragoman.serving.app import create_app
+from dragoman.serving.tracing import ServerSpan, Telemetry
+from dragoman.telemetry import BATCH_SIZE, GenAiMetrics, HistogramMetric, HistogramPoint, MetricSet, OtlpExporter, OtlpSettings, QUEUE_SIZE, Span, SpanKind, Tracer, encode_metrics, encode_traces, read_otlp_environment
+from tests.launch.test_process import stop
+from tests.telemetry.collector import Collector, SpanSeen, collecting
+
+TRACE, PARENT = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
+SCRIPT = """
+- match: {contains: weather, tool: get_weather}
+  reply:
+    - tool: {name: get_weather, arguments: {city: Paris}}
+- match: {role: tool}
+  reply: It is 18 degrees in Paris.
+"""
+
+
+@contextmanager
+def traced_server(folder: Path, collector: Collector, name: str, *arguments: str) -> Generator[tuple[Any, str]]:
+    command = [sys.executable, "-m", "dragoman", "serve", *arguments, "--port", "0", "--store", "memory"]
+    environment = {
+        **os.environ,
+        "OTEL_EXPORTER_OTLP_ENDPOINT": collector.url,
+        "OTEL_SERVICE_NAME": name,
+        "OTEL_EXPORTER_OTLP_HEADERS": "x-tenant=a%20b",
+    }
+    pipe = subprocess.PIPE
+    with subprocess.Popen(
+        command, cwd=folder, env=environment, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, text=True
+    ) as process:
+        assert process.stdout is not None
+        address = next(word for word in process.stdout.readline().split() if word.startswith("http://"))
+        try:
+            yield process, address
+        finally:
+            process.kill()
+
+
+def test_a_responses_call_with_a_tool_loop_is_one_trace_through_two_servers(tmp_path: Path) -> None:
+    (tmp_path / "script.yaml").write_text(SCRIPT)
+    tool = {"type": "function", "name": "get_weather", "parameters": {"type": "object"}}
+    headers = {"traceparent": f"00-{TRACE}-{PARENT}-01", "tracestate": "vendor=1"}
+    with (
+        collecting() as collector,
+        traced_server(tmp_path, collector, "back", "scripted:script.yaml") as (back, back_url),
+        traced_server(tmp_path, collector, "front", f"{back_url}/v1") as (front, url),
+        httpx2.Client(base_url=url, headers=headers, timeout=60) as client,
+    ):
+        first = client.post("/v1/responses", json={"input": "the weather?", "tools": [tool]}).json()
+        (call,) = [item for item in first["output"] if item["type"] == "function_call"]
+        result = {"type": "function_call_output", "call_id": call["call_id"], "output": "18"}
+        body = {"input": [result], "previous_response_id": first["id"], "tools": [tool], "stream": True}
+        second = client.post("/v1/responses", json=body)
+        assert "18 degrees" in second.text
+        client.get("/health")
+        assert (stop(front)[0], stop(back)[0]) == (0, 0)
+    assert {header["content-type"] for header in collector.headers} == {"application/x-protobuf"}
+    assert {header["x-tenant"] for header in collector.headers} == {"a b"}
+    spans = [span for span in collector.spans if span.trace_id == TRACE]
+    by_id = {span.span_id: span for span in spans}
+    assert len(by_id) == len(spans) == 8
+    chains = sorted(
+        [describe(span, by_id) for span in spans if span.service == "back" and span.kind == SpanKind.CLIENT]
+    )
+    assert (
+        chains
+        == [
+            [
+                "front: POST /v1/responses",
+                "front: chat scripted",
+                "back: POST /v1/chat/completions",
+                "back: chat scripted",
+            ]
+        ]
+        * 2
+    )
+    assert {span.state for span in spans} == {"vendor=1"}
+    assert {span.parent_id for span in spans if span.name == "POST /v1/responses"} == {PARENT}
+    calls = [span for span in spans if span.service == "front" and span.kind == SpanKind.CLIENT]
+    for span in calls:
+        assert span.attributes["gen_ai.operation.name"] == "chat"
+        assert span.attributes["gen_ai.usage.input_tokens"] > 0
+        assert span.attributes["gen_ai.usage.output_tokens"] > 0
+        assert by_id[span.parent_id].start <= span.start <= span.end
+    assert {span.attributes["gen_ai.response.id"] for span in calls} >= {first["id"]}
+    requests = [span for span in spans if span.kind == SpanKind.SERVER]
+    assert {span.attributes["http.response.status_code"] for span in requests} == {200}
+    # No prompt, no response, no arguments.
+    contents = b"".join(body for _, body in collector.bodies)
+    assert not [word for word in (b"weather?", b"Paris", b"degrees") if word in contents]
+    points = [point for point in collector.points if point.service == "front"]
+    assert {point.name for point in points} >= {
+        "gen_ai.server.request.duration",
+        "gen_ai.server.time_to_first_token",
+        "gen_ai.client.token.usage",
+    }
+    usage = {
+        point.attributes["gen_ai.token.type"]: point for point in points if point.name == "gen_ai.client.token.usage"
+    }
+    assert usage["input"].sum == sum(span.attributes["gen_ai.usage.input_tokens"] for span in calls)
+    assert (usage["input"].count, usage["input"].unit, sum(usage["input"].buckets)) == (2, "{token}", 2)
+
+
+def describe(span: SpanSeen, by_id: dict[str, SpanSeen]) -> list[str]:
+    """Return the names from the outermost span to this one."""
+    names: list[str] = []
+    current: SpanSeen | None = span
+    while current is not None:
+        names.insert(0, f"{current.service}: {current.name}")
+        current = by_id.get(current.parent_id)
+    return names
+
+
+@pytest.mark.parametrize(
+    ("header", "expected"),
+    [
+        (f"00-{TRACE}-{PARENT}-01", SpanContext(TRACE, PARENT, True)),
+        (f"00-{TRACE}-{PARENT}-00", SpanContext(TRACE, PARENT, False)),
+        (f"cc-{TRACE}-{PARENT}-03-more", SpanContext(TRACE, PARENT, True)),
+        (f"00-{TRACE}-{PARENT}-01-more", None),
+        (f"ff-{TRACE}-{PARENT}-01", None),
+        (f"00-{'0' * 32}-{PARENT}-01", None),
+        (f"00-{TRACE}-{'0' * 16}-01", None),
+        (f"00-{TRACE.upper()}-{PARENT}-01", None),
+        ("", None),
+        (None, None),
+    ],
+)
+def test_traceparent_is_read_as_the_specification_says(header: str | None, expected: SpanContext | None) -> None:
+    assert parse_trace_context(header) == expected
+    if expected is not None and header is not None and header.startswith("00"):
+        assert expected.build_headers() == {"traceparent": header}
+
+
+def test_a_tracestate_that_could_not_be_sent_is_dropped() -> None:
+    for state in ("a=\n1", "a=" + 600 * "x", "a=é"):
+        found = parse_trace_context(f"00-{TRACE}-{PARENT}-01", state)
+        assert found is not None
+        assert found.state == ""
+
+
+def build_tracer(ended: list[Span], ratio: float = 1.0) -> Tracer:
+    digits = iter(range(1, 1000))
+    return Tracer(ended.append, lambda: 1.5, lambda number: f"{next(digits):0{number}x}", ratio)
+
+
+def test_the_clients_decision_about_sampling_is_followed() -> None:
+    ended: list[Span] = []
+    tracer = build_tracer(ended, ratio=0.0)
+    for is_sampled in (False, True):
+        parent = SpanContext(TRACE, PARENT, is_sampled)
+        span = tracer.start("a", SpanKind.SERVER, parent, {})
+        assert (span.context.trace_id, span.context.is_sampled) == (TRACE, is_sampled)
+        tracer.end(span, {})
+    tracer.end(tracer.start("new", SpanKind.SERVER, None, {}), {})
+    assert [span.parent_id for span in ended] == [PARENT]
+
+
+@pytest.mark.parametrize(
+    ("method", "host", "name", "expected"),
+    [
+        ("GET", "llm.example.com:8443", "GET /v1/models", ("GET", None, "llm.example.com", 8443)),
+        ("GET", "[::1]:80", "GET /v1/models", ("GET", None, "::1", 80)),
+        ("GET", "localhost", "GET /v1/models", ("GET", None, "localhost", None)),
+        ("PROPFIND", "localhost:x", "HTTP /v1/models", ("_OTHER", "PROPFIND", "localhost:x", None)),
+    ],
+)
+def test_a_request_is_described_as_the_conventions_say(
+    method: str, host: str, name: str, expected: tuple[str, str | None, str, int | None]
+) -> None:
+    ended: list[Span] = []
+    telemetry = Telemetry(build_tracer(ended), GenAiMetrics(MetricSet(0)))
+    request = ServerSpan(method, "/v1/models", "/v1/models", Headers({"host": host}), "127.0.0.1", "http")
+    span = telemetry.start_request(request)
+    assert span is not None
+    telemetry.end_request(span, 200, None)
+    (span,) = ended
+    found = span.attributes
+    assert span.name == name
+    names = ("http.request.method", "http.request.method_original", "server.address", "server.port")
+    assert tuple(found.get(each) for each in names) == expected
+
+
+class Full(BaseEngine):
+    async def generate(self, request: GenerateRequest) -> AsyncGenerator[Event]:
+        raise QueueFull("The queue is full.")
+        yield
+
+
+async def test_a_span_has_the_status_that_the_client_gets() -> None:
+    """Anthropic's API has 529 instead of 503."""
+    ended: list[Span] = []
+    telemetry = Telemetry(build_tracer(ended), GenAiMetrics(MetricSet(0)))
+    app = create_app(Models([ServedModel("m", EventBackend(Full()), 4096, 1_700_000_000)]), telemetry=telemetry)
+    body = {"model": "m", "max_tokens": 9, "messages": [{"role": "user", "content": "Hello"}]}
+    async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app), base_url="http://localhost") as client:
+        assert (await client.post("/v1/messages", json=body)).status_code == 529
+    (span,) = [span for span in ended if span.kind == SpanKind.SERVER]
+    assert (span.attributes["http.response.status_code"], span.attributes["error.type"]) == (529, "QueueFull")
+
+
+def export(collector: Collector, *spans: Span) -> None:
+    exporter = OtlpExporter(OtlpSettings(collector.url, {}, {"service.name": "s"}), MetricSet(0), ("dragoman", "1"))
+    for span in spans:
+        exporter.export(span)
+    exporter.close()
+
+
+def test_every_kind_of_attribute_arrives() -> None:
+    ended: list[Span] = []
+    tracer = build_tracer(ended)
+    attributes = {"text": "é\ud800", "yes": True, "number": -3, "big": 2**62, "real": 0.5, "list": ("a", "b")}
+    tracer.end(tracer.start("name", SpanKind.INTERNAL, None, attributes), {"late": 1}, "timeout")
+    with collecting() as collector:
+        export(collector, *ended)
+    (span,) = collector.spans
+    assert span.attributes == {**attributes, "text": "é?", "list": ["a", "b"], "late": 1}
+    assert (span.name, span.kind, span.error, span.start) == ("name", 1, "timeout", 1_500_000_000)
+
+
+def test_a_receiver_that_is_down_costs_spans_and_nothing_else(caplog: pytest.LogCaptureFixture) -> None:
+    ended: list[Span] = []
+    tracer = build_tracer(ended)
+    tracer.end(tracer.start("name", SpanKind.INTERNAL, None, {}), {})
+    export(Collector("http://127.0.0.1:9"), *ended)
+    assert "traces cannot be sent to http://127.0.0.1:9/v1/traces: ConnectError" in caplog.text
+    with collecting() as collector:
+        collector.statuses = [400]
+        export(collector, *ended)
+    assert "it answered 400" in caplog.text
+
+
+def build_spans(count: int) -> list[Span]:
+    ended: list[Span] = []
+    tracer = build_tracer(ended)
+    tracer.end(tracer.start("name", SpanKind.INTERNAL, None, {}), {})
+    return ended * count
+
+
+def test_an_exporter_that_has_failed_can_be_closed(caplog: pytest.LogCaptureFixture) -> None:
+    exporter = OtlpExporter(OtlpSettings("http://127.0.0.1:9", {"x": "é"}), MetricSet(0), ("dragoman", "1"))
+    for span in build_spans(QUEUE_SIZE):
+        exporter.export(span)
+    exporter.close()
+    assert "telemetry is no longer sent" in caplog.text
+
+
+def test_closing_sends_one_request_to_a_receiver_that_does_not_respond() -> None:
+    accepted: list[None] = []
+
+    class Handler(socketserver.BaseRequestHandler):
+        def handle(self) -> None:
+            accepted.append(None)
+
+    with socketserver.TCPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, args=(0.01,)).start()
+        # The first batch may be sent, and repeated, before the exporter closes.
+        export(Collector(f"http://127.0.0.1:{server.server_address[1]}"), *build_spans(5 * BATCH_SIZE))
+        server.shutdown()
+    assert 1 <= len(accepted) <= 4
+
+
+def test_opentelemetrys_own_variables_are_read() -> None:
+    environment = {
+        "OTEL_EXPORTER_OTLP_ENDPOINT": "http://collector:4318/",
+        "OTEL_EXPORTER_OTLP_HEADERS": "authorization=Bearer%20x,a=b",
+        "OTEL_RESOURCE_ATTRIBUTES": "service.name=ignored,deployment.environment.name=test",
+        "OTEL_SERVICE_NAME": "gateway",
+    }
+    found = read_otlp_environment(None, environment, "1.2")
+    assert found is not None
+    assert (found.endpoint, found.headers) == ("http://collector:4318", {"authorization": "Bearer x", "a": "b"})
+    assert (found.resource["service.name"], found.resource["deployment.environment.name"]) == ("gateway", "test")
+    assert read_otlp_environment(None, {**environment, "OTEL_SDK_DISABLED": "true"}, "1") is None
+    assert read_otlp_environment(None, {}, "1") is None
+    with pytest.raises(ValueError, match=r"--otlp-endpoint: .*not an http"):
+        read_otlp_environment("collector:4317", {}, "1")
+    with pytest.raises(ValueError, match=r"OTEL_EXPORTER_OTLP_ENDPOINT: .*not an http"):
+        read_otlp_environment(None, {"OTEL_EXPORTER_OTLP_ENDPOINT": "collector:4317"}, "1")
+
+
+@pytest.mark.parametrize("header", ["x=%C3%A9", "x=a%0D%0Ab", "a%20b=x", "=x"])
+def test_a_malformed_header_is_named_without_its_value(header: str) -> None:
+    variables = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://c", "OTEL_EXPORTER_OTLP_HEADERS": header}
+    with pytest.raises(ValueError, match=r"OTEL_EXPORTER_OTLP_HEADERS: the header '.{0,3}' is malformed"):
+        read_otlp_environment(None, variables, "1")
+
+
+def test_the_messages_are_those_of_opentelemetrys_definitions() -> None:
+    """The official definitions parse the messages. Needs the package opentelemetry-proto."""
+    trace = pytest.importorskip("opentelemetry.proto.collector.trace.v1.trace_service_pb2")
+    metric = pytest.importorskip("opentelemetry.proto.collector.metrics.v1.metrics_service_pb2")
+    ended: list[Span] = []
+    tracer = build_tracer(ended)
+    tracer.end(tracer.start("name", SpanKind.SERVER, SpanContext(TRACE, PARENT, True, "a=1"), {"n": -1}), {}, "why")
+    message = trace.ExportTraceServiceRequest.FromString(encode_traces({"service.name": "s"}, ("d", "1"), ended))
+    (span,) = message.resource_spans[0].scope_spans[0].spans
+    assert (span.name, span.trace_id.hex(), span.parent_span_id.hex(), span.kind) == ("name", TRACE, PARENT, 2)
+    assert (span.attributes[0].value.int_value, span.status.code, span.status.message) == (-1, 2, "why")
+    assert (span.start_time_unix_nano, span.flags, span.trace_state) == (1_500_000_000, 1, "a=1")
+    histogram = Histogram((1.0, 2.0))
+    for value in (0.5, 1.5, 9.0):
+        histogram.observe(value)
+    points = (HistogramPoint({"a": "b"}, histogram, 5),)
+    body = encode_metrics({}, ("d", "1"), [HistogramMetric("m", "about", "s", points)], 7)
+    (found,) = metric.ExportMetricsServiceRequest.FromString(body).resource_metrics[0].scope_metrics[0].metrics
+    (point,) = found.histogram.data_points
+    assert (found.name, found.unit, found.histogram.aggregation_temporality) == ("m", "s", 2)
+    assert (list(point.bucket_counts), list(point.explicit_bounds), point.sum) == ([1, 1, 1], [1.0, 2.0], 11.0)
+    assert (point.start_time_unix_nano, point.time_unix_nano, point.count) == (5, 7, 3)
