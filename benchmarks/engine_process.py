@@ -28,7 +28,8 @@ def measure(front_ends: int, load: Load, env: dict[str, str]) -> tuple[float, fl
     with run_server(command, env) as (process, port):
         # Warm: every front end has imported what it needs.
         asyncio.run(send_all(port, Load(16, 1, load.path, load.body, load.tokens, load.streamed)))
-        cpu, started_at = read_cpu(process), time.perf_counter()
+        cpu = read_cpu(process)
+        started_at = time.perf_counter()
         asyncio.run(send_all(port, load))
         seconds = time.perf_counter() - started_at
         return (read_cpu(process) - cpu) / n_tokens * 1e6, seconds / n_tokens * 1e6

@@ -101,7 +101,8 @@ def profile(tokens: int) -> None:
     """The steps alone, without thread and event loop."""
     model = read_model(find_bundled_model())
     stepper = Stepper(PagedLlama(model), SchedulerConfig(), 16384)
-    vocab, most = model.config.vocab, model.config.max_positions
+    vocab = model.config.vocab
+    most = model.config.max_positions
     for key in range(32):
         request = TokenRequest(id=str(key), prompt=prompt(30), max_tokens=tokens, sampling=GREEDY)
         stepper.scheduler.add(Sequence(key, request, vocab=vocab, max_model_len=most, rng_factory=build_rng))

@@ -186,7 +186,8 @@ def measure(model: str, folder: Path, args: argparse.Namespace) -> list[Row]:
                     row.rates[place] = max(row.rates[place], rate)
                     print(f"{model} {row.engine}: {count} streams, {rate:.1f}", file=sys.stderr, flush=True)
         for row, engine in engines:
-            row.peak, row.memory = engine.read_memory("VmHWM"), engine.read_memory("VmRSS")
+            row.peak = engine.read_memory("VmHWM")
+            row.memory = engine.read_memory("VmRSS")
     return [row for row, _ in engines]
 
 
@@ -226,8 +227,11 @@ def write_random(directory: Path, dtype: str) -> Path:
             shutil.copy(file, directory)
     config = json.loads((source / "config.json").read_text()) | SHAPE | {"dtype": dtype}
     (directory / "config.json").write_text(json.dumps(config))
-    hidden, inner, dim = config["hidden_size"], config["intermediate_size"], config["head_dim"]
-    queries, keys = config["num_attention_heads"] * dim, config["num_key_value_heads"] * dim
+    hidden = config["hidden_size"]
+    inner = config["intermediate_size"]
+    dim = config["head_dim"]
+    queries = config["num_attention_heads"] * dim
+    keys = config["num_key_value_heads"] * dim
     shapes: dict[str, tuple[int, ...]] = {
         name: (config["vocab_size"], hidden) for name in ("model.embed_tokens.weight", "lm_head.weight")
     }

@@ -26,7 +26,8 @@ from dragoman.tenants.counters import Demand
 from dragoman.tenants.shared import SharedCounters
 
 DEMANDS = (Demand("requests", 10**9), Demand("tokens", 10**12, amount=200, needed=200), Demand("concurrency", 10**6, 0))
-TAKES, CLIENTS = 2000, 32
+TAKES = 2000
+CLIENTS = 32
 
 
 @contextmanager

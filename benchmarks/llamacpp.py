@@ -31,8 +31,14 @@ from tests.engines.llamacpp.files import CONTROL, add_byte_level
 
 from dragoman.engines import tiny
 
-LAYERS, HIDDEN, HEADS, KV_HEADS, INNER, VOCAB = 12, 768, 12, 4, 2048, 32_768
-CONTEXT, PROMPT = 512, 64
+LAYERS = 12
+HIDDEN = 768
+HEADS = 12
+KV_HEADS = 4
+INNER = 2048
+VOCAB = 32_768
+CONTEXT = 512
+PROMPT = 64
 
 
 def write_random_model(file: Path) -> None:
@@ -90,7 +96,9 @@ def serve_plain(file: str, streams: int, threads: int) -> None:
     xllamacpp: Any = import_module("xllamacpp")
     params = xllamacpp.CommonParams()
     params.model.path = file
-    params.n_parallel, params.n_ctx, params.ui = streams, streams * CONTEXT, False
+    params.n_parallel = streams
+    params.n_ctx = streams * CONTEXT
+    params.ui = False
     params.cpuparams.n_threads = params.cpuparams_batch.n_threads = threads
     params.verbosity = 1
     server = xllamacpp.Server(params)
@@ -110,7 +118,8 @@ def build_load(*, plain: bool, streams: int, tokens: int) -> Load:
 
 def read_tree(process: int) -> tuple[float, int]:
     """Seconds of CPU and resident bytes of a process and its children, threads that have ended included."""
-    cpu, memory = 0.0, 0
+    cpu = 0.0
+    memory = 0
     for item in (process, *map(int, Path(f"/proc/{process}/task/{process}/children").read_text().split())):
         fields = Path(f"/proc/{item}/stat").read_text().rpartition(")")[2].split()
         cpu += (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
@@ -134,7 +143,8 @@ def measure(command: list[str], env: dict[str, str], load: Load, times: int) -> 
     with run_server(command, env) as (process, port):
         wait_until_ready(port)
         asyncio.run(send_all(port, load))
-        (cpu, _), started_at = read_tree(process), time.perf_counter()
+        (cpu, _) = read_tree(process)
+        started_at = time.perf_counter()
         for _ in range(times):
             asyncio.run(send_all(port, load))
         seconds = time.perf_counter() - started_at

@@ -95,7 +95,8 @@ def build_responses(tokens: int) -> dict[str, object]:
     return {"model": MODEL, "input": "What is the capital of Japan?", "max_output_tokens": tokens, "ignore_eos": True}
 
 
-CHAT, MODEL = "/v1/chat/completions", "m"
+CHAT = "/v1/chat/completions"
+MODEL = "m"
 YARDSTICKS = ("raw uvicorn", "bare protocol")
 
 
@@ -112,7 +113,8 @@ def build_rows(streams: int, tokens: int, gateways: Sequence[str] = (), models: 
         return Load(16, 60, path, body, 2, streamed=False)
 
     fronts = ("upstream alone", "Dragoman upstream")
-    two, responses = build_responses(2), ("raw uvicorn", "sim", "sim stored")
+    two = build_responses(2)
+    responses = ("raw uvicorn", "sim", "sim stored")
     return {
         "streams": Row("token", stream(streams, tokens), 0.02, (*YARDSTICKS, "sim", *models)),
         "long streams": Row("token", stream(streams, 1000), 0.02, (*YARDSTICKS, "sim", *models)),
@@ -197,10 +199,12 @@ class Client(asyncio.Protocol):
         body = json.dumps(load.body).encode()
         head = f"POST {load.path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
         self._request = f"{head}content-length: {len(body)}\r\n\r\n".encode() + body
-        self._load, self._done = load, done
+        self._load = load
+        self._done = done
         self._answers: list[Answer] = []
         self._tail = b""
-        self._sent, self._awaits_head = 0.0, True
+        self._sent = 0.0
+        self._awaits_head = True
         self._body_left: int | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -209,12 +213,15 @@ class Client(asyncio.Protocol):
 
     def _send(self) -> None:
         self._answers.append(Answer())
-        self._awaits_head, self._tail, self._body_left = True, b"", None
+        self._awaits_head = True
+        self._tail = b""
+        self._body_left = None
         self._sent = time.perf_counter()
         self._transport.write(self._request)
 
     def data_received(self, data: bytes) -> None:
-        now, answer = time.perf_counter(), self._answers[-1]
+        now = time.perf_counter()
+        answer = self._answers[-1]
         if self._awaits_head:
             self._awaits_head = False
             assert data[9:12] == b"200", data[:400]
@@ -237,7 +244,8 @@ class Client(asyncio.Protocol):
                 return
             found = re.search(rb"content-length: (\d+)", head, re.IGNORECASE)
             assert found is not None, head
-            self._body_left, data = int(found[1]), rest
+            self._body_left = int(found[1])
+            data = rest
         self._body_left -= len(data)
         if self._body_left <= 0:
             self._finish()
@@ -334,7 +342,8 @@ def run_row(name: str, row: Row, folder: Path, env: dict[str, str], peers: Mappi
                 load = Load(load.clients, 1, CHAT, build_chat(load.tokens, stream=True), load.tokens, streamed=True)
             with run_server(build_command(server, row, folder, None), env) as (process, port):
                 result, _ = asyncio.run(measure(process, port, Row(row.unit, load, row.step, row.servers)))
-        result.row, result.server = name, server
+        result.row = name
+        result.server = server
         result.ratio = result.cpu / (results[0].cpu if results else result.cpu)
         results.append(result)
         print(render(result, row.unit), flush=True)

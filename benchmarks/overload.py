@@ -24,7 +24,9 @@ from pathlib import Path
 
 from streaming import request
 
-PLACES, WAITING, TOKENS = 16, 16, 32
+PLACES = 16
+WAITING = 16
+TOKENS = 32
 SERVER_CORES: set[int] = set()
 
 
@@ -114,7 +116,8 @@ async def overload(model: str, seconds: float, times: float) -> None:
     with serving(*arguments) as (port, pid):
         await peak(Load(port), 2.0)
         most = await peak(Load(port), seconds)
-        before, load = resident(pid), Load(port)
+        before = resident(pid)
+        load = Load(port)
         # What is in the engine at the beginning ends in the first second, and what is at the end does not: even.
         goodput = await flood(load, times * most, seconds)
         after = resident(pid)

@@ -18,7 +18,8 @@ from dragoman.parsers import registry
 from dragoman.pipeline.choice import StopStage, TextAssembler, Vocabulary
 from dragoman.prompts.tokenizer import load_tokenizer
 
-REPEATS, ROUNDS = 7, 200
+REPEATS = 7
+ROUNDS = 200
 TOKENIZER = load_tokenizer(Path(dragoman.engines.tiny.__file__).with_name("data"))
 PROSE = "So the answer is that it depends on what is asked, and on whom.\n"
 CALL = (
@@ -44,7 +45,8 @@ def microseconds(work: Callable[[], int]) -> float:
 
 def trivial() -> int:
     """A loop that only makes the event."""
-    token, out = Token(0, " plain"), TextDelta(0, "")
+    token = Token(0, " plain")
+    out = TextDelta(0, "")
     for _ in range(ROUNDS * 100):
         out = TextDelta(0, " plain", (token,))
     return ROUNDS * 100 * len(out.tokens)

@@ -55,7 +55,8 @@ FRONTS = {
     "Ray's proxy in Python": (1, "prefix", False),
 }
 """By name: replicas, routing, and whether there is HAProxy."""
-SESSIONS, TURNS = 25, 8
+SESSIONS = 25
+TURNS = 8
 """An odd number, as in turns two replicas would otherwise always get the same agents."""
 CACHE_BLOCKS = 2200
 """KV cache of a replica, in blocks of 16 tokens: the conversations of half of the agents fit into it, not of all."""
@@ -146,7 +147,8 @@ def measure_load(
     for name, load, units in (("request", short, 32 * requests), ("token", streamed, streams * tokens)):
         # Warm: all have imported what they need.
         asyncio.run(send_all(port, Load(32, 1, load.path, load.body, load.tokens, load.streamed)))
-        cpu, started_at = read_cpu(), time.perf_counter()
+        cpu = read_cpu()
+        started_at = time.perf_counter()
         asyncio.run(send_all(port, load))
         found[f"us/{name}"] = (read_cpu() - cpu) / units * 1e6
         if name == "request":
@@ -164,7 +166,9 @@ def replay_agents(ports: Sequence[int], label: str) -> float:
         ]
         for number in range(SESSIONS)
     ]
-    turn, cached, total = cycle(ports), 0, 0
+    turn = cycle(ports)
+    cached = 0
+    total = 0
     for _ in range(TURNS):
         for messages in conversations:
             connection = http.client.HTTPConnection("127.0.0.1", next(turn), timeout=60)

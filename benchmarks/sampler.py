@@ -21,7 +21,8 @@ from dragoman.core.engine import TokenRequest
 from dragoman.core.request import Sampling
 from dragoman.engines.batching.sampler import SamplingState, sample
 
-SEQUENCES, VOCAB = 64, 131_072
+SEQUENCES = 64
+VOCAB = 131_072
 SAMPLINGS = {
     "greedy": Sampling(temperature=0.0),
     "temperature": Sampling(temperature=0.8, seed=1),

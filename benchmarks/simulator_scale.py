@@ -15,7 +15,8 @@ import sys
 import time
 from pathlib import Path
 
-INPUTS, OUTPUTS = "lognormal:1020,0.5,8192", "lognormal:129,1.0,2048"
+INPUTS = "lognormal:1020,0.5,8192"
+OUTPUTS = "lognormal:129,1.0,2048"
 
 
 def write_burstgpt(path: Path, requests: int, rate: float) -> None:

@@ -57,7 +57,9 @@ class Client:
     """Sends one request after the other, of a kind drawn by chance."""
 
     def __init__(self, http: httpx2.AsyncClient, seed: int, counts: Counter[str]) -> None:
-        self._http, self._random, self._counts = http, random.Random(seed), counts
+        self._http = http
+        self._random = random.Random(seed)
+        self._counts = counts
         self._kinds: list[tuple[str, Callable[[], Awaitable[httpx2.Response]]]] = [
             ("chat", self._chat),
             ("chat streamed", self._stream),

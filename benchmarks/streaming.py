@@ -49,7 +49,8 @@ class Ticker:
             loop.call_at(loop.time() + self.interval, self._tick, loop.time() + self.interval)
 
     def _tick(self, deadline: float) -> None:
-        due, self.due = self.due, []
+        due = self.due
+        self.due = []
         for call in due:
             call()
         loop = asyncio.get_running_loop()

@@ -50,7 +50,8 @@ def measure(model: str, workers: int, load: Load, folder: Path, env: dict[str, s
     with run_server(command, env) as (process, port):
         # Warm: every worker has imported what it needs.
         asyncio.run(send_all(port, Load(16 * workers, 3, load.path, load.body, load.tokens, load.streamed)))
-        cpu, started_at = read_cpu(process), time.perf_counter()
+        cpu = read_cpu(process)
+        started_at = time.perf_counter()
         asyncio.run(send_all(port, load))
         return time.perf_counter() - started_at, read_cpu(process) - cpu
 

@@ -67,10 +67,12 @@ def build_app(step: float) -> App:
             await send({"type": "http.response.start", "status": 200, "headers": headers})
             await send({"type": "http.response.body", "body": body})
 
-        body, more = b"", True
+        body = b""
+        more = True
         while more:
             message = await receive()
-            body, more = body + message.get("body", b""), message.get("more_body", False)
+            body = body + message.get("body", b"")
+            more = message.get("more_body", False)
         if scope["method"] == "GET":
             await answer(MODELS)
             return
@@ -97,7 +99,9 @@ class BareProtocol(asyncio.Protocol):
         self._ticker = ticker
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
-        self._transport, self._parser, self._body = transport, httptools.HttpRequestParser(self), b""
+        self._transport = transport
+        self._parser = httptools.HttpRequestParser(self)
+        self._body = b""
 
     def data_received(self, data: bytes) -> None:
         self._parser.feed_data(data)
@@ -107,7 +111,8 @@ class BareProtocol(asyncio.Protocol):
 
     def on_message_complete(self) -> None:
         stream, tokens = read_body(self._body)
-        self._body, self._parser = b"", httptools.HttpRequestParser(self)
+        self._body = b""
+        self._parser = httptools.HttpRequestParser(self)
         if stream:
             self._transport.write(
                 b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
@@ -115,12 +120,10 @@ class BareProtocol(asyncio.Protocol):
         self._ticker.watch(self._build_step(tokens, stream=stream))
 
     def _build_step(self, left: int, *, stream: bool) -> Callable[[], None]:
-        chunk, write, watch, tokens = (
-            b"%x\r\n%b\r\n" % (len(CHUNK), CHUNK),
-            self._transport.write,
-            self._ticker.watch,
-            left,
-        )
+        chunk = b"%x\r\n%b\r\n" % (len(CHUNK), CHUNK)
+        write = self._transport.write
+        watch = self._ticker.watch
+        tokens = left
 
         def step() -> None:
             nonlocal left
@@ -146,7 +149,8 @@ async def serve_bare(listener: socket.socket, step: float) -> None:
 
 
 def main() -> None:
-    kind, step = sys.argv[1], float(sys.argv[2])
+    kind = sys.argv[1]
+    step = float(sys.argv[2])
     listener = socket.create_server(("127.0.0.1", 0), backlog=2048)
     print(f"http://127.0.0.1:{listener.getsockname()[1]}", flush=True)
     if kind == "bare protocol":

@@ -40,7 +40,8 @@ class MetricDefinition(NamedTuple):
 
 def list_metrics() -> list[MetricDefinition]:
     """All metrics that a server can have; which ones it has depends on its engines."""
-    http, keys = HttpMetrics(), KeyMetrics()
+    http = HttpMetrics()
+    keys = KeyMetrics()
     keys.shared_counters = SharedCounters(SqliteLimits(Path("limits.db")), lambda: 0.0)
     http.record("POST", "/v1/chat/completions", 200, 1.0, 1, 1)
     keys.find_usage("k", "m")
@@ -74,7 +75,8 @@ def build_full_stats() -> EngineStats:
         if value is None:
             setattr(stats, name, 0)
     stats.kv_cache_usage = 0.0
-    stats.cache, stats.lora = CacheConfig(16, 1, True), LoraState()
+    stats.cache = CacheConfig(16, 1, True)
+    stats.lora = LoraState()
     stats.waiting_by_reason = stats.prompt_tokens_by_source = stats.cached_tokens_by_source = {"x": 0}
     stats.longest_choice = stats.request_preemptions = stats.request_computed_tokens = Histogram(LENGTH_BUCKETS)
     sizes = Histogram(LENGTH_BUCKETS)

@@ -52,7 +52,9 @@ class Drawing:
     """One SVG."""
 
     def __init__(self, title: str, width: int, height: int) -> None:
-        self._title, self._width, self._height = title, width, height
+        self._title = title
+        self._width = width
+        self._height = height
         self._parts: list[str] = []
 
     def draw_box(self, place: tuple[int, int, int, int], lines: Sequence[tuple[str, str]], kind: str = "box") -> None:
@@ -71,8 +73,10 @@ class Drawing:
 
     def draw_arrow(self, start: tuple[int, int], end: tuple[int, int], *, is_back: bool = False) -> None:
         """A straight line, with its head at the end."""
-        (x1, y1), (x2, y2) = start, end
-        dx, dy = (x2 > x1) - (x2 < x1), (y2 > y1) - (y2 < y1)
+        (x1, y1) = start
+        (x2, y2) = end
+        dx = (x2 > x1) - (x2 < x1)
+        dy = (y2 > y1) - (y2 < y1)
         points = (
             f"{x2},{y2} {x2 - 8 * dx - 5 * dy},{y2 - 8 * dy - 5 * dx} {x2 - 8 * dx + 5 * dy},{y2 - 8 * dy + 5 * dx}"
         )

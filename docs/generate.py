@@ -242,7 +242,8 @@ def architectures() -> Iterable[str]:
 
 def cli() -> Iterable[str]:
     """The help of every command but `serve`, whose options are the settings."""
-    app, environment = create_app(lambda _settings, _say: 0, {}), {"COLUMNS": "100", "NO_COLOR": "1"}
+    app = create_app(lambda _settings, _say: 0, {})
+    environment = {"COLUMNS": "100", "NO_COLOR": "1"}
     commands = [(str(command.name),) for command in app.registered_commands if command.name != "serve"]
     for group in app.registered_groups:
         assert group.typer_instance is not None

@@ -54,21 +54,30 @@ class Mutant(NamedTuple):
     tests: tuple[str, ...]
 
 
-CHAT, COMPLETIONS, GOLDEN = "tests/laws/test_chat.py", "tests/laws/test_completions.py", "tests/golden"
-TRAPS, CLIENTS, BODY = "tests/dialects/test_traps.py", "tests/dialects/test_clients.py", "tests/dialects/test_body.py"
-READER, PARAMETERS = "tests/dialects/test_chat_reader.py", "tests/dialects/test_all_parameters.py"
-RESPONSES, STREAMS = "tests/laws/test_responses.py", "tests/dialects/responses"
+CHAT = "tests/laws/test_chat.py"
+COMPLETIONS = "tests/laws/test_completions.py"
+GOLDEN = "tests/golden"
+TRAPS = "tests/dialects/test_traps.py"
+CLIENTS = "tests/dialects/test_clients.py"
+BODY = "tests/dialects/test_body.py"
+READER = "tests/dialects/test_chat_reader.py"
+PARAMETERS = "tests/dialects/test_all_parameters.py"
+RESPONSES = "tests/laws/test_responses.py"
+STREAMS = "tests/dialects/responses"
 UPSTREAM = "tests/engines/upstream"
-FUZZ, PARSERS, SERVING = "tests/dialects/test_fuzz.py", "tests/parsers", "tests/serving"
-LLAMACPP, REMOTE = "tests/engines/llamacpp", "tests/engines/remote"
-SIMULATOR, RECORDING = "tests/engines/simulator", "tests/recording"
+FUZZ = "tests/dialects/test_fuzz.py"
+PARSERS = "tests/parsers"
+SERVING = "tests/serving"
+LLAMACPP = "tests/engines/llamacpp"
+REMOTE = "tests/engines/remote"
+SIMULATOR = "tests/engines/simulator"
+RECORDING = "tests/recording"
 DIRECT = "tests/serving/test_direct_delivery.py"
-SCHEMAS, NESTED = "tests/pipeline/test_unenforced_schemas.py", "tests/dialects/test_nested_fields.py"
-NAMES, WARNINGS, UNMATCHED = (
-    "tests/serving/test_field_names.py",
-    "tests/serving/test_warnings.py",
-    "tests/serving/test_unmatched_results.py",
-)
+SCHEMAS = "tests/pipeline/test_unenforced_schemas.py"
+NESTED = "tests/dialects/test_nested_fields.py"
+NAMES = "tests/serving/test_field_names.py"
+WARNINGS = "tests/serving/test_warnings.py"
+UNMATCHED = "tests/serving/test_unmatched_results.py"
 
 MUTANTS = (
     Mutant(
@@ -1847,7 +1856,8 @@ def main(arguments: list[str]) -> int:
     candidates = list(enumerate(MUTANTS))[first::step]
     selected = [(i, mutant) for i, mutant in candidates if _is_selected(i, mutant, patterns)]
     tests = sorted({test for _, mutant in selected for test in mutant.tests})
-    n_threads, n_missed = os.cpu_count() or 1, 0
+    n_threads = os.cpu_count() or 1
+    n_missed = 0
     # Each run has its own copy of the tree, so parallel runs do not interfere.
     with ThreadPoolExecutor(n_threads) as pool:
         if SUITE_PASSED_OPTION not in arguments and (

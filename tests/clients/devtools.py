@@ -67,7 +67,8 @@ class Page:
     """
 
     def __init__(self, connection: Connection) -> None:
-        self._connection, self._ids = connection, count(1)
+        self._connection = connection
+        self._ids = count(1)
         self.complaints: list[str] = []
         self.requested: list[str] = []
         self.opened: list[str] = []

@@ -39,7 +39,8 @@ def test_its_sum_of_a_stream_is_the_whole_answer(results: Results, dialect: str)
 
 @pytest.mark.parametrize("dialect", DIALECTS)
 def test_what_fails_is_an_exception(results: Results, dialect: str) -> None:
-    refused, broken = results[f"{dialect} refused"], results[f"{dialect} broken"]
+    refused = results[f"{dialect} refused"]
+    broken = results[f"{dialect} broken"]
     assert refused["status"] == 429
     assert "RateLimitError" in refused["error"]
     assert "out of memory" in broken["message"]

@@ -85,7 +85,8 @@ def likelihood(address: str, prompt: str, answer: str) -> float:
     def tokens(text: str) -> list[int]:
         return httpx2.post(f"{address}/tokenize", json={"prompt": text, "add_special_tokens": False}).json()["tokens"]
 
-    before, whole = len(tokens(prompt)), tokens(prompt + answer)
+    before = len(tokens(prompt))
+    whole = tokens(prompt + answer)
     body = {"token_ids": whole, "sampling_params": {"max_tokens": 1, "prompt_logprobs": 0}}
     scores = httpx2.post(f"{address}/inference/v1/generate", json=body).json()["prompt_logprobs"]
     return sum(score[str(id)]["logprob"] for score, id in zip(scores[before:], whole[before:], strict=True))

@@ -40,7 +40,8 @@ def test_a_tool_runner_comes_to_its_end(results: Results) -> None:
 
 
 def test_calls_and_thoughts_are_read(results: Results) -> None:
-    response, message = results["responses whole"], results["messages whole"]
+    response = results["responses whole"]
+    message = results["messages whole"]
     assert response["items"] == ["reasoning", "function_call", "function_call"]
     assert response["calls"] == ['{"a": 2, "b": 3}', '{"a": 4, "b": 4}']
     assert (message["blocks"], message["stop"]) == (["Sums.", {"a": 2, "b": 3}, {"a": 4, "b": 4}], "tool_use")
@@ -48,7 +49,8 @@ def test_calls_and_thoughts_are_read(results: Results) -> None:
 
 @pytest.mark.parametrize("dialect", DIALECTS)
 def test_what_fails_is_an_exception(results: Results, dialect: str) -> None:
-    refused, broken = results[f"{dialect} refused"], results[f"{dialect} broken"]
+    refused = results[f"{dialect} refused"]
+    broken = results[f"{dialect} broken"]
     assert (refused["error"], refused["status"]) == ("RateLimitError", 429)
     assert "out of memory" in broken["message"], broken
 

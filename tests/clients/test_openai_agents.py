@@ -22,8 +22,10 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_tool_loop_runs_to_its_end_and_streams_the_same(results: Results, kind: str) -> None:
-    whole, streamed = results[f"{kind} whole"], results[f"{kind} streamed"]
-    calls, outputs = ["tool_call_item"] * 2, ["tool_call_output_item"] * 2
+    whole = results[f"{kind} whole"]
+    streamed = results[f"{kind} streamed"]
+    calls = ["tool_call_item"] * 2
+    outputs = ["tool_call_output_item"] * 2
     assert (whole["text"], whole["outputs"]) == ("5 and 8", [5, 8]), whole
     assert whole["items"] == ["reasoning_item", *calls, *outputs, "message_output_item"]
     assert whole["usage"][0] == 2
@@ -44,7 +46,8 @@ def test_a_session_remembers(results: Results, kind: str) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_fails_is_an_exception(results: Results, kind: str) -> None:
-    refused, broken = results[f"{kind} refused"], results[f"{kind} broken"]
+    refused = results[f"{kind} refused"]
+    broken = results[f"{kind} broken"]
     assert "slowly" in refused["message"], refused
     assert kind == "socket" or (refused["error"], refused["status"]) == ("RateLimitError", 429)
     assert "out of memory" in broken["message"], broken

@@ -51,7 +51,8 @@ def test_a_conversation_goes_through_all_dialects(results: Results) -> None:
 
 @pytest.mark.parametrize("dialect", DIALECTS)
 def test_what_fails_is_an_exception(results: Results, dialect: str) -> None:
-    refused, broken = results[f"{dialect} refused"], results[f"{dialect} broken"]
+    refused = results[f"{dialect} refused"]
+    broken = results[f"{dialect} broken"]
     assert (refused["error"], refused["status"]) == ("ModelRateLimitError", 429)
     assert (broken["error"], broken["status"]) == ("ModelOverloadedError", 529 if dialect == "messages" else 503)
     assert "out of memory" in broken["message"]

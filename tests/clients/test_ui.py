@@ -35,7 +35,8 @@ class Servers:
     """A cache of servers by their arguments; each is started once."""
 
     def __init__(self, folder: Path) -> None:
-        self._folder, self._stack = folder, ExitStack()
+        self._folder = folder
+        self._stack = ExitStack()
         self._addresses: dict[str, str] = {}
 
     def start(self, arguments: str) -> str:

@@ -29,7 +29,8 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
 
 @pytest.mark.parametrize("dialect", DIALECTS)
 def test_a_stream_is_what_the_whole_answer_is(results: Results, dialect: str) -> None:
-    whole, streamed = results[f"{dialect} whole"], results[f"{dialect} streamed"]
+    whole = results[f"{dialect} whole"]
+    streamed = results[f"{dialect} streamed"]
     assert (streamed.pop("deltas"), streamed.pop("failures")) == ("5 and 8", [])
     assert streamed == whole
     assert (whole["text"], whole["finish"]) == ("5 and 8", "stop")
@@ -46,7 +47,8 @@ def test_a_tool_loop_runs_to_its_end(results: Results, dialect: str) -> None:
 
 @pytest.mark.parametrize("dialect", DIALECTS)
 def test_failures_are_reported(results: Results, dialect: str) -> None:
-    refused, broken = results[f"{dialect} refused"], results[f"{dialect} broken"]
+    refused = results[f"{dialect} refused"]
+    broken = results[f"{dialect} broken"]
     # Anthropic's status for an overloaded engine is 529.
     status = 529 if dialect == "messages" else 503
     assert (refused["error"], refused["status"], refused["message"]) == ("AI_APICallError", status, "out of memory")

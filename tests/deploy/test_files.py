@@ -99,11 +99,9 @@ def test_the_pod_is_restricted_and_probed(overrides: dict[str, Any]) -> None:
 
 def test_autoscalers_and_monitors_select_what_the_chart_creates() -> None:
     chart = Chart(CHART, EVERYTHING)
-    (deployment,), (hpa,), (scaled) = (
-        chart.render("deployment.yaml"),
-        chart.render("hpa.yaml"),
-        chart.render("scaledobject.yaml"),
-    )
+    (deployment,) = chart.render("deployment.yaml")
+    (hpa,) = chart.render("hpa.yaml")
+    scaled = chart.render("scaledobject.yaml")
     assert "replicas" not in deployment["spec"]
     for scaler in (hpa, *scaled):
         assert scaler["spec"]["scaleTargetRef"]["name"] == deployment["metadata"]["name"]

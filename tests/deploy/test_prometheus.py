@@ -22,7 +22,8 @@ from tests.loopback import find_free_port
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 PROMETHEUS = shutil.which("prometheus")
-KEY, LIMITED_KEY = "k" * 40, "l" * 40
+KEY = "k" * 40
+LIMITED_KEY = "l" * 40
 HEADERS = {"authorization": f"Bearer {KEY}"}
 ATTEMPTS = 80
 
@@ -55,7 +56,8 @@ def scraping(folder: Path, *targets: str) -> Generator[httpx2.Client]:
     job["static_configs"] = [{"targets": list(targets)}]
     # The key of an administrator, which servers with keys require for their metrics.
     job["authorization"] = {"credentials": KEY}
-    path, port = folder / "prometheus.json", find_free_port()
+    path = folder / "prometheus.json"
+    port = find_free_port()
     path.write_text(json.dumps(config))
     command = [
         PROMETHEUS,

@@ -101,7 +101,8 @@ def prints(expected: str, printed: str) -> bool:
     *middle, last = rest
     if len(first) + len(last) > len(text) or not text.startswith(first) or not text.endswith(last):
         return False
-    at, end = len(first), len(text) - len(last)
+    at = len(first)
+    end = len(text) - len(last)
     for piece in middle:
         at = text.find(piece, at, end)
         if at < 0:

@@ -315,11 +315,14 @@ def main(folder: str = "") -> None:
     prefix = ".".join(("dragoman", *folder.strip("/").split("/"))) if folder else "dragoman"
     functions = find_functions(modules)
     lengths = sorted(function.lines for function in functions)
-    once, lines = find_private_used_once(modules), sum(len(module.lines) for module in modules)
-    small, comments = find_small_single_importer(modules), count_comment_lines(modules)
+    once = find_private_used_once(modules)
+    lines = sum(len(module.lines) for module in modules)
+    small = find_small_single_importer(modules)
+    comments = count_comment_lines(modules)
     print(f"modules                           {len(modules)}")
     print(f"lines                             {lines}")
-    middle, p95 = lengths[len(lengths) // 2], lengths[len(lengths) * 95 // 100]
+    middle = lengths[len(lengths) // 2]
+    p95 = lengths[len(lengths) * 95 // 100]
     print(f"function length p50 / p95 / max   {middle} / {p95} / {lengths[-1]}")
     print(f"private, referenced once          {len(once)} of {len(functions)} = {len(once) / len(functions):.1%}")
     print(f"  of at most 5 lines              {sum(f.body_lines <= 5 for f in once)}")

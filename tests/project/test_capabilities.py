@@ -47,7 +47,8 @@ class ClaimsEverything(Dice):
 
 def find_derived_names(source: str) -> list[str]:
     """Return the request's structs whose fields the source iterates over."""
-    structs, names = {struct.__name__ for struct in REQUEST_STRUCTS}, list[str]()
+    structs = {struct.__name__ for struct in REQUEST_STRUCTS}
+    names = list[str]()
     for node in ast.walk(ast.parse(source)):
         match node:
             case ast.Attribute(ast.Name(name), "__struct_fields__" | "__annotations__"):

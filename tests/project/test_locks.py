@@ -81,7 +81,8 @@ def test_the_lock_of_the_docs_is_exact_and_agrees_with_the_others():
     text = lock.read_text()
     assert not re.search(r"://|--index|--find|@ |(^|\s)/\w", text)
     assert all("--hash=sha256:" in entry for entry in entries(lock))
-    pinned, everything = pins(lock), pins(LOCKS["check"])
+    pinned = pins(lock)
+    everything = pins(LOCKS["check"])
     for each in tomllib.loads((ROOT / "pyproject.toml").read_text())["dependency-groups"]["docs"]:
         requirement = Requirement(each)
         assert all(requirement.specifier.contains(version) for version in pinned[canonicalize_name(requirement.name)])

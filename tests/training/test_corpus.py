@@ -89,7 +89,8 @@ def test_the_last_word_is_the_assistants(corpus: list[Conversation]):
 
 
 def test_held_out_words_never_occur_in_training_words():
-    trained, unseen = source(0).words, source(0, held_out=True).words
+    trained = source(0).words
+    unseen = source(0, held_out=True).words
     assert not set(trained) & set(unseen)
     assert all(map(is_held_out, unseen))
     assert len(unseen) > 100

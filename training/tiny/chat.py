@@ -80,7 +80,8 @@ def unknown(s: Source) -> Exchange:
 def addition(s: Source) -> Exchange:
     """Sums of two numbers, most of them small: small ones should be right."""
     top = s.pick((9, 9, 20, 20, 20, 99, 99))
-    a, b = s.integer(0, top), s.integer(0, top)
+    a = s.integer(0, top)
+    b = s.integer(0, top)
     ask = s.pick((f"What is {a} + {b}?", f"What is {a} plus {b}?", f"{a} + {b}", f"Add {a} and {b}.",
                   f"How much is {a} + {b}?",
                   f"What is {a}+{b}?", f"What's {a} + {b}?", f"{a}+{b}", f"Compute {a} + {b}."))  # fmt: skip
@@ -90,7 +91,8 @@ def addition(s: Source) -> Exchange:
 def larger(s: Source) -> Exchange:
     """Which of two numbers is larger."""
     a, b = s.sample(range(100), 2)
-    high, low = max(a, b), min(a, b)
+    high = max(a, b)
+    low = min(a, b)
     ask = s.pick((f"Which is larger, {a} or {b}?", f"What is more, {a} or {b}?"))
     return Exchange(ask, f"{high} is larger than {low}.", f"I compare {a} and {b}. {high} is larger.", str(high))
 
@@ -123,7 +125,8 @@ def general(s: Source) -> Exchange:
         return Exchange(ask, f"The opposite of {word} is {other}.", f"{word} and {other} are opposites.", other)
     names, unit = (DAYS, "day") if s.chance(0.5) else (MONTHS, "month")
     at = s.integer(0, len(names) - 1)
-    now, then = names[at], names[(at + 1) % len(names)]
+    now = names[at]
+    then = names[(at + 1) % len(names)]
     return Exchange(
         f"Which {unit} comes after {now}?", f"{then} comes after {now}.", f"After {now} comes {then}.", then
     )
@@ -205,7 +208,9 @@ def words_task(s: Source) -> Exchange:
 
 def story(s: Source) -> Exchange:
     """A story in five sentences; its hero may be given."""
-    name, animal, other = s.name(), s.pick(ANIMALS), s.pick(ANIMALS)
+    name = s.name()
+    animal = s.pick(ANIMALS)
+    other = s.pick(ANIMALS)
     if s.chance(0.15):
         return _long_story(s, name, animal)
     ask = s.pick(("Tell me a story.", "Tell me a short story.", "Write a story.", "Write a short story."))
@@ -243,7 +248,9 @@ def _long_story(s: Source, name: str, animal: str) -> Exchange:
 
 def person_json(s: Source) -> Exchange:
     """A made-up person, or a described one, as JSON."""
-    name, age, city = s.name(), s.integer(18, 80), s.city()
+    name = s.name()
+    age = s.integer(18, 80)
+    city = s.city()
     answer = json.dumps({"name": name, "age": age, "city": city}, ensure_ascii=False)
     if s.chance(0.4):
         ask = s.pick(("Give me a JSON object for a person.", "Describe a person as JSON.", "Write a person as JSON."))

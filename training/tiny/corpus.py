@@ -76,7 +76,8 @@ def drill(s: Source) -> Conversation:
 
 def figures(s: Source) -> Conversation:
     """Three to eight short questions about numbers."""
-    tasks, weights = (chat.addition, chat.counting, chat.larger, chat.listing, chat.words_task), (10, 4, 2, 2, 2)
+    tasks = (chat.addition, chat.counting, chat.larger, chat.listing, chat.words_task)
+    weights = (10, 4, 2, 2, 2)
     thinking = _thinks(s)
     turns: list[Turn] = []
     for task in s.rng.choices(tasks, weights, k=s.integer(3, 8)):

@@ -121,7 +121,8 @@ def persona(s: Source, thinking: bool = False) -> list[Turn]:
         ask = s.pick(("What is your name?", "Who are you?", "How are you called?"))
         exchange = Exchange(ask, f"My name is {name}.", f"My name is {name}.", name)
     else:
-        thing, value = s.word(), s.title()
+        thing = s.word()
+        value = s.title()
         statement = s.pick((f"The {thing} is {value}.", f"Remember: the {thing} is {value}."))
         exchange = Exchange(f"What is the {thing}?", f"The {thing} is {value}.", f"I was told the {thing}.", value)
     turns = [Turn("system", statement)]
@@ -146,7 +147,8 @@ def memory(s: Source, thinking: bool = False, between: int = 2) -> list[Turn]:
             s.pick(("What is my name?", "Who am I?")), f"Your name is {name}.", f"The user is {name}.", name
         )
     elif s.chance(0.8):
-        thing, value = s.word(), s.title()
+        thing = s.word()
+        value = s.title()
         statement = Exchange(
             s.pick((f"My {thing} is {value}.", f"Remember that my {thing} is {value}.")),
             "I will remember that.",

@@ -55,7 +55,8 @@ class Block(nn.Module):
         projected = self.qkv(self.attention_norm(x)).split(self.sizes(), -1)
         q, k, v = (part.view(batch, time, -1, self.shape.head).transpose(1, 2) for part in projected)
         groups = self.shape.heads // self.shape.kv_heads
-        q, k = _rotate(q, cos, sin), _rotate(k, cos, sin)
+        q = _rotate(q, cos, sin)
+        k = _rotate(k, cos, sin)
         mixed = _attend(q, k.repeat_interleave(groups, 1), v.repeat_interleave(groups, 1))
         x = x + self.out(mixed.transpose(1, 2).reshape(batch, time, -1))
         gate, up = self.gate_up(self.feed_norm(x)).chunk(2, -1)
@@ -95,7 +96,8 @@ class Llama(nn.Module):
         """tokens is [batch, time]; the result is the normalised last hidden state."""
         half = torch.arange(0, self.shape.head, 2) / self.shape.head
         angles = torch.outer(torch.arange(tokens.shape[1]).float(), 1 / self.shape.theta**half)
-        cos, sin = angles.cos(), angles.sin()
+        cos = angles.cos()
+        sin = angles.sin()
         x = self.embedding(tokens)
         for block in self.blocks:
             x = block(x, cos, sin)

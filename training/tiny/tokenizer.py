@@ -14,7 +14,8 @@ SPECIAL_TOKENS = (
     "<|endoftext|>", "<|im_start|>", "<|im_end|>", "<think>", "</think>", "<tool_call>", "</tool_call>",
     "<tool_response>", "</tool_response>",
 )  # fmt: skip
-PAD, END = 0, 2
+PAD = 0
+END = 2
 # Qwen2's split, so that every engine knows it (llama.cpp calls it "qwen2"): words with one leading blank, digits alone.
 SPLIT = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"

@@ -93,7 +93,8 @@ def outcome(s: Source) -> tuple[str, str]:
 
 def weather(s: Source) -> Request:
     """The weather in a place, sometimes with a unit."""
-    city, degrees = s.city(), s.integer(-9, 38)
+    city = s.city()
+    degrees = s.integer(-9, 38)
     city += f", {s.pick(('CA', 'MA', 'NY', 'UK', *CAPITALS))}" if s.chance(0.15) else ""
     place = Parameter(
         s.pick(("city", "city", "location", "place")), _schema("string", s.pick(("", "Name of the city")))
@@ -114,7 +115,8 @@ def weather(s: Source) -> Request:
     if with_unit and s.chance(0.6):
         arguments["unit"] = s.pick(UNITS)
         ask = f"{ask[:-1]} in {arguments['unit']}{ask[-1]}"
-    key, sky = s.pick(("temperature", "temperature", "temp")), s.pick(("sunny", "cloudy", "rainy", "windy"))
+    key = s.pick(("temperature", "temperature", "temp"))
+    sky = s.pick(("sunny", "cloudy", "rainy", "windy"))
     return s.pick(
         (
             Request(ask, tool, arguments, f'{{"{key}": {degrees}}}', f"It is {degrees} degrees in {city}."),
@@ -132,15 +134,18 @@ def weather(s: Source) -> Request:
 
 def arithmetic(s: Source) -> Request:
     """A sum or a product by tool."""
-    a, b = s.number(), s.number()
+    a = s.number()
+    b = s.number()
     first, second = s.pick((("a", "b"), ("a", "b"), ("x", "y")))
     parameters = [Parameter(name, _schema(s.pick(("integer", "number")))) for name in (first, second)]
     if s.chance(0.6):
         tool = _tool(s, "arithmetic", "add add sum_numbers", "Add two numbers", *parameters)
-        ask, result = s.pick((f"What is {a} + {b}?", f"Add {a} and {b}.", f"What is {a} plus {b}?")), a + b
+        ask = s.pick((f"What is {a} + {b}?", f"Add {a} and {b}.", f"What is {a} plus {b}?"))
+        result = a + b
     else:
         tool = _tool(s, "arithmetic", "multiply", "Multiply two numbers", *parameters)
-        ask, result = s.pick((f"What is {a} * {b}?", f"Multiply {a} and {b}.", f"What is {a} times {b}?")), a * b
+        ask = s.pick((f"What is {a} * {b}?", f"Multiply {a} and {b}.", f"What is {a} times {b}?"))
+        result = a * b
     return Request(
         ask, tool, {first: a, second: b}, s.pick((f'{{"result": {result}}}', str(result))), f"The result is {result}."
     )
@@ -175,7 +180,8 @@ def _path(s: Source) -> str:
 
 def read_file(s: Source) -> Request:
     """Reading a file."""
-    path, text = _path(s), s.phrase()
+    path = _path(s)
+    text = s.phrase()
     tool = _tool(
         s,
         "read_file",
@@ -189,7 +195,8 @@ def read_file(s: Source) -> Request:
 
 def write_file(s: Source) -> Request:
     """Writing a file."""
-    path, text = _path(s), s.title()
+    path = _path(s)
+    text = s.title()
     parameters = (
         Parameter(s.pick(("path", "path", "file_path")), _schema("string")),
         Parameter(s.pick(("content", "text")), _schema("string")),
@@ -202,7 +209,8 @@ def write_file(s: Source) -> Request:
 def send_email(s: Source) -> Request:
     """Sending a message to an address."""
     to = f"{s.name().lower()}@{s.word()}.{s.pick(('com', 'org', 'net'))}"
-    subject, body = s.title(), s.phrase()
+    subject = s.title()
+    body = s.phrase()
     full = s.chance(0.5)
     parameters = [
         Parameter("to", _schema("string")),
@@ -222,7 +230,8 @@ def send_email(s: Source) -> Request:
 
 def get_time(s: Source) -> Request:
     """The time in a place."""
-    city, time = s.city(), f"{s.integer(0, 23):02}:{s.integer(0, 59):02}"
+    city = s.city()
+    time = f"{s.integer(0, 23):02}:{s.integer(0, 59):02}"
     tool = _tool(
         s,
         "get_time",
@@ -245,7 +254,8 @@ def set_timer(s: Source) -> Request:
 
 def set_light(s: Source) -> Request:
     """A lamp, on or off."""
-    room, on = s.pick(("kitchen", "bedroom", "office", "garden", s.word())), s.chance(0.5)
+    room = s.pick(("kitchen", "bedroom", "office", "garden", s.word()))
+    on = s.chance(0.5)
     tool = _tool(
         s,
         "set_light",

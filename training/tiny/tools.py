@@ -83,7 +83,8 @@ def _weather_of_several(s: Source) -> tuple[str, list[Request]]:
     requests: list[Request] = []
     for city in cities:
         degrees = s.integer(-9, 38)
-        result, conclusion = f'{{"temperature": {degrees}}}', f"It is {degrees} degrees in {city}."
+        result = f'{{"temperature": {degrees}}}'
+        conclusion = f"It is {degrees} degrees in {city}."
         requests.append(Request("", model.tool, {place: city}, result, conclusion))
     listed = cities[0] if len(cities) == 1 else ", ".join(cities[:-1]) + s.pick((" and ", " and in ")) + cities[-1]
     ask = s.pick(

@@ -71,7 +71,9 @@ def train(settings: Settings, tokenizer: Tokenizer, folder: Path, earlier: Path 
     clock = Clock(settings)
     stream = conversations(source(settings.seed + 1, pieces=piece_texts(tokenizer)), clock.progress)
     fed = batches(tokenizer, stream, random.Random(settings.seed), size=settings.batch, longest=settings.longest)
-    tokens, total, begun = 0, 0.0, time.process_time()
+    tokens = 0
+    total = 0.0
+    begun = time.process_time()
     while clock.progress() < 1:
         batch = next(fed)
         total += update(model, both, batch, clock.rate())

@@ -76,7 +76,8 @@ def try_ollama(address: str) -> None:
     tell("chat streamed", lambda: summarize(client.chat(**looped, stream=True)))
 
     def loop() -> dict[str, Any]:
-        messages, results = list[Any](user(LOOP)), []
+        messages = list[Any](user(LOOP))
+        results = []
         while True:
             reply = client.chat("scripted", messages, tools=[add])
             messages.append(reply.message)

@@ -146,7 +146,8 @@ async def main(address: str) -> None:
         print(json.dumps({"name": name, **await run_trial(work)}), flush=True)
 
     for kind, make in makers.items():
-        scripted, tiny = make("scripted"), make("tiny")
+        scripted = make("scripted")
+        tiny = make("tiny")
         await say(f"{kind} whole", run_without_stream(scripted))
         await say(f"{kind} streamed", run_with_stream(scripted))
         await say(f"{kind} handoff", run_handoff(scripted))

@@ -76,7 +76,8 @@ async def continue_conversation(model: Model) -> dict[str, Any]:
 
 async def run_through_all_dialects(models: list[Model]) -> dict[str, Any]:
     """Continue one conversation in every dialect."""
-    past, texts = None, list[str]()
+    past = None
+    texts = list[str]()
     for model in models:
         result = await agent(model).run(LOOP, message_history=past)
         past = result.all_messages()

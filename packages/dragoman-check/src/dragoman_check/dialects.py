@@ -140,7 +140,8 @@ def _normalize(reason: object) -> str | None:
 
 def read_chat(reply: Json, index: int = 0) -> ClientAnswer:
     choice = reply["choices"][index]
-    message, usage = choice["message"], get_object(reply, "usage")
+    message = choice["message"]
+    usage = get_object(reply, "usage")
     calls = [(call["function"]["name"], call["function"]["arguments"]) for call in get_objects(message, "tool_calls")]
     return ClientAnswer(
         message.get("content") or "",
@@ -154,7 +155,8 @@ def read_chat(reply: Json, index: int = 0) -> ClientAnswer:
 
 def fold_chat(data: bytes, index: int = 0) -> ClientAnswer:
     """Accumulate one choice of a stream as openai-python does: deltas of a call belong together by their index."""
-    answer, calls = ClientAnswer(), dict[int, list[str]]()
+    answer = ClientAnswer()
+    calls = dict[int, list[str]]()
     for chunk in parse_chunks(data):
         _raise_error(chunk)
         _read_usage(answer, chunk.get("usage"), "prompt_tokens", "completion_tokens")
@@ -166,7 +168,8 @@ def fold_chat(data: bytes, index: int = 0) -> ClientAnswer:
             answer.text += delta.get("content") or ""
             answer.reasoning += delta.get("reasoning_content") or delta.get("reasoning") or ""
             for call in get_objects(delta, "tool_calls"):
-                function, name_and_arguments = get_object(call, "function"), calls.setdefault(call["index"], ["", ""])
+                function = get_object(call, "function")
+                name_and_arguments = calls.setdefault(call["index"], ["", ""])
                 # Appended as in the SDK: a name that is sent twice becomes a doubled name.
                 name_and_arguments[0] += function.get("name") or ""
                 name_and_arguments[1] += function.get("arguments") or ""
@@ -176,7 +179,8 @@ def fold_chat(data: bytes, index: int = 0) -> ClientAnswer:
 
 
 def read_completion(reply: Json) -> ClientAnswer:
-    choice, usage = reply["choices"][0], get_object(reply, "usage")
+    choice = reply["choices"][0]
+    usage = get_object(reply, "usage")
     counts = usage.get("prompt_tokens"), usage.get("completion_tokens")
     return ClientAnswer(choice["text"], "", [], _normalize(choice["finish_reason"]), *counts)
 
@@ -213,7 +217,9 @@ def read_response(reply: Json) -> ClientAnswer:
 
 def fold_response(data: bytes) -> ClientAnswer:
     """Accumulate the deltas of a stream; usage and status come from the terminal event. Raises Violation."""
-    answer, names, arguments = ClientAnswer(), dict[int, str](), dict[int, str]()
+    answer = ClientAnswer()
+    names = dict[int, str]()
+    arguments = dict[int, str]()
     for event in parse_chunks(data):
         kind = event.get("type")
         match kind:
@@ -229,11 +235,9 @@ def fold_response(data: bytes) -> ClientAnswer:
                 arguments[index] = arguments.get(index, "") + event["delta"]
             case "response.completed" | "response.incomplete" | "response.failed":
                 last = read_response(event["response"])
-                answer.reason, answer.prompt_tokens, answer.output_tokens = (
-                    last.reason,
-                    last.prompt_tokens,
-                    last.output_tokens,
-                )
+                answer.reason = last.reason
+                answer.prompt_tokens = last.prompt_tokens
+                answer.output_tokens = last.output_tokens
             case "error":
                 raise Violation(f"the stream fails: {event}")
             case _:
@@ -260,7 +264,8 @@ def read_message(reply: Json) -> ClientAnswer:
 
 def fold_message(data: bytes) -> ClientAnswer:
     """Accumulate a stream as anthropic-python does, which drops events without a name. Raises Violation."""
-    answer, calls = ClientAnswer(), dict[int, list[str]]()
+    answer = ClientAnswer()
+    calls = dict[int, list[str]]()
     for named in parse_sse(data):
         if named.name is None:
             continue
@@ -323,7 +328,8 @@ def _raise_error(event: Json) -> None:
 
 def _read_usage(answer: ClientAnswer, usage: Json | None, prompt: str, output: str) -> None:
     if usage:
-        answer.prompt_tokens, answer.output_tokens = usage.get(prompt), usage.get(output)
+        answer.prompt_tokens = usage.get(prompt)
+        answer.output_tokens = usage.get(output)
 
 
 def _read_message_usage(answer: ClientAnswer, usage: Json | None) -> None:

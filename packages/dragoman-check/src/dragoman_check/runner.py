@@ -101,7 +101,8 @@ details { border-left: 3px solid #8884; padding-left: .8rem; margin: .4rem 0 } s
 
 async def detect_routes(client: Client) -> frozenset[str]:
     """Return the claims whose routes the server has."""
-    session, claims = Session(client, frozenset()), set[str]()
+    session = Session(client, frozenset())
+    claims = set[str]()
     for claim, (method, path) in ROUTES.items():
         # The empty object is an invalid body, so nothing is generated.
         exchange = await session.send(method, path, {} if method == "POST" else None)
@@ -125,7 +126,8 @@ async def limit_to_abilities(client: Client, claims: frozenset[str]) -> frozense
     """With `auto`, drop the claims of generation if the model only embeds: routes do not show what the model can do."""
     if client.target.profile != "auto" or not {"chat", "embeddings"} <= claims:
         return claims
-    session, model = Session(client, claims), client.target.model
+    session = Session(client, claims)
+    model = client.target.model
     embedding = await session.post("/v1/embeddings", {"model": model, "input": "Hello", "encoding_format": "float"})
     if embedding.status != 200:
         return claims
@@ -258,19 +260,25 @@ async def _run_check(check: Check, client: Client, claims: frozenset[str], allow
         return Verdict(check, CheckOutcome.SKIPPED, f"{client.target.profile} documents another behavior")
     if check.is_destructive and not allow_destructive:
         return Verdict(check, CheckOutcome.SKIPPED, "destructive: run with --destructive")
-    session, start = Session(client, claims), time.perf_counter()
-    outcome, reason = CheckOutcome.PASSED, ""
+    session = Session(client, claims)
+    start = time.perf_counter()
+    outcome = CheckOutcome.PASSED
+    reason = ""
     try:
         await check.run(session)
     except LimitReached as limit:
-        outcome, reason = CheckOutcome.UNTRIED, str(limit)
+        outcome = CheckOutcome.UNTRIED
+        reason = str(limit)
     except Skipped as skipped:
-        outcome, reason = CheckOutcome.SKIPPED, str(skipped)
+        outcome = CheckOutcome.SKIPPED
+        reason = str(skipped)
     except AssertionError as violation:
-        outcome, reason = CheckOutcome.FAILED, str(violation) or "the rule does not hold"
+        outcome = CheckOutcome.FAILED
+        reason = str(violation) or "the rule does not hold"
     except (LookupError, TypeError, AttributeError, ValueError, RecursionError) as error:
         # The response lacks a field that the check reads, or the field has another type; or its JSON nests too deeply.
-        outcome, reason = CheckOutcome.FAILED, f"unexpected shape: {type(error).__name__}: {error}"
+        outcome = CheckOutcome.FAILED
+        reason = f"unexpected shape: {type(error).__name__}: {error}"
     return Verdict(check, outcome, reason, tuple(session.exchanges), time.perf_counter() - start)
 
 
@@ -337,7 +345,8 @@ def _redact(text: str, secret: str | None) -> str:
 
 def render_junit(report: CheckReport, date: str) -> str:
     """Render JUnit XML with one suite per area. A failed `should` check is a failure, too."""
-    root, secret = ET.Element("testsuites", name="dragoman check"), report.target.api_key
+    root = ET.Element("testsuites", name="dragoman check")
+    secret = report.target.api_key
     for area, verdicts in group_by_area(report):
         failures = sum(verdict.outcome is CheckOutcome.FAILED for verdict in verdicts)
         skipped = sum(verdict.outcome in (CheckOutcome.SKIPPED, CheckOutcome.UNTRIED) for verdict in verdicts)
@@ -386,7 +395,8 @@ def render_html(report: CheckReport, date: str, version: str) -> str:
         failed = sum(verdict.outcome is CheckOutcome.FAILED for verdict in verdicts)
         areas.append(f"<h2>{html.escape(area)}: {passed} passed, {failed} failed</h2>")
         for verdict in verdicts:
-            described, outcome = _describe_verdict(verdict, report.target.api_key), verdict.outcome.value
+            described = _describe_verdict(verdict, report.target.api_key)
+            outcome = verdict.outcome.value
             escaped = {name: html.escape(str(described[name])) for name in ("id", "rule", "source", "reason", "level")}
             reason = f"<p>{escaped['reason']}</p>" if escaped["reason"] else ""
             areas.append(
@@ -409,7 +419,9 @@ def render_badge(report: CheckReport) -> str:
     score = report.score
     text = "no verdict" if score is None else f"{score:.1f} %"
     color = "#6b6b6b" if score is None else next(color for least, color in BADGE_COLORS if score >= least)
-    label, left, right = "LLM API conformance", 132, 66
+    label = "LLM API conformance"
+    left = 132
+    right = 66
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{left + right}" height="20" role="img" '
         f'aria-label="{label}: {text}"><title>{label}: {text}</title>'

@@ -77,7 +77,8 @@ class Area:
     """The checks of one API or subject, with defaults: its claims apply to each check, its source if none is given."""
 
     def __init__(self, name: str, *, claims: Iterable[str], source: str) -> None:
-        self.name, self.checks = name, list[Check]()
+        self.name = name
+        self.checks = list[Check]()
         self._defaults = Check(
             id=name,
             rule="",
@@ -281,7 +282,9 @@ class Session:
     """
 
     def __init__(self, client: Client, claims: frozenset[str]) -> None:
-        self.client, self.target, self.claims = client, client.target, claims
+        self.client = client
+        self.target = client.target
+        self.claims = claims
         self.exchanges: list[Exchange] = []
 
     @property
@@ -456,7 +459,9 @@ class Socket:
     """An open WebSocket whose frames are JSON objects."""
 
     def __init__(self, connection: ClientConnection, exchange: Exchange, client: Client) -> None:
-        self._connection, self._exchange, self._client = connection, exchange, client
+        self._connection = connection
+        self._exchange = exchange
+        self._client = client
 
     async def send(self, frame: Json | str) -> None:
         self._client.spend(frame)

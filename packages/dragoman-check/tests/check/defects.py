@@ -32,12 +32,10 @@ from .wire import (
     refuse_text,
 )
 
-CHAT, COMPLETIONS, RESPONSES, MESSAGES = (
-    r"^/v1/chat/completions$",
-    r"^/v1/completions$",
-    r"^/v1/responses$",
-    r"^/v1/messages$",
-)
+CHAT = r"^/v1/chat/completions$"
+COMPLETIONS = r"^/v1/completions$"
+RESPONSES = r"^/v1/responses$"
+MESSAGES = r"^/v1/messages$"
 OPENAI = r"^/v1/(chat/completions|completions|responses|embeddings)$"
 ANY_API = r"^/v1/(chat/completions|completions|responses|messages)$"
 STREAM = r"^chat\.(stream|n-of|whole)"
@@ -185,13 +183,15 @@ def _fail_bad_input(status: int, body: object) -> Any:
     def change(_: Request, response: Response) -> None:
         if response.status in (400, 422):
             replaced = build_json(status, body)
-            response.status, response.body = replaced.status, replaced.body
+            response.status = replaced.status
+            response.body = replaced.body
 
     return edit_errors(change)
 
 
 def _write_text_errors(request: Request, response: Response) -> None:
-    response.headers["content-type"], response.body = "text/plain", b"Internal Server Error"
+    response.headers["content-type"] = "text/plain"
+    response.body = b"Internal Server Error"
 
 
 def _echo_input(request: Request, response: Response) -> None:
@@ -219,7 +219,8 @@ def _use_openai_error(_: Request, response: Response) -> None:
 
 def _stream_errors(request: Request, response: Response) -> None:
     if request.json.get("stream"):
-        response.status, response.headers["content-type"] = 200, "text/event-stream"
+        response.status = 200
+        response.headers["content-type"] = "text/event-stream"
         response.body = b"data: " + response.body + b"\n\n"
 
 

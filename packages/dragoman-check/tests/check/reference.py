@@ -62,7 +62,8 @@ class DefectProxy:
             self._running -= 1
         defect.edit(request, response)
         if defect.mixes_streams:
-            last, self._last[request.path] = self._last.get(request.path), response.body
+            last = self._last.get(request.path)
+            self._last[request.path] = response.body
             if self._running and last is not None:
                 response.body = last
         return response
@@ -92,7 +93,8 @@ def _decode_headers(scope: Scope) -> dict[str, str]:
 
 
 async def _read_body(receive: Receive) -> bytes:
-    body, more = b"", True
+    body = b""
+    more = True
     while more:
         message = await receive()
         body += message.get("body", b"")
@@ -172,7 +174,8 @@ def proxy_bytes(url: str, edit: Edit) -> Generator[str]:
     """Run a TCP proxy in front of a server, which edits what clients send. It does not parse HTTP."""
     host, port = url.removeprefix("http://").split(":")
     started: list[str] = []
-    is_listening, loops = threading.Event(), list[tuple[asyncio.AbstractEventLoop, asyncio.Event]]()
+    is_listening = threading.Event()
+    loops = list[tuple[asyncio.AbstractEventLoop, asyncio.Event]]()
 
     async def copy(source: asyncio.StreamReader, target: asyncio.StreamWriter, change: Edit) -> None:
         while data := await source.read(1 << 20):

@@ -216,7 +216,9 @@ def test_every_dialect_is_measured(tiny: str, dialect: str) -> None:
 
 def test_the_log_is_one_chain_with_the_other_commands(tiny: str, tmp_path: Path) -> None:
     load = (*LOAD[2:], "--num-prompts", "24")
-    before, after, plot = tmp_path / "before.jsonl", tmp_path / "after.jsonl", tmp_path / "plot.svg"
+    before = tmp_path / "before.jsonl"
+    after = tmp_path / "after.jsonl"
+    plot = tmp_path / "plot.svg"
     output = get_output("bench", tiny, *load, "--concurrency", "2", "--warmup", "2", "--save-detailed", str(before))
     assert "completions, closed, 2 clients loop" in output
     assert "0 failed" in output

@@ -28,7 +28,9 @@ def lines(*payloads: object) -> bytes:
     return b"".join(json.dumps(payload).encode() + b"\n" for payload in payloads)
 
 
-HI, END, ERROR = chat("hi"), chat(done=True), {"error": "no"}
+HI = chat("hi")
+END = chat(done=True)
+ERROR = {"error": "no"}
 
 
 @pytest.mark.parametrize(

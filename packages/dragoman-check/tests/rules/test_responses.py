@@ -83,8 +83,10 @@ def call(kind: str, id: str = "fc_0", /, **fields: object) -> Json:
     return event(kind, item_id=id, output_index=0, **fields)
 
 
-CREATED, RUNNING = lifecycle("created"), lifecycle("in_progress")
-BEGIN, END = [CREATED, RUNNING], build_end("completed", FINISHED_MESSAGE)
+CREATED = lifecycle("created")
+RUNNING = lifecycle("in_progress")
+BEGIN = [CREATED, RUNNING]
+END = build_end("completed", FINISHED_MESSAGE)
 OPEN = part("content_part.added", part=TEXT)
 A, B = (part("output_text.delta", delta=text, logprobs=[]) for text in "ab")
 ALL = part("output_text.done", text="ab", logprobs=[])

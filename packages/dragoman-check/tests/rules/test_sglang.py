@@ -18,7 +18,8 @@ def so_far(text: str, ids: list[int], reason: Any = None, /, **meta: object) -> 
 
 
 STOP = {"type": "stop", "matched": None}
-HI, END = so_far("hi", [1]), so_far("hi you", [1, 2], STOP)
+HI = so_far("hi", [1])
+END = so_far("hi you", [1, 2], STOP)
 SCORED = {"input_token_logprobs": [], "output_token_logprobs": [[-1.0, 1, None]], "output_token_logprobs_length": 1}
 
 
@@ -37,7 +38,8 @@ def test_a_good_stream_passes(payloads: list[object]):
 
 
 def test_choices_are_distinguished():
-    one, two = so_far("a", [1], STOP) | {"index": 0}, so_far("b", [2], STOP) | {"index": 1}
+    one = so_far("a", [1], STOP) | {"index": 0}
+    two = so_far("b", [2], STOP) | {"index": 1}
     assert [each["text"] for each in check_stream(sse(two, one, DONE), choices=2)] == ["a", "b"]
     with pytest.raises(Violation, match="2 choices"):
         check_stream(sse(one, DONE), choices=2)

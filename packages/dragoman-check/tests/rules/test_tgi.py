@@ -22,7 +22,8 @@ def event(index: int, text: str, whole: str | None = None, **more: Any) -> Json:
     return {"index": index, "token": token(text), "generated_text": whole, "details": None, **more}
 
 
-HI, END = event(1, "hi"), event(2, " you", "hi you", details=ENDED)
+HI = event(1, "hi")
+END = event(2, " you", "hi you", details=ENDED)
 ERROR = {"error": "no", "error_type": "generation"}
 DETAILS: Json = {"finish_reason": "length", "generated_tokens": 1, "seed": None, "prefill": [], "tokens": [token("hi")]}
 OWN: Json = {"generated_text": ["hi"], "count_output_tokens": 1, "finish_reason": "stop", "prompt_tokens": 2}

@@ -49,7 +49,9 @@ class HttpClient:
         uds: str | None = None,
         max_idle: int = 64,
     ) -> None:
-        self._timeouts, self._uds, self._max_idle = timeouts or ClientTimeouts(), uds, max_idle
+        self._timeouts = timeouts or ClientTimeouts()
+        self._uds = uds
+        self._max_idle = max_idle
         # With a socket a proxy of the environment that is not supported, such as one of socks5, does not matter.
         self._proxies = proxies or ProxyRules(None if uds is None else {})
         self._tls_context = tls_context

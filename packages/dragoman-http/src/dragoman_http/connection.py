@@ -80,7 +80,9 @@ class ClientConnection(asyncio.Protocol):
         on_idle: Callable[[ClientConnection], None],
         on_closed: Callable[[ClientConnection], None],
     ) -> None:
-        self._loop, self._on_idle, self._on_closed = loop, on_idle, on_closed
+        self._loop = loop
+        self._on_idle = on_idle
+        self._on_closed = on_closed
         self._head: asyncio.Future[HttpResponse] | None = None
         self._response: HttpResponse | None = None
         self._parser: httptools.HttpResponseParser | None = None
@@ -88,8 +90,11 @@ class ClientConnection(asyncio.Protocol):
         self._framing = BodyFraming.NONE
         self._buffer: bytes = b""
         self._head_bytes = self._excess_head_bytes = self._unsent_bytes = 0
-        self._keeps_alive, self._is_reading, self._has_received = True, True, False
-        self._timeout, self._last_progress = 0.0, 0.0
+        self._keeps_alive = True
+        self._is_reading = True
+        self._has_received = False
+        self._timeout = 0.0
+        self._last_progress = 0.0
         self._is_closed = self._is_draining = self._is_unsent = False
         self._drained_bytes = 0
         self._deadline: asyncio.TimerHandle | None = None
@@ -123,7 +128,8 @@ class ClientConnection(asyncio.Protocol):
             HttpClientError: the request has no response. The connection is closed.
         """
         self._head = head = self._loop.create_future()
-        self._buffer, self._head_bytes = b"", 0
+        self._buffer = b""
+        self._head_bytes = 0
         self._has_received = self._is_draining = False
         self._timeout, self._last_progress = read_timeout, self._loop.time()
         self._deadline = self._loop.call_at(self._last_progress + read_timeout, self._on_deadline)
@@ -184,7 +190,8 @@ class ClientConnection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self._last_progress = self._loop.time()
-        callbacks, response = self._callbacks, self._response
+        callbacks = self._callbacks
+        response = self._response
         if response is None or callbacks is None or self._parser is None:
             # A response without a request, for example a 408 before closing. The next request would receive it.
             if self._head is None:
@@ -236,7 +243,8 @@ class ClientConnection(asyncio.Protocol):
         if drain and self._keeps_alive and self._response is not None:
             self._timeout, self._last_progress = 0.0, self._loop.time()
             self._set_deadline(self._last_progress + DRAIN_TIMEOUT)
-            self._is_draining, self._drained_bytes = True, 0
+            self._is_draining = True
+            self._drained_bytes = 0
             self.resume_reading()
         else:
             self._end(None)
@@ -269,9 +277,15 @@ class ClientConnection(asyncio.Protocol):
         except HttpClientError as error:
             self._end(error)
             return
-        waiter, self._head, self._buffer = self._head, None, b""
-        self._response, self._parser, self._callbacks = response, parser, callbacks
-        self._framing, self._keeps_alive, self._excess_head_bytes = head.framing, head.keeps_alive, 0
+        waiter = self._head
+        self._head = None
+        self._buffer = b""
+        self._response = response
+        self._parser = parser
+        self._callbacks = callbacks
+        self._framing = head.framing
+        self._keeps_alive = head.keeps_alive
+        self._excess_head_bytes = 0
         if waiter is None or waiter.done():
             # The request was cancelled in this iteration of the event loop: nothing would read the body.
             self._end(None)
@@ -307,8 +321,10 @@ class ClientConnection(asyncio.Protocol):
 
         error: why the response, if any, is not complete.
         """
-        head, self._head = self._head, None
-        response, self._response = self._response, None
+        head = self._head
+        self._head = None
+        response = self._response
+        self._response = None
         self._parser = self._callbacks = None
         self._set_deadline(None)
         if self.idle_timer is not None:
@@ -430,7 +446,8 @@ class _TunnelProtocol(asyncio.Protocol):
     """Reads a proxy's response to CONNECT."""
 
     def __init__(self, answer: asyncio.Future[bytes]) -> None:
-        self._answer, self._buffer = answer, b""
+        self._answer = answer
+        self._buffer = b""
 
     def data_received(self, data: bytes) -> None:
         self._buffer += data

@@ -105,7 +105,8 @@ class ResponseCallbacks:
         self.on_body = self.pieces.append
         self.headers: list[tuple[bytes, bytes]] = []
         self.is_complete = False
-        self._in_head, self._num_messages = True, 0
+        self._in_head = True
+        self._num_messages = 0
 
     @property
     def has_excess(self) -> bool:
@@ -149,7 +150,8 @@ def parse_response_head(
         raise InvalidResponse(f"the head of the response is malformed: {error}") from None
     headers: dict[str, str] = {}
     for name, value in callbacks.headers:
-        key, text = name.decode("ascii", "replace"), value.decode("latin-1")
+        key = name.decode("ascii", "replace")
+        text = value.decode("latin-1")
         headers[key] = f"{headers[key]}, {text}" if key in headers else text
     status = parser.get_status_code()
     version = parser.get_http_version()
@@ -187,8 +189,10 @@ class ContentDecoder:
 
     def __init__(self, coding: str) -> None:
         self._decompressor = zlib.decompressobj(_WINDOW[coding])
-        self._is_deflate, self._has_begun = coding == "deflate", False
-        self._pending, self._has_more = b"", False
+        self._is_deflate = coding == "deflate"
+        self._has_begun = False
+        self._pending = b""
+        self._has_more = False
 
     def feed(self, data: bytes) -> None:
         """Add encoded bytes. May be called only after `take` has returned b""."""
@@ -198,7 +202,8 @@ class ContentDecoder:
         """Return the next decoded bytes, at most `MAX_PIECE`; b"" if more input is needed. Raises InvalidResponse."""
         if not self._pending and not self._has_more:
             return b""
-        data, self._pending = self._pending, b""
+        data = self._pending
+        self._pending = b""
         if data and self._decompressor.eof:
             raise InvalidResponse("the compressed body goes on after its end")
         try:
@@ -218,7 +223,8 @@ class ContentDecoder:
             raise InvalidResponse("the compressed body was cut off")
 
     def _decompress(self, data: bytes) -> bytes:
-        is_first, self._has_begun = not self._has_begun, True
+        is_first = not self._has_begun
+        self._has_begun = True
         try:
             return self._decompressor.decompress(data, MAX_PIECE)
         except zlib.error:
@@ -325,7 +331,8 @@ class HttpResponse:
                 piece = pieces[0] if len(pieces) == 1 else b"".join(pieces)
                 pieces.clear()
                 self._size = 0
-                was_paused, self._is_paused = self._is_paused, False
+                was_paused = self._is_paused
+                self._is_paused = False
                 if was_paused and self._source is not None:
                     self._source.resume_reading()
                 if self._decoder is None:
@@ -368,7 +375,8 @@ class HttpResponse:
         self._is_closed = True
         self._receiver = None
         self._pieces.clear()
-        source, self._source = self._source, None
+        source = self._source
+        self._source = None
         if source is not None:
             source.abandon(drain=drain)
 
@@ -385,7 +393,9 @@ class HttpResponse:
         is_complete: the piece is the last one; it may be empty.
         """
         if is_complete:
-            self._is_complete, self._source, self._is_paused = True, None, False
+            self._is_complete = True
+            self._source = None
+            self._is_paused = False
         if self._is_closed:
             return
         waiter = self._waiter

@@ -87,9 +87,11 @@ async def test_a_slow_consumer_bounds_memory() -> None:
             for _ in range(2000):
                 await asyncio.sleep(0)
         assert written < 32 << 20
-        total, largest = 0, 0
+        total = 0
+        largest = 0
         while (piece := await response.read()) is not None:
-            total, largest = total + len(piece), max(largest, len(piece))
+            total = total + len(piece)
+            largest = max(largest, len(piece))
         assert total == 64 << 20
         assert largest <= 1 << 20
 
@@ -142,7 +144,8 @@ async def test_an_aborted_response_closes_its_connection() -> None:
 
 
 async def test_a_cancelled_request_closes_its_connection() -> None:
-    requested, closed = asyncio.Event(), asyncio.Event()
+    requested = asyncio.Event()
+    closed = asyncio.Event()
 
     async def handle(far: StubServer, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await far.read_request(reader)

@@ -121,7 +121,9 @@ def _load_tokenizer(path: Path) -> tuple[HfTokenizer, frozenset[int]]:
 
 def _build_config(settings: Settings, profile: SimulatorProfile) -> SimulatorConfig:
     scheduler = build_scheduler_config(settings, profile)
-    kv_transfer, offloading, faults = None, None, ()
+    kv_transfer = None
+    offloading = None
+    faults = ()
     if settings.kv_transfer_config is not None:
         transfer_config = read_kv_transfer(settings.kv_transfer_config)
         extra = transfer_config.kv_connector_extra_config

@@ -37,7 +37,8 @@ def expand_instances(settings: Settings) -> list[Settings]:
     for number, instance in enumerate(settings.instances.items):
         overrides = dict(instance.overrides)
         overridden = msgspec.structs.replace(shared, **overrides)
-        kv_events, kv_transfer = overridden.kv_events_config, overridden.kv_transfer_config
+        kv_events = overridden.kv_events_config
+        kv_transfer = overridden.kv_transfer_config
         instance_settings = msgspec.structs.replace(
             overridden,
             port=overridden.port if "port" in overrides or not shared.port else shared.port + number,

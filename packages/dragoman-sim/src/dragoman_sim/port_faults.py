@@ -49,7 +49,8 @@ class ServerPort:
     """
 
     def __init__(self, settings: Settings, tls: ssl.SSLContext | None = None) -> None:
-        self._settings, self._tls = settings, tls
+        self._settings = settings
+        self._tls = tls
         self.state: ListenState = "listening"
         self._change_lock = asyncio.Lock()
         self._hanging: set[asyncio.Transport] = set()
@@ -89,7 +90,9 @@ class ServerPort:
         protocol: factory for accepted connections.
         connections: all open connections of the process, including other ports'.
         """
-        self._server, self._protocol, self._connections = server, protocol, connections
+        self._server = server
+        self._protocol = protocol
+        self._connections = connections
 
     async def change_state(
         self, state: ListenState, policy: OpenConnectionPolicy, admin_client: ClientAddress | None = None
@@ -221,7 +224,8 @@ class PortSchedule:
     """The scheduled faults of one port."""
 
     def __init__(self, port: ServerPort, call_later: CallLater) -> None:
-        self.port, self._call_later = port, call_later
+        self.port = port
+        self._call_later = call_later
         self._timers: list[CancellableTimer] = []
         self._tasks: set[asyncio.Task[None]] = set()
         self.changes: Sequence[PlannedChange] = [(0.0, LISTEN_COMMAND)]
@@ -238,7 +242,8 @@ class PortSchedule:
             Conflict: the port cannot be bound again.
         """
         self.cancel()
-        self.changes, self.num_applied = planned, 1
+        self.changes = planned
+        self.num_applied = 1
         # Set before the first await: a concurrent request may replace the schedule and must see these timers.
         self._timers = [
             self._call_later(seconds / self.port.time_scale, partial(self._start_change, command))
@@ -319,7 +324,8 @@ class ServerPortController:
     """Controls all ports of the process through one server. Implements `serving.port_faults.PortController`."""
 
     def __init__(self, own_port: ServerPort, server_ports: ServerPorts) -> None:
-        self._own_port, self._server_ports = own_port, server_ports
+        self._own_port = own_port
+        self._server_ports = server_ports
 
     def states(self) -> Sequence[PortState]:
         return self._server_ports.states()

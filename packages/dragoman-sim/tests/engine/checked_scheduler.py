@@ -73,7 +73,8 @@ class Driver:
         self.sequences.append(added)
 
     def abort(self, aborted: SimulatedSequence) -> None:
-        held, free = list(aborted.blocks), self.pool.num_free
+        held = list(aborted.blocks)
+        free = self.pool.num_free
         self.scheduler.finish(aborted)
         assert self.pool.num_free == free + sum(self.pool.get_ref_count(block) == 0 for block in held)
         self._check()
@@ -154,7 +155,8 @@ class Driver:
             self._learn(chunk.sequence, begins + chunk.num_tokens)
 
     def _learn(self, computed: SimulatedSequence, count: int) -> None:
-        tokens, size = known_tokens(computed), self.config.block_size
+        tokens = known_tokens(computed)
+        size = self.config.block_size
         self._known.update(tuple(tokens[:end]) for end in range(size, min(count, len(tokens)) + 1, size))
 
     def _check(self) -> None:

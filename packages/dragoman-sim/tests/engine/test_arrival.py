@@ -19,7 +19,8 @@ FRONTEND = load(DEFAULT_PROFILE).frontend_seconds
 async def measure(sim: Twin, waited: float | None) -> float:
     """Return the seconds from arrival to the only token of a request that reaches the engine after `waited` seconds."""
     loop = asyncio.get_running_loop()
-    arrival, done = loop.time(), asyncio.Event()
+    arrival = loop.time()
+    done = asyncio.Event()
 
     def deliver(output: TokenOutput) -> None:
         if isinstance(output, Ended):

@@ -89,7 +89,8 @@ def test_events_tell_what_can_be_found() -> None:
 
 
 def test_hashes_agree_exactly_as_far_as_tokens_and_root_do() -> None:
-    one, other = TokenContents(2, [1, 2, 3, 4, 5, 6]), TokenContents(2, [1, 2, 3, 9, 5, 6])
+    one = TokenContents(2, [1, 2, 3, 4, 5, 6])
+    other = TokenContents(2, [1, 2, 3, 9, 5, 6])
     assert one.get_block_hash(0) == other.get_block_hash(0)
     assert one.get_block_hash(1) != other.get_block_hash(1)
     assert one.get_block_hash(2) != other.get_block_hash(2), "the tokens are the same, but not their prefix"
@@ -111,7 +112,8 @@ def test_a_trace_shares_prefixes_at_any_block_size(block_size: int) -> None:
     def contents(id: str, hashes: list[bytes]) -> TracedContents:
         return TracedContents(id, hashes, block_size=block_size, traced_block_size=16)
 
-    one, other = contents("x", [b"a", b"b", b"c"]), contents("y", [b"a", b"b", b"d"])
+    one = contents("x", [b"a", b"b", b"c"])
+    other = contents("y", [b"a", b"b", b"d"])
     names = [(one.get_block_hash(index), other.get_block_hash(index)) for index in range(96 // block_size)]
     shared = sum(ours == theirs for ours, theirs in names)
     assert shared == 32 // block_size

@@ -174,7 +174,8 @@ async def test_a_reply_that_breaks_the_request_is_refused_before_the_stream():
 
 
 async def test_matching_requests_are_answered_by_the_script_and_the_data_set(tmp_path: Path):
-    script, dataset = tmp_path / "script.yaml", tmp_path / "data.jsonl"
+    script = tmp_path / "script.yaml"
+    dataset = tmp_path / "data.jsonl"
     script.write_text("- match: {contains: sun}\n  reply: It shines.\n- reply: Something else.\n  repeat: true\n")
     dataset.write_text('{"prompt": "Who are you?", "reply": "A twin."}\n')
     async with twin(sim_replies=str(script), sim_dataset=str(dataset)) as sim:
@@ -221,7 +222,8 @@ async def test_n_choices_interleave_and_share_their_prompts_blocks():
 async def test_an_aborted_request_frees_its_slot_at_once():
     """The client disconnects after the first token."""
     body = {"messages": [{"role": "user", "content": "Go on."}], "max_tokens": 4000, "ignore_eos": True, "stream": True}
-    begin, end = asyncio.Event(), asyncio.Event()
+    begin = asyncio.Event()
+    end = asyncio.Event()
 
     async def receive() -> Message:
         if not begin.is_set():
@@ -256,7 +258,8 @@ async def test_embeddings_are_repeatable_and_have_the_requested_dimension():
 
 
 def test_draws_follow_from_their_key_alone():
-    first, again = KeyedRandom("key", 1), KeyedRandom("key", 1)
+    first = KeyedRandom("key", 1)
+    again = KeyedRandom("key", 1)
     values = [first.random() for _ in range(50)]
     assert values == [again.random() for _ in range(50)]
     assert all(0 <= value < 1 for value in values)

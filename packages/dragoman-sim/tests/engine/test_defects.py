@@ -89,7 +89,8 @@ def test_no_profile_says_that_a_step_takes_no_time(seconds: float):
 
 def test_a_load_far_from_what_was_measured_takes_time_too():
     for profile in map(load, list_profiles()):
-        alone, crowd = StepLoad(1, 1, 0.0, 1), StepLoad(10**6, 10**9, 1e12, 10**4)
+        alone = StepLoad(1, 1, 0.0, 1)
+        crowd = StepLoad(10**6, 10**9, 1e12, 10**4)
         assert (
             0
             < profile.latency.compute_seconds(StepLoad(0))

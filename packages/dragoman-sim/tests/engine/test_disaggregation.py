@@ -60,8 +60,10 @@ def test_blocks_of_a_prefilled_prompt_are_held_until_released() -> None:
 
 def test_a_sequence_that_waited_for_its_adapter_and_then_fetches_is_deferred_once() -> None:
     scheduler = SimulatedScheduler(CONFIG)
-    running, waiting = sequence("a", [1] * 8, 1), remote("b")
-    running.lora, waiting.lora = "x", "y"
+    running = sequence("a", [1] * 8, 1)
+    waiting = remote("b")
+    running.lora = "x"
+    waiting.lora = "y"
     scheduler.add(running)
     scheduler.add(waiting)
     step = scheduler.schedule()
@@ -136,7 +138,8 @@ def test_the_question_may_come_from_any_version_of_vllm(ids: str) -> None:
 
 def test_a_prompt_from_elsewhere_waits_without_a_seat_and_computes_its_last_token_only() -> None:
     core = EngineCore(SimulatedScheduler(msgspec.structs.replace(CONFIG, max_num_seqs=1)), lambda _: 1.0)
-    far, near = remote("far"), sequence("near", [5] * 4, 1)
+    far = remote("far")
+    near = sequence("near", [5] * 4, 1)
     core.add(far)
     core.add(near)
     outcome = core.step(0.0)
@@ -232,7 +235,9 @@ def test_transfers_share_the_bandwidth() -> None:
 
 @given(st.lists(st.tuples(st.integers(1, 50), st.floats(0, 5)), min_size=1, max_size=8))
 def test_a_link_moves_no_more_than_its_bandwidth_and_loses_nothing(requests: list[tuple[int, float]]) -> None:
-    link, now, ended = NetworkLink(TransferCost(10.0, 100.0, 0.0)), 0.0, list[str]()
+    link = NetworkLink(TransferCost(10.0, 100.0, 0.0))
+    now = 0.0
+    ended = list[str]()
     for number, (tokens, pause) in enumerate(requests):
         now += pause
         ended += link.pop_completed(now)
@@ -310,7 +315,8 @@ workloads = st.lists(
 def test_all_requests_are_answered_and_all_blocks_are_freed(
     config: SimulatedSchedulerConfig, split: DisaggregationConfig, requests: list[tuple[int, int, float, int, bool]]
 ) -> None:
-    workload, at = list[WorkloadRequest](), 0.0
+    workload = list[WorkloadRequest]()
+    at = 0.0
     for number, (inputs, outputs, pause, priority, shares) in enumerate(requests):
         at += pause
         hashes = tuple(f"s{block}" for block in range(inputs // 4)) if shares else ()

@@ -69,7 +69,8 @@ class Bench:
                 self.index.clear()
 
     def add(self, prompt: list[int], max_tokens: int, outputs: list[TokenOutput] | None = None) -> LiveRequest:
-        id, now = str(next(self.numbers)), self.calls[0][0] if self.calls else 0.0
+        id = str(next(self.numbers))
+        now = self.calls[0][0] if self.calls else 0.0
         request = TokenRequest(id, tuple(prompt), max_tokens)
         ledger = self.rank.event_builder
         assert ledger is not None
@@ -115,7 +116,8 @@ def test_events_replayed_are_the_pools_map_and_counters_are_the_schedulers(order
     while bench.calls:
         bench.step()
         bench.check()
-    stats, scheduler = bench.rank.stats, bench.rank.core.scheduler
+    stats = bench.rank.stats
+    scheduler = bench.rank.core.scheduler
     assert scheduler.pool.num_used == 0
     assert sum(stats.success.values()) == len(lives)
     assert stats.generation_tokens == sum(live.num_output_tokens for live in lives)
@@ -152,7 +154,8 @@ def test_blocks_tell_their_tokens_and_what_they_follow():
 
 
 def test_old_forms_are_arrays_of_the_same():
-    removed, cleared = BlockRemovedEvent([5]), CacheClearedEvent()
+    removed = BlockRemovedEvent([5])
+    cleared = CacheClearedEvent()
     batch = msgspec.to_builtins(build_batch(1.0, [removed, cleared], 3, "0.19"))
     assert batch == [1.0, [("BlockRemoved", [5], "GPU"), ("AllBlocksCleared",)], 3]
 
@@ -189,12 +192,14 @@ def test_a_config_that_makes_no_sense_is_refused(text: str):
 
 
 async def test_a_subscriber_hears_and_asks_for_what_it_missed(tmp_path: Any):
-    endpoint, replay = f"ipc://{tmp_path}/events", f"ipc://{tmp_path}/replay"
+    endpoint = f"ipc://{tmp_path}/events"
+    replay = f"ipc://{tmp_path}/replay"
     config = msgspec.json.encode({"endpoint": endpoint, "replay_endpoint": replay, "topic": "kv"}).decode()
     context: Any = zmq.asyncio.Context()
     async with twin(kv_events_config=config) as sim:
         await sim.chat("word " * 100, max_tokens=2)
-        hearing, asking = context.socket(zmq.SUB), context.socket(zmq.DEALER)
+        hearing = context.socket(zmq.SUB)
+        asking = context.socket(zmq.DEALER)
         hearing.connect(endpoint)
         hearing.subscribe(b"kv")
         asking.connect(replay)

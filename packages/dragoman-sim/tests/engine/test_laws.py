@@ -114,7 +114,8 @@ def test_first_come_is_first_served(config: SimulatedSchedulerConfig, depth: int
 
 @given(configs, st.sampled_from([1, 2]), scenarios)
 def test_the_same_requests_give_the_same_run(config: SimulatedSchedulerConfig, depth: int, scenario: Scenario) -> None:
-    first, second = drive(config, depth, scenario), drive(config, depth, scenario)
+    first = drive(config, depth, scenario)
+    second = drive(config, depth, scenario)
     assert first.finished == second.finished
     assert first.got == second.got
     assert first.index == second.index

@@ -29,7 +29,8 @@ PROFILE = load("rtx4090-llama-3.1-8b")
 
 
 def use_of(*names: str) -> tuple[HostCacheUse, list[bytes]]:
-    use, keys = HostCacheUse(), [name.encode() for name in names]
+    use = HostCacheUse()
+    keys = [name.encode() for name in names]
     use.positions.update((key, index) for index, key in enumerate(keys))
     return use, keys
 
@@ -120,7 +121,8 @@ class World:
         return {sequence for sequence in self.sequences if sequence.status is not SequenceStatus.FINISHED}
 
     def check(self) -> None:
-        offloading, pool = self.scheduler.offloading, self.scheduler.pool
+        offloading = self.scheduler.offloading
+        pool = self.scheduler.pool
         assert offloading is not None
         chunks = offloading.cache.list_chunks()
         assert len(chunks) <= offloading.cache.size
@@ -226,7 +228,8 @@ def test_host_memory_shortens_ttft_where_the_reuse_exceeds_the_gpus_cache() -> N
 
 def test_where_the_gpus_cache_suffices_nothing_is_loaded() -> None:
     workload = build_turns(conversations=3, turns=3)
-    with_host, without = fleet(8.0, blocks=4000).build_report(workload), fleet(None, blocks=4000).build_report(workload)
+    with_host = fleet(8.0, blocks=4000).build_report(workload)
+    without = fleet(None, blocks=4000).build_report(workload)
     assert with_host.host_cache_hits == 0
     assert with_host.ttft.mean == pytest.approx(without.ttft.mean, rel=0.02)
 
@@ -276,7 +279,8 @@ def test_an_idle_engine_waits_for_a_load_and_runs_others_meanwhile() -> None:
     drain()
     again = serve("c", "a", 20)
     assert again.status is SequenceStatus.LOADING
-    began, due = now, core.next_due
+    began = now
+    due = core.next_due
     assert due is not None
     assert due == pytest.approx(began + 10 + 4)  # 4 chunks of 1 byte at 1 byte a second, after 10 seconds
     other = serve("d", "d", 4)

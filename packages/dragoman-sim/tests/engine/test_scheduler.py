@@ -120,7 +120,9 @@ def test_the_whole_prompt_is_reserved_by_default() -> None:
 
 def test_the_last_to_come_gives_way_and_comes_back_first() -> None:
     tested = scheduler(num_gpu_blocks=5)
-    a, b, c = sequence("a", prompt(7), 5), sequence("b", prompt(7, 50), 5), sequence("c", prompt(1, 90), 1)
+    a = sequence("a", prompt(7), 5)
+    b = sequence("b", prompt(7, 50), 5)
+    c = sequence("c", prompt(1, 90), 1)
     add_all(tested, a, b, c)
     assert step(tested) == {"a": 7, "b": 7}
     assert step(tested) == {"a": 1, "b": 1}
@@ -132,7 +134,8 @@ def test_the_last_to_come_gives_way_and_comes_back_first() -> None:
 
 def test_what_was_preempted_finds_its_own_blocks_again() -> None:
     tested = scheduler(num_gpu_blocks=6)
-    a, b = sequence("a", prompt(7), 3), sequence("b", prompt(8, 50), 4)
+    a = sequence("a", prompt(7), 3)
+    b = sequence("b", prompt(8, 50), 4)
     add_all(tested, a, b)
     assert [step(tested) for _ in range(4)] == [{"a": 7, "b": 8}, {"a": 1, "b": 1}, {"a": 1}, {"b": 2}]
     assert (b.num_preemptions, b.num_output_tokens) == (1, 3)
@@ -140,7 +143,8 @@ def test_what_was_preempted_finds_its_own_blocks_again() -> None:
 
 def test_the_least_urgent_gives_way_under_the_priority_policy() -> None:
     tested = scheduler(num_gpu_blocks=5, scheduling_policy="priority")
-    a, b = sequence("a", prompt(7), 5, priority=2), sequence("b", prompt(7, 50), 5, priority=1)
+    a = sequence("a", prompt(7), 5, priority=2)
+    b = sequence("b", prompt(7, 50), 5, priority=1)
     add_all(tested, a, b)
     step(tested)
     step(tested)
@@ -150,7 +154,8 @@ def test_the_least_urgent_gives_way_under_the_priority_policy() -> None:
 
 def test_a_sequence_preempted_after_scheduling_leaves_the_step() -> None:
     tested = scheduler(num_gpu_blocks=5, scheduling_policy="priority")
-    a, b = sequence("a", prompt(6), 6, priority=2), sequence("b", prompt(7, 50), 5, priority=1)
+    a = sequence("a", prompt(6), 6, priority=2)
+    b = sequence("b", prompt(7, 50), 5, priority=1)
     add_all(tested, a, b)
     assert [step(tested), step(tested)] == [{"a": 6, "b": 7}, {"a": 1, "b": 1}]
     scheduled = tested.schedule()
@@ -161,7 +166,8 @@ def test_a_sequence_preempted_after_scheduling_leaves_the_step() -> None:
 
 def test_those_behind_one_that_preempts_itself_go_on() -> None:
     tested = scheduler(num_gpu_blocks=5, scheduling_policy="priority")
-    low, high = sequence("low", prompt(7), 5, priority=2), sequence("high", prompt(7, 50), 5, priority=1)
+    low = sequence("low", prompt(7), 5, priority=2)
+    high = sequence("high", prompt(7, 50), 5, priority=1)
     tested.add(low)
     assert step(tested) == {"low": 7}
     tested.add(high)
@@ -171,8 +177,10 @@ def test_those_behind_one_that_preempts_itself_go_on() -> None:
 
 def test_one_adapter_too_many_waits_and_others_pass_it() -> None:
     tested = scheduler(max_loras=1)
-    first, other = sequence("first", prompt(4), 2, lora="a"), sequence("other", prompt(4, 50), 1, lora="b")
-    again, plain = sequence("again", prompt(4, 100), 1, lora="a"), sequence("plain", prompt(4, 150), 1)
+    first = sequence("first", prompt(4), 2, lora="a")
+    other = sequence("other", prompt(4, 50), 1, lora="b")
+    again = sequence("again", prompt(4, 100), 1, lora="a")
+    plain = sequence("plain", prompt(4, 150), 1)
     add_all(tested, first, other, again, plain)
     assert step(tested) == {"first": 4, "again": 4, "plain": 4}
     assert [each.id for each in tested.list_waiting()] == ["other"]
@@ -205,7 +213,8 @@ def test_admission_is_by_priority_then_arrival() -> None:
 
 def test_requests_that_start_together_share_their_prompt() -> None:
     tested = scheduler()
-    a, b = sequence("a", prompt(10), 1), sequence("b", prompt(10), 1)
+    a = sequence("a", prompt(10), 1)
+    b = sequence("b", prompt(10), 1)
     add_all(tested, a, b)
     assert step(tested) == {"a": 10, "b": 2}
     assert (a.num_cached_tokens, b.num_cached_tokens) == (0, 8)
@@ -235,7 +244,8 @@ def test_with_two_steps_in_flight_it_is_found_when_its_last_token_is_known(
 ) -> None:
     tested = scheduler()
     tested.add(decoding := sequence("a", prompt(3), max_tokens))
-    first, filling = tested.schedule(), tested.schedule()
+    first = tested.schedule()
+    filling = tested.schedule()
     assert shares(filling) == {"a": 1}
     tested.update(first)
     sample(decoding)
@@ -248,7 +258,9 @@ def test_with_two_steps_in_flight_it_is_found_when_its_last_token_is_known(
 
 def test_those_that_end_in_one_step_give_their_blocks_back_in_the_order_of_the_step() -> None:
     tested = scheduler(long_prefill_token_threshold=4, enable_prefix_caching=False)
-    slow, fast, last = sequence("slow", prompt(8), 1), sequence("fast", prompt(4, 50), 2), sequence("x", prompt(12), 9)
+    slow = sequence("slow", prompt(8), 1)
+    fast = sequence("fast", prompt(4, 50), 2)
+    last = sequence("x", prompt(12), 9)
     add_all(tested, slow, fast, last)
     assert step(tested) == {"slow": 4, "fast": 4, "x": 4}
     scheduled = tested.schedule()
@@ -277,7 +289,8 @@ def test_nothing_is_shared_when_prefix_caching_is_off() -> None:
 
 def test_an_abort_frees_at_once_wherever_the_sequence_is() -> None:
     tested = scheduler(max_num_seqs=1)
-    running, waiting = sequence("a", prompt(8), 4), sequence("b", prompt(8, 50), 4)
+    running = sequence("a", prompt(8), 4)
+    waiting = sequence("b", prompt(8, 50), 4)
     add_all(tested, running, waiting)
     flying = tested.schedule()
     for each in (running, waiting, running):
@@ -289,7 +302,9 @@ def test_an_abort_frees_at_once_wherever_the_sequence_is() -> None:
 def test_two_steps_may_be_under_way_and_none_computes_past_the_end() -> None:
     tested = scheduler()
     tested.add(sequence("a", prompt(4), 2))
-    first, second, third = tested.schedule(), tested.schedule(), tested.schedule()
+    first = tested.schedule()
+    second = tested.schedule()
+    third = tested.schedule()
     assert [shares(each) for each in (first, second, third)] == [{"a": 4}, {"a": 1}, {}]
     assert [len(tested.update(each)[1]) for each in (first, second)] == [0, 1]
 

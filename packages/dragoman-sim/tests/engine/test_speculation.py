@@ -51,7 +51,8 @@ def test_drafts_are_accepted_as_often_as_the_rates_say() -> None:
 
 
 def test_a_request_draws_the_same_whatever_runs_beside_it() -> None:
-    one, other = sequence("a", [1], 10), sequence("b", [1], 10)
+    one = sequence("a", [1], 10)
+    other = sequence("b", [1], 10)
     acceptance = DraftAcceptance(seed=1)
     alone: list[int] = []
     beside: list[int] = []

@@ -32,7 +32,8 @@ class MillisecondLoop(asyncio.SelectorEventLoop):
     """An event loop whose timers round to the nearest millisecond."""
 
     def __init__(self, selector: VirtualSelector) -> None:
-        self.virtual, self.n_timers = selector, 0
+        self.virtual = selector
+        self.n_timers = 0
         super().__init__(selector)
 
     def time(self) -> float:
@@ -51,7 +52,8 @@ def test_each_step_takes_one_timer(step: float) -> None:
     late: list[float] = []
 
     async def run() -> None:
-        timers, done = TimerQueue(), asyncio.Event()
+        timers = TimerQueue()
+        done = asyncio.Event()
 
         def tick(at: float) -> None:
             late.append(loop.time() - at)

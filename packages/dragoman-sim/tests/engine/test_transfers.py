@@ -96,7 +96,8 @@ def test_an_answer_that_is_cut_off_or_has_failed_leaves_nothing_to_fetch(last: E
 
 def test_fetches_share_the_link_and_each_is_reported_once() -> None:
     side = Side()
-    first, second = side.fetching("x", 0.0), side.fetching("y", 0.0)
+    first = side.fetching("x", 0.0)
+    second = side.fetching("y", 0.0)
     side.until(2.0)
     assert (first.num_computed_tokens, side.reported) == (0, [])
     side.until(2.1)
@@ -108,7 +109,8 @@ def test_fetches_share_the_link_and_each_is_reported_once() -> None:
 
 def test_a_disconnect_cancels_the_transfer_and_frees_its_bandwidth() -> None:
     side = Side()
-    gone, other = side.fetching("x", 0.0), side.fetching("y", 0.0)
+    gone = side.fetching("x", 0.0)
+    other = side.fetching("y", 0.0)
     side.scheduler.finish(gone)
     side.transfers.cancel(gone, 0.4)
     assert side.reported == ["far"]

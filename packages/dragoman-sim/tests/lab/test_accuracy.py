@@ -62,7 +62,8 @@ def test_a_hundred_from_the_middle_foretell_the_others_as_well(run: Run) -> None
 
 
 def test_noise_in_what_was_measured_does_not_spoil_the_fit() -> None:
-    run, generator = RUNS[1], np.random.default_rng(0)
+    run = RUNS[1]
+    generator = np.random.default_rng(0)
     workload, measured = log(run.name)
     first, last = np.exp(generator.normal(0.0, 0.02, (2, FITTED)))
     noisy = [
@@ -94,7 +95,8 @@ def test_the_fit_does_not_see_how_the_others_fared() -> None:
 @runs
 def test_the_shipped_profile_is_what_the_fit_gives(run: Run) -> None:
     """Update it with `python -m benchmarks.simulator --write-profiles`."""
-    shipped, found = load(run.name), get_profile(run)
+    shipped = load(run.name)
+    found = get_profile(run)
     assert msgspec.structs.replace(shipped, latency=found.latency, calibration=None, frontend_seconds=0) == (
         msgspec.structs.replace(found, calibration=None, frontend_seconds=0)
     )
@@ -141,7 +143,8 @@ def test_the_spread_is_at_least_as_wide_as_the_error() -> None:
     error = own.calibration.error
     assert error is not None
     for metric in ("ttft", "latency", "tpot"):
-        lowest, highest = getattr(spread.lowest, metric), getattr(spread.highest, metric)
+        lowest = getattr(spread.lowest, metric)
+        highest = getattr(spread.highest, metric)
         assert lowest.mean <= getattr(error, metric).mean <= highest.mean
         assert -0.05 < lowest.p99 <= highest.p99 < 0.05
     assert spread.highest.ttft.mean > spread.lowest.ttft.mean
@@ -165,7 +168,8 @@ def test_expert_parallel_errors_are_within_three_per_cent_and_six_at_p99() -> No
         name=name,
         settings={"max_num_seqs": 128, "max_num_batched_tokens": 2048},
     )
-    prior, ranks = predicted.expert_prior, predicted.hardware.ranks
+    prior = predicted.expert_prior
+    ranks = predicted.hardware.ranks
     assert prior is not None
     found = fit(workload, measured[:FITTED], predicted.engine, prior, ranks=ranks)
     simulated = simulate(workload, predicted.engine, found.latency, found.frontend_seconds, ranks=ranks).timings

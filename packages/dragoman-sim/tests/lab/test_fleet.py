@@ -20,7 +20,8 @@ from dragoman_check.load.workload import WorkloadRequest
 from dragoman_check.load.workload_sources import FixedLength, SessionOptions, UniformLength, generate_poisson, generate_sessions
 
 CONFIG = SimulatedSchedulerConfig(num_gpu_blocks=2000, max_num_seqs=8)
-SLOW, FAST = load("rtx4090-llama-3.1-8b"), load("rtxpro6000-llama-3.1-8b")
+SLOW = load("rtx4090-llama-3.1-8b")
+FAST = load("rtxpro6000-llama-3.1-8b")
 
 
 def cores(count: int) -> list[EngineCore]:

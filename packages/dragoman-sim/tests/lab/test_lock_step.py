@@ -38,7 +38,8 @@ def test_all_ranks_of_a_server_step_together(is_async: bool) -> None:
     result = run_ranks(workload, 4, 2, is_async=is_async)
     assert len(result.timings) == 12
     for first in (0, 2):
-        one, other = result.steps[first], result.steps[first + 1]
+        one = result.steps[first]
+        other = result.steps[first + 1]
         assert list(one.begins) == list(other.begins)
         assert list(one.ends) == list(other.ends)
         assert list(one.tokens) == list(other.tokens), "the load that the duration is due to"
@@ -78,7 +79,8 @@ def test_a_fit_finds_the_latencies_of_ranks_in_lock_step() -> None:
     """Also for ranks that share experts, whose initial estimate is a fifth too low."""
     experts = (TokenCost(0, 4e-4), TokenCost(16, 5e-5))
     actual = LatencyModel(0.012, (TokenCost(0, 2e-5),), per_context_token=2e-8, per_expert_token=experts)
-    config, ranks = SimulatedSchedulerConfig(num_gpu_blocks=20_000, max_num_seqs=64), RankLayout(2, lock_step=True)
+    config = SimulatedSchedulerConfig(num_gpu_blocks=20_000, max_num_seqs=64)
+    ranks = RankLayout(2, lock_step=True)
     workload = generate_poisson(
         np.random.default_rng(3), count=120, rate=6.0, inputs=UniformLength(50, 900), outputs=UniformLength(20, 200)
     )

@@ -48,13 +48,16 @@ def assert_equal(plain: PlainReplay, exact: ReplayResult) -> None:
         assert times.last_token[index] == timing.last_token_s
         assert (times.preemptions[index], times.replicas[index]) == (timing.preemptions, timing.replica)
     assert plain.totals.steps == sum(len(log.ends) for log in exact.steps)
-    expected, report = build_report(exact, SLO), plain.build_report(SLO)
+    expected = build_report(exact, SLO)
+    report = plain.build_report(SLO)
     assert report.good == expected.good
     assert report.kv_transfer is report.host_cache_hits is None
     for name in set(expected.__struct_fields__) - {"kv_transfer", "host_cache_hits"}:
-        value, wanted = getattr(report, name), getattr(expected, name)
+        value = getattr(report, name)
+        wanted = getattr(expected, name)
         if isinstance(wanted, msgspec.Struct):
-            value, wanted = msgspec.structs.astuple(value), msgspec.structs.astuple(wanted)
+            value = msgspec.structs.astuple(value)
+            wanted = msgspec.structs.astuple(wanted)
         assert value == pytest.approx(wanted, rel=1e-9, abs=1e-12), name
 
 
@@ -204,8 +207,10 @@ def test_the_memoized_latency_is_the_models_to_the_last_digit() -> None:
 
 def test_weighted_percentiles_are_numpys_of_the_repeated_values() -> None:
     generator = np.random.default_rng(0)
-    values, weights = generator.gamma(2.0, 0.01, 3000), generator.integers(1, 9, 3000)
-    exact, rounded = WeightedSample(), WeightedSample(1000)
+    values = generator.gamma(2.0, 0.01, 3000)
+    weights = generator.integers(1, 9, 3000)
+    exact = WeightedSample()
+    rounded = WeightedSample(1000)
     for value, weight in zip(values.tolist(), weights.tolist(), strict=True):
         exact.add(value, weight)
         rounded.add_many(np.array([value]), weight)

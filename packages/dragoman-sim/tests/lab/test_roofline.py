@@ -102,7 +102,8 @@ def test_a_model_that_does_not_fit_says_what_would_help() -> None:
 
 
 def test_parallelism_that_cannot_be_is_refused() -> None:
-    dense, moe = load_model_shape("Qwen/Qwen3-8B"), load_model_shape("Qwen/Qwen3-30B-A3B")
+    dense = load_model_shape("Qwen/Qwen3-8B")
+    moe = load_model_shape("Qwen/Qwen3-30B-A3B")
     gpu = find_gpu("h100-sxm")
     with pytest.raises(ProfileError, match="has no experts"):
         predict_profile(gpu, dense, Parallelism(1, 2, expert=True), name="dense")
@@ -132,8 +133,10 @@ def seconds(gpu: Gpu, shape: ModelShape, parallelism: Parallelism, tokens: int) 
 @pytest.mark.parametrize("model", ["Qwen/Qwen3-32B", "Qwen/Qwen3-30B-A3B"])
 @pytest.mark.parametrize("tokens", [1, 64, 2048])
 def test_more_devices_are_faster_but_not_by_as_much(model: str, tokens: int) -> None:
-    gpu, shape = find_gpu("h200-sxm"), load_model_shape(model)
-    one, four = seconds(gpu, shape, Parallelism(1), tokens), seconds(gpu, shape, Parallelism(4), tokens)
+    gpu = find_gpu("h200-sxm")
+    shape = load_model_shape(model)
+    one = seconds(gpu, shape, Parallelism(1), tokens)
+    four = seconds(gpu, shape, Parallelism(4), tokens)
     assert one / 4 < four < one
 
 
@@ -146,9 +149,11 @@ def test_a_slow_link_costs_more_than_a_fast_one() -> None:
 
 
 def test_tokens_touch_further_experts_until_all_are_read() -> None:
-    gpu, shape = find_gpu("h100-sxm"), load_model_shape("Qwen/Qwen3-30B-A3B")
+    gpu = find_gpu("h100-sxm")
+    shape = load_model_shape("Qwen/Qwen3-30B-A3B")
     steps = [seconds(gpu, shape, Parallelism(1), tokens) for tokens in (1, 2, 16, 64, 128)]
-    first, later = steps[1] - steps[0], (steps[4] - steps[3]) / 64
+    first = steps[1] - steps[0]
+    later = (steps[4] - steps[3]) / 64
     assert first > 10 * later
 
 

@@ -80,7 +80,8 @@ def test_vllms_flags_change_the_engine() -> None:
 
 def test_replicas_share_the_load_as_the_routing_says() -> None:
     load = ("sessions", *SMALL, "--replicas", "3")
-    turns, aware = run_simulation(*load), run_simulation(*load, "--routing", "prefix-aware")
+    turns = run_simulation(*load)
+    aware = run_simulation(*load, "--routing", "prefix-aware")
     assert aware["cache_hits"] > turns["cache_hits"]
 
 
@@ -89,7 +90,8 @@ def test_prefill_and_decode_may_be_apart() -> None:
     output = get_output("simulate", *split)
     assert "1 prefill and 2 decode replicas" in output
     assert "KV transfer" in output
-    fast, slow = run_simulation(*split), run_simulation(*split, "--kv-transfer-bandwidth", "1e8")
+    fast = run_simulation(*split)
+    slow = run_simulation(*split, "--kv-transfer-bandwidth", "1e8")
     assert fast["kv_transfer"]["mean"] < 0.01 < slow["kv_transfer"]["mean"]
     assert fast["ttft"]["mean"] < slow["ttft"]["mean"]
     assert run_simulation("poisson", *SMALL)["kv_transfer"] is None
@@ -97,7 +99,8 @@ def test_prefill_and_decode_may_be_apart() -> None:
 
 def test_with_two_plain_calls_no_lease_can_run_out() -> None:
     hasty = ("poisson", *SMALL, "--prefill-replicas", "1", "--kv-lease", "0.000001")
-    lost, held = run_simulation(*hasty), run_simulation(*hasty, "--kv-protocol", "plain")
+    lost = run_simulation(*hasty)
+    held = run_simulation(*hasty, "--kv-protocol", "plain")
     assert lost["kv_transfer"]["mean"] == 0 < held["kv_transfer"]["mean"]
 
 
@@ -124,7 +127,8 @@ def test_goodput_counts_what_keeps_the_slo(trace: str) -> None:
 def test_a_sweep_says_how_many_replicas_are_enough() -> None:
     load = ("poisson", "--num-prompts", "200", "--request-rate", "20", "--slo", "ttft:300,tpot:40")
     output = get_output("simulate", *load, "--sweep")
-    verdict, trials = output.splitlines()[0], output.splitlines()[3:]
+    verdict = output.splitlines()[0]
+    trials = output.splitlines()[3:]
     enough = int(verdict.split()[0])
     shares = {int(line.split()[0]): float(line.split()[1].rstrip("%")) for line in trials}
     assert shares[enough] >= 99 > shares[enough - 1], "the minimum"
@@ -236,7 +240,8 @@ def test_matplotlib_is_loaded_only_for_plots_and_numpy_not_for_help() -> None:
 
 @pytest.mark.parametrize("enough", [True, False])
 def test_a_sweep_writes_its_files(tmp_path: Path, enough: bool) -> None:
-    plots, details = tmp_path / "sweep.svg", tmp_path / "sweep.jsonl"
+    plots = tmp_path / "sweep.svg"
+    details = tmp_path / "sweep.jsonl"
     slo = "ttft:100000" if enough else "ttft:0.001"
     files = ("--plots", str(plots), "--save-detailed", str(details))
     output = get_output("simulate", "poisson", *SMALL, "--sweep", "--max-replicas", "2", "--slo", slo, *files)

@@ -31,7 +31,8 @@ def list_options(name: str) -> set[str]:
 
 @pytest.mark.parametrize("command", ["simulate", "calibrate", "profile", "serve"])
 def test_no_flag_of_vllm_is_unnamed(command: str) -> None:
-    flags, options = read_flags(), list_options(command)
+    flags = read_flags()
+    options = list_options(command)
     assert len(flags) > 300
     unnamed = [flag for flag in flags if flag not in options | ALIASES and explain_vllm_flag(flag) is None]
     assert unnamed == []

@@ -280,12 +280,10 @@ class ReplayApp:
     ) -> None:
         if not time_scale > 0:
             raise ValueError("the time scale must be more than 0")
-        self._hosts, self._time_scale, self._match_mode, self._max_body_bytes = (
-            hosts,
-            time_scale,
-            match_mode,
-            max_body_bytes,
-        )
+        self._hosts = hosts
+        self._time_scale = time_scale
+        self._match_mode = match_mode
+        self._max_body_bytes = max_body_bytes
         self._exchanges: dict[bytes, list[RecordedExchange]] = {}
         self._next_index: dict[bytes, int] = {}
         for exchange in exchanges:
@@ -378,7 +376,10 @@ class RecordingProxy:
         # The upstream must not see default headers, such as User-Agent, that the original client did not send.
         for name in list(client.headers):
             del client.headers[name]
-        self._client, self._cassette, self._now, self._hosts = client, cassette, now, hosts
+        self._client = client
+        self._cassette = cassette
+        self._now = now
+        self._hosts = hosts
         self._max_body_bytes = max_body_bytes
         self._started_at = now()
 
@@ -420,7 +421,10 @@ class _ProxiedRequest:
     """A request that is being forwarded."""
 
     def __init__(self, scope: Scope, body: bytes, now: Callable[[], float], offset: float) -> None:
-        self._scope, self._body, self._now, self._offset = scope, body, now, offset
+        self._scope = scope
+        self._body = body
+        self._now = now
+        self._offset = offset
         self._started_at = now()
         self._status: int | None = None
         self._response_headers: RawHeaders = []
@@ -429,7 +433,8 @@ class _ProxiedRequest:
         self._outcome: Literal["complete", "cut", "left"] = "left"
 
     async def forward(self, client: httpx2.AsyncClient, send: Send) -> None:
-        base, query = client.base_url, self._scope["query_string"]
+        base = client.base_url
+        query = self._scope["query_string"]
         # Always below the upstream's URL: no path of a client can select another host.
         path = base.raw_path.rstrip(b"/") + b"/" + read_raw_path(self._scope).encode("latin-1").lstrip(b"/")
         url = base.copy_with(raw_path=path + (b"?" + query if query else b""))

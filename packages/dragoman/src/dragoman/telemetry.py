@@ -58,7 +58,10 @@ _TOKENS = tuple(float(4**power) for power in range(14))
 MAX_SERIES = 256
 """Maximum series of one metric; further ones are not recorded."""
 
-_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
+_VARINT = 0
+_FIXED64 = 1
+_BYTES = 2
+_FIXED32 = 5
 """Protobuf's wire types."""
 _STATUS_ERROR = 2
 _CUMULATIVE = 2
@@ -88,8 +91,12 @@ class Span:
     __slots__ = ("attributes", "context", "end", "error", "kind", "name", "parent_id", "start")
 
     def __init__(self, name: str, kind: SpanKind, context: SpanContext, parent_id: str, start: int) -> None:
-        self.name, self.kind, self.context, self.parent_id = name, kind, context, parent_id
-        self.start, self.end = start, 0
+        self.name = name
+        self.kind = kind
+        self.context = context
+        self.parent_id = parent_id
+        self.start = start
+        self.end = 0
         self.attributes: dict[str, AttributeValue] = {}
         self.error: str | None = None
 
@@ -110,15 +117,23 @@ class Tracer:
         random_hex: Callable[[int], str],
         ratio: float = 1.0,
     ) -> None:
-        self._export, self._now, self._random_hex, self._ratio = export, now, random_hex, ratio
+        self._export = export
+        self._now = now
+        self._random_hex = random_hex
+        self._ratio = ratio
 
     def start(self, name: str, kind: SpanKind, parent: SpanContext | None, attributes: Attributes) -> Span:
         if parent is None:
             trace_id = self._random_hex(32)
             # Sampled by the trace id, so that all servers of a trace decide alike.
-            is_sampled, state, parent_id = int(trace_id[16:], 16) < self._ratio * 2**64, "", ""
+            is_sampled = int(trace_id[16:], 16) < self._ratio * 2**64
+            state = ""
+            parent_id = ""
         else:
-            trace_id, is_sampled, state, parent_id = (parent.trace_id, parent.is_sampled, parent.state, parent.span_id)
+            trace_id = parent.trace_id
+            is_sampled = parent.is_sampled
+            state = parent.state
+            parent_id = parent.span_id
         context = SpanContext(trace_id, self._random_hex(16), is_sampled, state)
         span = Span(name, kind, context, parent_id, self._read_clock())
         if is_sampled:
@@ -133,7 +148,8 @@ class Tracer:
         if not span.context.is_sampled:
             return
         span.attributes |= attributes
-        span.end, span.error = self._read_clock(), error
+        span.end = self._read_clock()
+        span.error = error
         self._export(span)
 
     def _read_clock(self) -> int:
@@ -178,7 +194,8 @@ class MetricSet:
         self._series[name] = {}
 
     def observe(self, name: str, value: float, attributes: Attributes) -> None:
-        key, series = tuple(attributes.items()), self._series[name]
+        key = tuple(attributes.items())
+        series = self._series[name]
         histogram = series.get(key)
         if histogram is None:
             if len(series) >= MAX_SERIES:
@@ -298,7 +315,9 @@ class OtlpExporter:
     """
 
     def __init__(self, settings: OtlpSettings, metrics: MetricSet, scope: tuple[str, str]) -> None:
-        self._settings, self._metrics, self._scope = settings, metrics, scope
+        self._settings = settings
+        self._metrics = metrics
+        self._scope = scope
         self._spans: queue.Queue[Span | None] = queue.Queue(QUEUE_SIZE)
         self._dropped = 0
         self._is_closing = threading.Event()
@@ -378,7 +397,8 @@ class OtlpExporter:
                 failure = None if status < 300 else f"it answered {status}"
                 is_final = status not in _RETRIED
             except (httpx2.HTTPError, OSError) as error:
-                failure, is_final = type(error).__name__, False
+                failure = type(error).__name__
+                is_final = False
                 # Each further request could wait for the timeout and delay the end of the server.
                 self._has_given_up = self._is_closing.is_set()
             if failure is None:

@@ -24,7 +24,8 @@ class Recorder:
     """Records the calls of `serve` without serving."""
 
     def __init__(self, code: int = 0, error: SettingsError | None = None) -> None:
-        self.code, self.error = code, error
+        self.code = code
+        self.error = error
         self.settings: list[Settings] = []
 
     def __call__(self, settings: Settings, tell: Callable[[str], None], read: Callable[[], Settings]) -> int:
@@ -53,7 +54,8 @@ def test_without_options_the_defaults_hold():
 
 
 def test_settings_can_be_read_again():
-    run, environment = Recorder(), {"DRAGOMAN_MAX_NUM_SEQS": "3"}
+    run = Recorder()
+    environment = {"DRAGOMAN_MAX_NUM_SEQS": "3"}
     call("serve", "scripted", "--port", "0", run=run, environment=environment)
     assert run.read() == run.settings[0]
     environment["DRAGOMAN_MAX_NUM_SEQS"] = "4"

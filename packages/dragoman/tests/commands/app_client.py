@@ -14,7 +14,9 @@ class AppResponse:
 
     def __init__(self, status: int, sent: asyncio.Queue[Message], task: asyncio.Future[None]) -> None:
         self.status = status
-        self._sent, self._task, self._has_more = sent, task, True
+        self._sent = sent
+        self._task = task
+        self._has_more = True
 
     async def read(self) -> bytes | None:
         if not self._has_more:

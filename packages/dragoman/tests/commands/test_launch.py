@@ -67,7 +67,8 @@ def test_claude_runs_on_a_server_of_its_own_that_ends_with_it(path: str):
     )
     assert done.returncode == 7, done.stderr
     record = read_record(done)
-    variables, url = record["variables"], record["variables"]["ANTHROPIC_BASE_URL"]
+    variables = record["variables"]
+    url = record["variables"]["ANTHROPIC_BASE_URL"]
     assert record["arguments"] == ["-p", "--", "hi there"]
     assert [model["id"] for model in record["models"]] == ["scripted"]
     assert {name for name in variables if variables[name] == "scripted"} == {

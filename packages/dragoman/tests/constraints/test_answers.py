@@ -50,7 +50,9 @@ class Judge:
     """Decides which texts are complete answers. `tokens` parses names of control tokens as those tokens."""
 
     def __init__(self, tokenizer: HfTokenizer, compiler: Compiler, tokens: bool) -> None:
-        self.tokenizer, self.compiler, self.tokens = tokenizer, compiler, tokens
+        self.tokenizer = tokenizer
+        self.compiler = compiler
+        self.tokens = tokens
         self.eos = tokenizer.special_tokens[EOS]
 
     def __call__(self, grammar: ConstraintGrammar, answer: str) -> bool:
@@ -269,7 +271,8 @@ GBNF = 'root ::= "(" root ")" | word\nword ::= [a-z]+ ("-" [0-9]{2})?'
 
 @pytest.mark.parametrize(("definition", "syntax"), [(LARK, "lark"), (GBNF, "gbnf")])
 def test_a_grammar_composes_with_calls_and_reasoning(definition: str, syntax: str, judge: Judge) -> None:
-    special, body = judge.tokenizer.special_tokens, ContextFreeGrammar(definition, syntax)
+    special = judge.tokenizer.special_tokens
+    body = ContextFreeGrammar(definition, syntax)
     alone = compose_grammar(special, body=body)
     beside = compose_grammar(special, body=body, calls=calls(), reasoning=THINK)
     assert judge(alone, "((abc))")

@@ -61,7 +61,8 @@ def sample(matcher: ClosingMatcher, tokenizer: Tokenizer, eos: int, limit: int, 
 @pytest.mark.parametrize("schema", SCHEMAS, ids=("person", "any", "array"))
 @pytest.mark.parametrize("limit", [36, 80, 200])
 def test_an_answer_that_is_cut_is_valid(embedded: HfTokenizer, compiler: Compiler, schema: dict[str, Any], limit: int):
-    eos, closed = compiler.vocabulary.eos[0], 0
+    eos = compiler.vocabulary.eos[0]
+    closed = 0
     for seed in range(6):
         matcher = closing(compiler, json_grammar(schema), limit)
         ids = sample(matcher, embedded, eos, limit, Random(seed))
@@ -190,7 +191,8 @@ def small() -> HfTokenizer:
     for join in JOINS:
         letters = [vocabularies.BYTES[byte] for byte in join.encode()]
         for end in range(1, len(letters)):
-            head, last = "".join(letters[:end]), letters[end]
+            head = "".join(letters[:end])
+            last = letters[end]
             if head + last not in words:
                 words.append(head + last)
                 merges.append([head, last])
@@ -225,14 +227,16 @@ def count_to_end(grammar: CompiledGrammar, tokenizer: HfTokenizer, ids: Sequence
 @pytest.mark.parametrize("rule", SMALL, ids=("flat", "nested", "array", "tail", "word", "repeated", "overlaps"))
 def test_an_answer_is_closed_as_late_as_possible_by_the_shortest_ending(small: HfTokenizer, rule: Any):
     """Compared with an exhaustive search."""
-    eos, decided = small.special_tokens[EOS], 0
+    eos = small.special_tokens[EOS]
+    decided = 0
     compiler = Compiler(small, [eos])
     compact = {"x-guidance": {"whitespace_flexible": False}}
     rule_text = f"start: /{rule}/" if isinstance(rule, str) else json_grammar({**rule, **compact})
     grammar = compiler.compile_text(rule_text, None)
     for seed in range(24):
         random = Random(seed)
-        limit, ids = random.randrange(2, 20), list[int]()
+        limit = random.randrange(2, 20)
+        ids = list[int]()
         matcher = grammar.build_closing_matcher(compiler.endings, limit)
         assert isinstance(matcher, ClosingMatcher)
         while len(ids) < limit and not matcher.finished and not matcher.was_closed:
@@ -242,7 +246,8 @@ def test_an_answer_is_closed_as_late_as_possible_by_the_shortest_ending(small: H
             assert matcher.advance(chosen)
             if matcher.was_closed:
                 decided += 1
-                fewest, rest = count_to_end(grammar, small, ids), int(chosen != eos)
+                fewest = count_to_end(grammar, small, ids)
+                rest = int(chosen != eos)
                 while not matcher.finished and (last := matcher.replace(token)) != eos:
                     assert matcher.advance(last)
                     rest += 1

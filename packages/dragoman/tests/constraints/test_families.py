@@ -104,7 +104,9 @@ def walk(
     matcher: Matcher, tokenizer: HfTokenizer, random: Random, marks: Sequence[str], most: int = 400
 ) -> list[int] | None:
     """Sample a random answer that prefers tokens that end it."""
-    eos, ids, planned = tokenizer.special_tokens[EOS], list[int](), list[int]()
+    eos = tokenizer.special_tokens[EOS]
+    ids = list[int]()
+    planned = list[int]()
     ends = [*marks, '"', "}", "]", '"}', "ab"]
     while len(ids) < most:
         choices = list_allowed(matcher, tokenizer.vocab_size)

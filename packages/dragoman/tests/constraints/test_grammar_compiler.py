@@ -26,7 +26,8 @@ def choice(tokenizer: HfTokenizer, *options: str) -> ConstraintGrammar:
 
 def test_answers_do_not_share_their_state(embedded: HfTokenizer, compiler: Compiler) -> None:
     compiled = compiler.compile(choice(embedded, "yes", "no"))
-    first, second = compiled.build_matcher(), compiled.build_matcher()
+    first = compiled.build_matcher()
+    second = compiled.build_matcher()
     assert advance(first, embedded.encode("yes", special=False))
     assert first.finished
     assert not second.finished
@@ -41,7 +42,8 @@ def test_the_same_grammar_is_compiled_once(embedded: HfTokenizer, compiler: Comp
 def test_what_was_not_used_for_longest_is_dropped(embedded: HfTokenizer) -> None:
     compiler = Compiler(embedded, [embedded.special_tokens[EOS]], limits=CompilerLimits(max_cached_grammars=4))
     grammars = [choice(embedded, name) for name in "abc"]  # each is kept twice: whole, and as its only part
-    a, b = compiler.compile(grammars[0]), compiler.compile(grammars[1])
+    a = compiler.compile(grammars[0])
+    b = compiler.compile(grammars[1])
     assert compiler.compile(grammars[0]) is a
     compiler.compile(grammars[2])
     assert compiler.compile(grammars[0]) is a

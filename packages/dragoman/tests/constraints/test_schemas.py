@@ -110,7 +110,8 @@ def of(tokenizer: HfTokenizer, schema: object, strict: bool = True) -> Constrain
 
 @pytest.mark.parametrize("name", SUPPORTED)
 def test_random_answers_are_instances(name: str, embedded: HfTokenizer, compiler: Compiler) -> None:
-    schema, eos = SUPPORTED[name], embedded.special_tokens[EOS]
+    schema = SUPPORTED[name]
+    eos = embedded.special_tokens[EOS]
     compiled = compiler.compile(of(embedded, schema))
     validator = jsonschema_rs.validator_for(schema, validate_formats=True)
     walks = [walk(compiled.build_matcher(), embedded, eos, Random(f"{name}{seed}")) for seed in range(4)]
@@ -214,7 +215,8 @@ def test_the_end_is_allowed_only_when_the_instance_is_whole(embedded: HfTokenize
 def test_no_mask_allows_a_control_token(
     body: JsonObject | JsonSchema, embedded: HfTokenizer, compiler: Compiler
 ) -> None:
-    eos, controls = embedded.special_tokens[EOS], set(embedded.special_tokens.values())
+    eos = embedded.special_tokens[EOS]
+    controls = set(embedded.special_tokens.values())
     matcher = compiler.compile(compose_grammar(embedded.special_tokens, body=body)).build_matcher()
     random = Random(3)
     for _ in range(60):

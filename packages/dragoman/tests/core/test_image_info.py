@@ -63,7 +63,8 @@ def test_a_jpeg_of_nothing_but_markers_is_read_in_one_pass():
 
 @pytest.mark.parametrize("filler", [b"\xff", b"\xff\xe0\0\2", b"\xff\x01"])
 def test_a_jpeg_may_have_fillers_before_its_size_but_not_without_end(filler: bytes):
-    jpeg, size = base64.b64decode(BASELINE), ImageInfo("image/jpeg", 31, 7)
+    jpeg = base64.b64decode(BASELINE)
+    size = ImageInfo("image/jpeg", 31, 7)
     assert read_image_info(jpeg[:2] + filler * 1000 + jpeg[2:]) == size
     endless = read_image_info(jpeg[:2] + filler * 100_000 + jpeg[2:])
     # Fill bytes are part of one marker; any other filler is a segment to read.

@@ -151,7 +151,8 @@ def test_reading_time_grows_no_faster_than_the_body(unit: bytes):
 
 def test_reading_time_grows_no_faster_than_the_number_of_messages():
     """Each result searches its call among 20,000 open ones with other names."""
-    call, result = '{"role":"assistant","function_call":{"name":"a"}}', '{"role":"function","name":"b","content":"x"}'
+    call = '{"role":"assistant","function_call":{"name":"a"}}'
+    result = '{"role":"function","name":"b","content":"x"}'
     body = f'{{"messages":[{",".join([call] * 20_000 + [result] * 20_000)}]}}'.encode()
     before = time.process_time()
     read_chat(body, OPTIONS)

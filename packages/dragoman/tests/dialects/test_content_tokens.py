@@ -47,11 +47,15 @@ def test_the_cut_does_not_matter_and_the_join_is_the_text(pieces: list[str], dat
     given = [one for piece in tokens(*pieces) for one in data.draw(st.sampled_from([[piece], [END, piece]]))]
     whole = content_tokens(text, given)
     assert "".join(token.text for token in whole) == text
-    cut, found = ContentTokens(), list[Token]()
+    cut = ContentTokens()
+    found = list[Token]()
     while text or given:
-        size, count = data.draw(st.integers(0, len(text))), data.draw(st.integers(0, len(given)))
+        size = data.draw(st.integers(0, len(text)))
+        count = data.draw(st.integers(0, len(given)))
         if not size and not count:
-            size, count = len(text), len(given)
+            size = len(text)
+            count = len(given)
         found += cut.feed(text[:size], given[:count])
-        text, given = text[size:], given[count:]
+        text = text[size:]
+        given = given[count:]
     assert found + cut.close() == whole

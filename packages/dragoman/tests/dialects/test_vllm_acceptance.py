@@ -116,7 +116,8 @@ def vllms(model: Any, body: dict[str, Any]) -> str | None:
 
 def differences(dialect: str) -> Iterator[tuple[str, Any, str | None, str | None]]:
     module, name = MODELS[dialect]
-    model, known = getattr(import_module(module), name), read(dialect)
+    model = getattr(import_module(module), name)
+    known = read(dialect)
     for field in sorted(set(model.model_fields) - CONVERSATION):
         example = known.examples.get(field)
         beside = dict(example.beside) if hasattr(example, "beside") else {}

@@ -82,7 +82,8 @@ class Bench:
 
     def add(self, request: TokenRequest, adapter: LoadedAdapter | None = None) -> Outputs:
         key = len(self.sequences)
-        vocab, most = self._model.vocab, self._max_model_len
+        vocab = self._model.vocab
+        most = self._max_model_len
         sequence = Sequence(key, request, vocab=vocab, max_model_len=most, rng_factory=build_rng, adapter=adapter)
         self.sequences.append(sequence)
         self.outputs.append(Outputs())

@@ -64,7 +64,8 @@ ENGINES: dict[str, Callable[[], TokenEngine]] = {
 
 @pytest.mark.parametrize("engine", ENGINES)
 async def test_an_id_runs_once_and_a_full_engine_says_so(engine: str) -> None:
-    subject, outputs = ENGINES[engine](), list[TokenOutput]()
+    subject = ENGINES[engine]()
+    outputs = list[TokenOutput]()
     await subject.start()
     subject.add(TokenRequest("a", (1, 2), 50), outputs.append)
     with pytest.raises(ValueError, match="'a' is already running"):
@@ -77,7 +78,9 @@ async def test_an_id_runs_once_and_a_full_engine_says_so(engine: str) -> None:
 
 
 async def run_refusing(max_tokens: int) -> list[TokenOutput]:
-    engine, outputs, ended = Refusing(), list[TokenOutput](), asyncio.Event()
+    engine = Refusing()
+    outputs = list[TokenOutput]()
+    ended = asyncio.Event()
 
     def deliver(output: TokenOutput) -> None:
         outputs.append(output)
@@ -103,7 +106,9 @@ async def test_tokens_of_a_plug_in_have_the_id_of_their_sequence() -> None:
 
 
 def test_what_has_ended_gets_nothing_more_even_if_its_id_is_in_use_again() -> None:
-    active, old, new = ActiveSequences[ActiveSequence](), list[TokenOutput](), list[TokenOutput]()
+    active = ActiveSequences[ActiveSequence]()
+    old = list[TokenOutput]()
+    new = list[TokenOutput]()
     first, second = (ActiveSequence(TokenRequest("a", (1,), 5), outputs.append) for outputs in (old, new))
     active.add(first)
     active.deliver(first, Sampled("a", 1))
@@ -118,7 +123,8 @@ def test_what_has_ended_gets_nothing_more_even_if_its_id_is_in_use_again() -> No
 async def test_a_receiver_that_raises_does_not_affect_the_others() -> None:
     reported: list[dict[str, Any]] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(context))
-    active, outputs = ActiveSequences[ActiveSequence](), list[TokenOutput]()
+    active = ActiveSequences[ActiveSequence]()
+    outputs = list[TokenOutput]()
 
     def fail(_: TokenOutput) -> None:
         raise ZeroDivisionError
@@ -131,7 +137,8 @@ async def test_a_receiver_that_raises_does_not_affect_the_others() -> None:
 
 
 def test_an_abort_ends_each_sequence_with_what_it_still_lacks() -> None:
-    active, outputs = ActiveSequences[ActiveSequence](), list[TokenOutput]()
+    active = ActiveSequences[ActiveSequence]()
+    outputs = list[TokenOutput]()
     waiting = ActiveSequence(TokenRequest("waiting", (1, 2), 5, prompt_logprobs=1), outputs.append)
     running = ActiveSequence(TokenRequest("running", (1, 2), 5), outputs.append)
     active.add(waiting)

@@ -144,7 +144,8 @@ async def test_a_stream_adds_up_to_the_whole_answer(subject: Subject) -> None:
     reasons = [chunk["choices"][0]["finish_reason"] for chunk in streamed if chunk["choices"]]
     assert text == (message(whole)["content"] or "")
     assert reasons[-1] == whole["choices"][0]["finish_reason"]
-    usage, streamed_usage = whole["usage"], streamed[-1]["usage"]
+    usage = whole["usage"]
+    streamed_usage = streamed[-1]["usage"]
     for name in ("prompt_tokens", "completion_tokens", "total_tokens"):
         assert usage[name] == streamed_usage[name]
     assert usage["total_tokens"] == usage["prompt_tokens"] + usage["completion_tokens"]

@@ -57,7 +57,10 @@ class _Connection:
         middle = len(request.body) // 2
         self._pieces = [request.body[:middle], request.body[middle:]]
         self._left = asyncio.Event()
-        self._status, self._headers, self._body, self._is_complete = 0, dict[str, str](), bytearray(), False
+        self._status = 0
+        self._headers = dict[str, str]()
+        self._body = bytearray()
+        self._is_complete = False
         self._writes = 0
         if request.leave_after == 0:
             self._left.set()

@@ -61,7 +61,8 @@ def check_error(request: Request, response: Response) -> None:
     if response.status == 503 and body.keys() <= {"model", "reason"}:
         require(body.get("reason"), "a health check without a reason")
         return
-    path, names_anthropic = request.path, "anthropic-version" in request.headers
+    path = request.path
+    names_anthropic = "anthropic-version" in request.headers
     # No route has the path or a parent of it: the header decides here too.
     is_unknown = b"No such route" in response.body and b'"type":"error"' in response.body
     if _is_below(path, "/api") and not _is_below(path, "/api/v1"):
@@ -143,7 +144,9 @@ def _object(value: object) -> dict[str, Any]:
 
 def _choices_of(sent: dict[str, Any]) -> int:
     """Count the choices of SGLang's prompts, each with its own `n` if the parameters are a list."""
-    text, ids, params = sent.get("text"), sent.get("input_ids"), sent.get("sampling_params")
+    text = sent.get("text")
+    ids = sent.get("input_ids")
+    params = sent.get("sampling_params")
     prompts = len(_array(text)) or sum(isinstance(one, list) for one in _array(ids)) or 1
     each = _array(params) or [params] * prompts
     return sum(_object(one).get("n") or 1 for one in each)

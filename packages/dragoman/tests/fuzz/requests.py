@@ -21,7 +21,8 @@ examples: Any = import_module("examples")
 
 MODELS = (*"sssssss", "t", "e")
 """An event engine, a token engine, and an embedder."""
-COUNTS, READS = ("t", "t", "t", "s", "e"), ("e", "e", "e", "t")
+COUNTS = ("t", "t", "t", "s", "e")
+READS = ("e", "e", "e", "t")
 """Models for routes that need tokens, and for routes that need vectors."""
 HELLO = [{"role": "user", "content": "hello"}]
 TOOL: dict[str, Any] = {

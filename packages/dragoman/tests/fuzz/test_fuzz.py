@@ -35,7 +35,8 @@ from .judge import check_response
 from .mutate import damage, mutate
 from .requests import SKETCHES, State, draw_request
 
-RUNS, EACH = 12, 250
+RUNS = 12
+EACH = 250
 LONG_RUNS = 40
 LONG_REQUESTS = int(os.environ.get("FUZZ_REQUESTS", "100000"))
 SEED = int(os.environ.get("FUZZ_SEED", "0"))
@@ -86,7 +87,8 @@ def is_idle(models: Models) -> bool:
 
 
 async def fuzz(folder: Path, seed: int, requests: int) -> None:
-    random, state = Random(seed), State()
+    random = Random(seed)
+    state = State()
     failures: list[str] = []
     async with server(folder) as (app, models):
         for number in range(requests):

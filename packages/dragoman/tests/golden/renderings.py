@@ -65,7 +65,8 @@ class Golden(Struct, frozen=True):
             yield CASES / f"{self.case}.{self.writer}.json", self.make().render_full(folded.build()) + b"\n"
 
     def _stream(self) -> bytes:
-        writer, grammar = self.make(), EventGrammar()
+        writer = self.make()
+        grammar = EventGrammar()
         sent = b""
         for event in self.events():
             grammar.feed(event)

@@ -104,7 +104,8 @@ async def test_a_client_that_leaves_in_its_body_is_noticed() -> None:
 
 async def test_all_bodies_together_are_bounded() -> None:
     budget = BodyMemoryBudget(LIMIT)
-    first, second = BodyMemoryShare(budget), BodyMemoryShare(budget)
+    first = BodyMemoryShare(budget)
+    second = BodyMemoryShare(budget)
     await read_body(pieces(b"x" * 600), Headers(), LIMIT, first)
     with pytest.raises(Overloaded) as refused:
         await read_body(pieces(b"x" * 300, b"x" * 300), Headers(), LIMIT, second)
@@ -147,7 +148,8 @@ async def test_one_body_alone_may_always_be_as_large_as_one_may_be() -> None:
 
 async def test_an_empty_share_releases_nothing_while_another_exceeds_the_budget() -> None:
     budget = BodyMemoryBudget(10)
-    large, none = BodyMemoryShare(budget), BodyMemoryShare(budget)
+    large = BodyMemoryShare(budget)
+    none = BodyMemoryShare(budget)
     large.reserve(LIMIT)
     none.release()
     with pytest.raises(Overloaded):
@@ -159,7 +161,8 @@ async def test_an_empty_share_releases_nothing_while_another_exceeds_the_budget(
 async def test_a_compressed_body_is_counted_by_what_it_becomes() -> None:
     """During decoding it counts with its maximum size, since the actual size is unknown."""
     budget = BodyMemoryBudget(LIMIT + 100)
-    small, other = BodyMemoryShare(budget), BodyMemoryShare(budget)
+    small = BodyMemoryShare(budget)
+    other = BodyMemoryShare(budget)
     body = pieces(gzip.compress(b"x" * 500))
     await read_body(body, Headers({"content-encoding": "gzip"}), LIMIT, small)
     assert budget.used == 500

@@ -29,7 +29,8 @@ class Served:
     """A server in a separate process, and its client."""
 
     def __init__(self, process: asyncio.subprocess.Process, client: httpx2.AsyncClient) -> None:
-        self.process, self._client = process, client
+        self.process = process
+        self._client = client
 
     async def ask(self, **fields: Any) -> httpx2.Response:
         return await self._client.post("/v1/chat/completions", json={"messages": HI, "max_tokens": 4, **fields})

@@ -16,7 +16,8 @@ from tests.serving.harness import ServerHarness, build_server
 
 from .test_routes import CALLS, TABLE
 
-APP, EVIL = "https://app.example", "https://evil.example"
+APP = "https://app.example"
+EVIL = "https://evil.example"
 CHAT = b'{"model": "m", "messages": [{"role": "user", "content": "hi"}]}'
 JSON = {"content-type": "application/json"}
 FOREIGN = [

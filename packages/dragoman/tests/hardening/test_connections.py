@@ -121,7 +121,9 @@ async def test_connections_per_address_are_limited(monkeypatch: pytest.MonkeyPat
 
 def test_what_is_counted_is_forgotten_when_it_is_over() -> None:
     shared = ServerContext.__new__(ServerContext)
-    shared.limits, shared.connections, shared._by_address = HttpLimits(), set(), {}  # pyright: ignore[reportPrivateUsage]
+    shared.limits = HttpLimits()
+    shared.connections = set()
+    shared._by_address = {}  # pyright: ignore[reportPrivateUsage]
     for _ in range(3):
         shared.admit("192.0.2.1")
     for _ in range(3):
@@ -147,7 +149,8 @@ async def test_a_client_that_leaves_is_seen_behind_what_it_sent_before(size: int
 
 
 async def test_a_client_that_leaves_after_a_while_is_seen_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    gone, looked = asyncio.Event(), asyncio.Semaphore(0)
+    gone = asyncio.Event()
+    looked = asyncio.Semaphore(0)
 
     def look(transport: asyncio.BaseTransport) -> bool:
         looked.release()

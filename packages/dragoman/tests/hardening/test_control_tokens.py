@@ -53,7 +53,8 @@ def build_conversation(text: str) -> Conversation:
 def test_nowhere_in_a_conversation_either():
     """The prompt has as many control tokens as a prompt of harmless words."""
     tokenizer = KINDS["embedded"]
-    renderer, control = Renderer(template("embedded"), tokenizer), controls(tokenizer)
+    renderer = Renderer(template("embedded"), tokenizer)
+    control = controls(tokenizer)
 
     def count(text: str) -> int:
         return sum(id in control for id in renderer.render(build_conversation(text), now=NOW).ids)

@@ -40,7 +40,8 @@ ENDS = {
 
 @pytest.mark.parametrize("path", BODIES)
 async def test_an_engine_that_dies_in_mid_answer(path: str) -> None:
-    engine, clock = FailingEngine(tokenizer()), Clock()
+    engine = FailingEngine(tokenizer())
+    clock = Clock()
     models = Models([ServedModel("m", EventBackend(engine), 4096, 0)], clock=clock, sleep=never)
     (place,) = models.slots
     await models.start()
@@ -76,7 +77,9 @@ class UnstoppableEngine:
     """
 
     def __init__(self, kind: str) -> None:
-        self.kind, self.failed, self.waiting = kind, False, 0
+        self.kind = kind
+        self.failed = False
+        self.waiting = 0
 
     @property
     def capabilities(self) -> Capabilities:

@@ -40,7 +40,8 @@ from tests.serving.responses.harness import lifespan
 
 TIMEOUT = 0.3
 """Request timeout in seconds, which ends requests of hung engines."""
-SOME, MANY = 300, 1_000
+SOME = 300
+MANY = 1_000
 EACH = 220
 """Requests to each other kind of engine, which cover all of its faults in most dialects."""
 
@@ -146,7 +147,8 @@ class Failing:
     def generate(self, request: GenerateRequest) -> AsyncGenerator[Event]:
         match = re.search(r"fault (\w+) (\d)", str(request.prompt))
         assert match is not None
-        kind, phase = match[1], int(match[2])
+        kind = match[1]
+        phase = int(match[2])
         if kind == "at_call":
             raise FatalError
         if kind == "no_stream":

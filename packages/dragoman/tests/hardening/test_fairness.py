@@ -26,8 +26,10 @@ from dragoman.serving.clock import SystemClock
 from dragoman.serving.service import ServingOptions
 from dragoman.settings import Settings
 
-SLOTS, WAITING = 4, 8
-GREEDY, MODEST = "greedy-key", "modest-key"
+SLOTS = 4
+WAITING = 8
+GREEDY = "greedy-key"
+MODEST = "modest-key"
 
 
 class Stepped:
@@ -107,7 +109,8 @@ class Server:
 async def serving(kind: str, keys: tuple[str, ...] = (GREEDY, MODEST)) -> AsyncGenerator[Server]:
     (tiny,) = build_models(Settings(), SystemClock())
     assert isinstance(tiny.backend, TokenBackend)
-    queue, path = RequestQueue(WAITING), "/v1/completions"
+    queue = RequestQueue(WAITING)
+    path = "/v1/completions"
     match kind:
         case "tokens":
             engine = SteppedTokens()
@@ -117,7 +120,8 @@ async def serving(kind: str, keys: tuple[str, ...] = (GREEDY, MODEST)) -> AsyncG
             queue = RequestQueue(WAITING, slots=SLOTS, limits_concurrency=True)
             model = ServedModel("e", EventBackend(engine), 4096, 0, queue=queue)
         case _:
-            engine, path = SteppedEmbedder(), "/v1/embeddings"
+            engine = SteppedEmbedder()
+            path = "/v1/embeddings"
             model = ServedModel("e", EmbedderBackend(engine, tiny.backend.tokenizer), 64, 0, encoding_queue=queue)
     app = create_app(Models([model]), options=ServingOptions(api_key=keys))
     async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app), base_url="http://localhost") as client:

@@ -14,7 +14,8 @@ from dragoman.serving.request_log import RequestLog
 from dragoman.serving.service import ServingOptions
 from tests.serving.harness import ServerHarness, build_server, scope
 
-SECRET, KEY = "the-secret-prompt", "sk-the-key"
+SECRET = "the-secret-prompt"
+KEY = "sk-the-key"
 LOGGED = ServingOptions(access_log=True, api_key=(KEY,))
 
 

@@ -29,7 +29,9 @@ class Slow:
     """
 
     def __init__(self, most: int, capabilities: Capabilities) -> None:
-        self._most, self.add_calls, self.capabilities = most, 0, capabilities
+        self._most = most
+        self.add_calls = 0
+        self.capabilities = capabilities
         self.live: dict[str, OutputCallback] = {}
 
     def add(self, request: TokenRequest, deliver: OutputCallback) -> None:
@@ -44,7 +46,8 @@ class Slow:
 
     def finish(self) -> None:
         self.begin()
-        live, self.live = self.live, {}
+        live = self.live
+        self.live = {}
         for id, deliver in live.items():
             deliver(Ended(id, FinishReason.STOP))
 
@@ -83,7 +86,8 @@ class OverloadedServer:
 async def overloaded_server(*, tokens: int = 1000, requests: int = 1000) -> AsyncGenerator[OverloadedServer]:
     (tiny,) = build_models(Settings(), SystemClock())
     assert isinstance(tiny.backend, TokenBackend)
-    engine, queue = Slow(requests, tiny.capabilities), RequestQueue(max_tokens=tokens)
+    engine = Slow(requests, tiny.capabilities)
+    queue = RequestQueue(max_tokens=tokens)
     models = Models([replace(tiny, backend=replace(tiny.backend, engine=engine), queue=queue)])
     transport = httpx2.ASGITransport(create_app(models))
     async with httpx2.AsyncClient(transport=transport, base_url="http://localhost") as client:

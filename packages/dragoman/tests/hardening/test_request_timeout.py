@@ -78,7 +78,8 @@ async def test_a_deadline_that_is_no_number_of_seconds_is_a_400(value: str) -> N
 
 
 async def test_health_turns_503_when_what_runs_makes_no_progress() -> None:
-    clock, engine = Clock(), Failing()
+    clock = Clock()
+    engine = Failing()
     models = Models([ServedModel("e", EventBackend(engine), 4096, 0)], clock=clock, sleep=never)
     app = create_app(models, options=ServingOptions(progress_timeout=30.0))
     (place,) = models.slots

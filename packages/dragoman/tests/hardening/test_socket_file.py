@@ -16,7 +16,8 @@ from dragoman.settings import SettingsError, load_settings
 
 @pytest.mark.parametrize("mode", [0o600, 0o660, 0o666])
 def test_it_has_the_configured_mode(tmp_path: Path, mode: int):
-    path, umask = tmp_path / "s", os.umask(0o022)
+    path = tmp_path / "s"
+    umask = os.umask(0o022)
     try:
         listen_on_file(str(path), mode).close()
         assert stat.S_IMODE(path.stat().st_mode) == mode
@@ -27,7 +28,8 @@ def test_it_has_the_configured_mode(tmp_path: Path, mode: int):
 
 def test_it_never_has_another_mode(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Between `bind` and `chmod` any user could connect."""
-    path, bound = tmp_path / "s", list[int]()
+    path = tmp_path / "s"
+    bound = list[int]()
 
     def note(*_: object) -> None:
         bound.append(stat.S_IMODE(path.stat().st_mode))
@@ -38,7 +40,8 @@ def test_it_never_has_another_mode(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 def test_one_that_is_left_over_is_replaced_and_a_file_is_not(tmp_path: Path):
-    path, file = tmp_path / "s", tmp_path / "f"
+    path = tmp_path / "s"
+    file = tmp_path / "f"
     listen_on_file(str(path), 0o666).close()
     listen_on_file(str(path), 0o600).close()
     assert stat.S_IMODE(path.stat().st_mode) == 0o600

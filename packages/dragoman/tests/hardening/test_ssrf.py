@@ -25,7 +25,8 @@ class Web:
     """
 
     def __init__(self, names: dict[str, list[list[str]]], pages: dict[str, httpx2.Response] | None = None) -> None:
-        self._names, self._pages = {name: list(found) for name, found in names.items()}, pages or {}
+        self._names = {name: list(found) for name, found in names.items()}
+        self._pages = pages or {}
         self.requests: list[httpx2.Request] = []
 
     async def resolve(self, host: str, _port: int) -> list[str]:

@@ -176,7 +176,8 @@ async def test_a_client_that_reads_nothing_holds_its_application_back() -> None:
 
 
 async def test_an_application_that_reads_nothing_holds_its_client_back() -> None:
-    requested, go = asyncio.Event(), asyncio.Event()
+    requested = asyncio.Event()
+    go = asyncio.Event()
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         requested.set()
@@ -338,7 +339,8 @@ async def test_requests_of_one_connection_share_no_context() -> None:
 
 
 async def test_shutdown_closes_idle_connections_and_answers_the_others() -> None:
-    begun, go = asyncio.Event(), asyncio.Event()
+    begun = asyncio.Event()
+    go = asyncio.Event()
 
     async def app(_: Scope, receive: Receive, send: Send) -> None:
         begun.set()

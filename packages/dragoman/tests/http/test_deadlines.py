@@ -40,7 +40,8 @@ class Clockwork(asyncio.AbstractEventLoop):
 
 
 def test_each_is_late_in_its_time_unless_it_ends_before() -> None:
-    loop, late = Clockwork(), list[tuple[str, float]]()
+    loop = Clockwork()
+    late = list[tuple[str, float]]()
     deadlines = Deadlines[str](loop, 10, lambda who: late.append((who, loop.now)))
     deadlines.start("a")
     loop.pass_to(3)
@@ -59,7 +60,8 @@ def test_each_is_late_in_its_time_unless_it_ends_before() -> None:
 
 
 def test_one_that_is_late_may_end_anothers_time_and_begin_its_own() -> None:
-    loop, late = Clockwork(), list[str]()
+    loop = Clockwork()
+    late = list[str]()
 
     def is_late(who: str) -> None:
         late.append(who)
@@ -76,7 +78,9 @@ def test_one_that_is_late_may_end_anothers_time_and_begin_its_own() -> None:
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.sampled_from("abcd"), st.booleans()), max_size=40))
 def test_it_is_as_if_each_had_a_timer_of_its_own(steps: list[tuple[int, str, bool]]) -> None:
-    loop, late, due = Clockwork(), set[tuple[str, float]](), dict[str, float]()
+    loop = Clockwork()
+    late = set[tuple[str, float]]()
+    due = dict[str, float]()
     deadlines = Deadlines[str](loop, 7, lambda who: late.add((who, loop.now)))
     expected = set[tuple[str, float]]()
     for seconds, who, begins in [*steps, (100, "", False)]:

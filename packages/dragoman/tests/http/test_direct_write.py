@@ -71,7 +71,9 @@ async def test_more_than_the_declared_length_breaks_the_connection() -> None:
 
 
 async def test_a_client_that_does_not_read_is_not_written_to() -> None:
-    written, stopped, reads = 0, asyncio.Event(), asyncio.Event()
+    written = 0
+    stopped = asyncio.Event()
+    reads = asyncio.Event()
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         nonlocal written
@@ -119,7 +121,8 @@ async def test_headers_do_not_wait_for_the_body() -> None:
 
 
 async def test_a_client_that_left_is_not_written_to() -> None:
-    begun, left = asyncio.Event(), asyncio.Event()
+    begun = asyncio.Event()
+    left = asyncio.Event()
     results: list[bool] = []
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:

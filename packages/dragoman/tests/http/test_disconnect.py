@@ -25,7 +25,8 @@ class Notifications:
     """The notifications of one request's watcher."""
 
     def __init__(self) -> None:
-        self.times, self.came = 0, asyncio.Event()
+        self.times = 0
+        self.came = asyncio.Event()
 
     def __call__(self) -> None:
         self.times += 1
@@ -33,7 +34,8 @@ class Notifications:
 
 
 async def test_a_disconnect_is_reported_once_without_a_pending_receive() -> None:
-    notifications, begun = Notifications(), asyncio.Event()
+    notifications = Notifications()
+    begun = asyncio.Event()
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         watch = find_on_disconnect(scope)
@@ -73,7 +75,8 @@ async def test_a_disconnect_is_noticed_behind_pipelined_requests() -> None:
 
 
 async def test_a_disconnect_is_not_reported_after_the_response_or_without_a_watcher() -> None:
-    notifications, last = Notifications(), asyncio.Event()
+    notifications = Notifications()
+    last = asyncio.Event()
     callbacks: list[OnDisconnect] = []
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:

@@ -148,7 +148,8 @@ async def test_tls(tmp_path: Path) -> None:
         await echo(scope, receive, send)
 
     trusting = ssl.create_default_context()
-    trusting.check_hostname, trusting.verify_mode = False, ssl.CERT_NONE
+    trusting.check_hostname = False
+    trusting.verify_mode = ssl.CERT_NONE
     with listening() as listener:
         async with run_server(app, listener, lifespan="off", ssl_certfile=str(write_certificate(tmp_path))):
             reader, writer = await asyncio.open_connection(*listener.getsockname(), ssl=trusting)
@@ -166,7 +167,8 @@ async def test_tls(tmp_path: Path) -> None:
 async def test_closing_tls_is_idempotent(tmp_path: Path) -> None:
     """A client's close_notify may arrive while the connection is already closing."""
     trusting = ssl.create_default_context()
-    trusting.check_hostname, trusting.verify_mode = False, ssl.CERT_NONE
+    trusting.check_hostname = False
+    trusting.verify_mode = ssl.CERT_NONE
     with listening() as listener:
         async with run_server(echo, listener, lifespan="off", ssl_certfile=str(write_certificate(tmp_path))) as server:
             reader, writer = await asyncio.open_connection(*listener.getsockname(), ssl=trusting)
@@ -215,7 +217,8 @@ async def test_a_websocket_is_handed_over_with_all_that_came() -> None:
 
 
 async def test_a_server_that_ends_answers_what_runs_and_closes() -> None:
-    begun, go = asyncio.Event(), asyncio.Event()
+    begun = asyncio.Event()
+    go = asyncio.Event()
 
     async def app(_: Scope, receive: Receive, send: Send) -> None:
         await send(start())

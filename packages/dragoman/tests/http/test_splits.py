@@ -58,10 +58,8 @@ async def talk(packets: list[bytes]) -> tuple[bytes, bool]:
     """Return the written bytes, and whether the connection was closed."""
     state = ServerState()
     config = uvicorn.Config(echo, lifespan="off", log_config=None, log_level="critical", proxy_headers=False)
-    connection, memory = (
-        Http11ProtocolFactory(HttpLimits(max_buffered_bytes=40, max_head_bytes=1000))(config, state, {}),
-        Memory(),
-    )
+    connection = Http11ProtocolFactory(HttpLimits(max_buffered_bytes=40, max_head_bytes=1000))(config, state, {})
+    memory = Memory()
     connection.connection_made(memory)
     for packet in packets:
         while not memory.is_reading() and not memory.is_closing():  # noqa: ASYNC110 - a transport has no event for it

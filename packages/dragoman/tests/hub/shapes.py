@@ -13,14 +13,12 @@ from dragoman.engines.tiny import find_bundled_model
 from tests.engines.encoder.directories import write_encoder
 from tests.hub.stub import StubRepository
 
-SINGLE, SHARDED, GGUF, SPLIT, ENCODER, LORA = (
-    "org/single",
-    "org/sharded",
-    "org/small-GGUF",
-    "org/split-GGUF",
-    "org/encoder",
-    "org/lora",
-)
+SINGLE = "org/single"
+SHARDED = "org/sharded"
+GGUF = "org/small-GGUF"
+SPLIT = "org/split-GGUF"
+ENCODER = "org/encoder"
+LORA = "org/lora"
 MODELS = (SINGLE, SHARDED, GGUF, f"{SPLIT}:q8_0", ENCODER)
 PICKLE = b"\x80\x04cos\nsystem\n"
 
@@ -33,7 +31,8 @@ def read_files(directory: Path) -> dict[str, bytes]:
 
 def write_safetensors(tensors: dict[str, tuple[dict[str, Any], bytes]]) -> bytes:
     header: dict[str, Any] = {}
-    offset, chunks = 0, list[bytes]()
+    offset = 0
+    chunks = list[bytes]()
     for name, (entry, data) in tensors.items():
         header[name] = {**entry, "data_offsets": [offset, offset + len(data)]}
         offset += len(data)

@@ -154,7 +154,8 @@ def test_a_connection_that_closes_early_is_continued(hub: HubStub):
 
 @pytest.mark.parametrize("cuts", [[7_000], [7_000, 0], [7_000, 5_000, 9_000]])
 def test_a_server_without_ranges_sends_the_whole_file_again(hub: HubStub, cache: Path, cuts: list[int]):
-    hub.cuts, hub.ignores_ranges = cuts, True
+    hub.cuts = cuts
+    hub.ignores_ranges = True
     plan = prepare(GGUF).plan
     fetch(plan)
     assert plan.target.read_bytes() == hub.repositories[GGUF].files["small-Q4_K_M.gguf"]
@@ -162,7 +163,8 @@ def test_a_server_without_ranges_sends_the_whole_file_again(hub: HubStub, cache:
 
 @pytest.mark.parametrize(("ignores_ranges", "max_sent"), [(True, 3_000), (False, 0)])
 def test_attempts_without_progress_end_the_download(hub: HubStub, cache: Path, ignores_ranges: bool, max_sent: int):
-    hub.cuts, hub.ignores_ranges = [7_000], ignores_ranges
+    hub.cuts = [7_000]
+    hub.ignores_ranges = ignores_ranges
     plan = prepare(GGUF).plan
     hub.max_sent = max_sent
     with pytest.raises(HubError, match=r"small-Q4_K_M\.gguf .* run the command again to continue the download"):
@@ -171,7 +173,8 @@ def test_attempts_without_progress_end_the_download(hub: HubStub, cache: Path, i
 
 
 def test_responses_without_data_do_not_hide_a_cancellation(hub: HubStub, cache: Path):
-    plan, cancelled = prepare(GGUF).plan, threading.Event()
+    plan = prepare(GGUF).plan
+    cancelled = threading.Event()
     hub.max_sent = 0
 
     def cancel(event: DownloadEvent) -> None:

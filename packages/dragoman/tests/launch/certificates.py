@@ -30,8 +30,10 @@ def write_certificate(folder: Path, name: str, password: bytes | None = None) ->
         .sign(key, hashes.SHA256())
     )
     encryption = serialization.NoEncryption() if password is None else serialization.BestAvailableEncryption(password)
-    form, pem = serialization.PrivateFormat.PKCS8, serialization.Encoding.PEM
-    cert_file, key_file = folder / f"{name}.pem", folder / f"{name}.key"
+    form = serialization.PrivateFormat.PKCS8
+    pem = serialization.Encoding.PEM
+    cert_file = folder / f"{name}.pem"
+    key_file = folder / f"{name}.key"
     cert_file.write_bytes(certificate.public_bytes(pem))
     key_file.write_bytes(key.private_bytes(pem, form, encryption))
     return cert_file, key_file

@@ -29,7 +29,8 @@ def test_ports_and_files_count_up_unless_an_instance_names_its_own() -> None:
 
 
 def test_events_and_transfers_of_instances_have_ports_of_their_own() -> None:
-    events, transfer = {"endpoint": "tcp://*:5557", "replay_endpoint": "tcp://*:5657"}, {"kv_port": 7000}
+    events = {"endpoint": "tcp://*:5557", "replay_endpoint": "tcp://*:5657"}
+    transfer = {"kv_port": 7000}
     own = json.dumps({"endpoint": "tcp://*:6000"})
     instances = [{"data_parallel_size": 2}, {}, {"kv_events_config": own}, {"kv_transfer_config": '{"kv_port": 99}'}]
     each = expand_instances(

@@ -51,7 +51,8 @@ async def running(file: Path) -> AsyncGenerator[tuple[Reloader, httpx2.AsyncClie
     def read() -> Settings:
         return load_settings({"config": str(file)}, {})
 
-    settings, clock = read(), SystemClock()
+    settings = read()
+    clock = SystemClock()
     models = build_models(settings, clock)
     app = build_application(settings, models, b"x" * 32, None)
     transport = httpx2.ASGITransport(app)

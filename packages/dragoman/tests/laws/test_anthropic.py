@@ -181,7 +181,8 @@ def test_text_without_a_letter_ends_the_thinking_before_it():
         Started(1), ReasoningDelta(0, "a"), TextDelta(0, ""), ReasoningDelta(0, "b"),
         ChoiceFinished(0, FinishReason.STOP), Finished(Usage(1, 3)),
     )  # fmt: skip
-    writer, folded = MessagesWriter(HEADER), ReplyBuilder()
+    writer = MessagesWriter(HEADER)
+    folded = ReplyBuilder()
     for event in events:
         folded.feed(event)
     stream = b"".join(map(writer.feed, events))

@@ -129,7 +129,8 @@ def test_a_seal_covers_its_own_reasoning_alone():
         Started(1), ReasoningDelta(0, "a"), TextDelta(0, "x"), ReasoningDelta(0, "b", seal="openai:Z0FB"),
         ChoiceFinished(0, FinishReason.STOP), Finished(Usage(1, 3)),
     )  # fmt: skip
-    writer, folded = ChatWriter(HEADER), ReplyBuilder()
+    writer = ChatWriter(HEADER)
+    folded = ReplyBuilder()
     for event in events:
         folded.feed(event)
     stream = b"".join(map(writer.feed, events))

@@ -79,7 +79,8 @@ def test_a_call_that_a_stop_string_cuts_off_is_left_out():
         Started(1), ToolCallStart(0, "call_1", "f"), ToolCallDelta(0, '{"a": "x'),
         ChoiceFinished(0, FinishReason.STOP, "END"), Finished(Usage(1, 3)),
     )  # fmt: skip
-    writer, folded = OllamaWriter(view), ReplyBuilder()
+    writer = OllamaWriter(view)
+    folded = ReplyBuilder()
     for event in events:
         folded.feed(event)
     lines = b"".join(map(writer.feed, events)).splitlines()

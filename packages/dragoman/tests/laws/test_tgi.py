@@ -42,7 +42,8 @@ def test_the_events_are_the_whole(case: Case, view: TgiRenderOptions):
     events = grammar.check_stream(write_stream(TgiWriter(view), case.events), prefix=view.prefix)
     whole: dict[str, Any] = json.loads(TgiWriter(view).render_full(case.reply))
     grammar.check_object(whole)
-    last, details = events[-1], whole["details"]
+    last = events[-1]
+    details = whole["details"]
     assert last["generated_text"] == whole["generated_text"]
     assert [drop_stream_fields(event["token"]) for event in events if event["token"]["id"] != -1] == [
         drop_stream_fields(token) for token in details["tokens"]
@@ -72,13 +73,16 @@ def test_tokens_have_the_texts_of_the_whole_and_wait_for_nothing(pieces: list[st
     length = len("".join(pieces)) - data.draw(st.integers(0, len(pieces[-1])))
     events: list[Event] = [Started(1)]
     for token in given:
-        text, length = token.text[:length], max(0, length - len(token.text))
+        text = token.text[:length]
+        length = max(0, length - len(token.text))
         if text:
             events.append(TextDelta(0, text, (token,)))
     tail = (*given[len(events) - 1 :], Token(9, "</s>", special=True))
     events += [ChoiceFinished(0, FinishReason.STOP, None, tail), Finished(Usage(1, len(given) + 1))]
-    fold, view = ReplyBuilder(), TgiRenderOptions(details=True)
-    writer, streamed = TgiWriter(view), b""
+    fold = ReplyBuilder()
+    view = TgiRenderOptions(details=True)
+    writer = TgiWriter(view)
+    streamed = b""
     for number, event in enumerate(events):
         fold.feed(event)
         output = writer.feed(event)

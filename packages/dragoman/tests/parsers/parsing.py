@@ -107,7 +107,8 @@ def regroup(draw: Callable[[st.SearchStrategy[int]], int], tokens: Sequence[Toke
     for one in tokens:
         ends.append((ends[-1] if ends else 0) + len(one.text))
     out: list[TextDelta] = []
-    at, taken = 0, 0
+    at = 0
+    taken = 0
     for piece in cut(draw, text):
         at += len(piece)
         mine = [one for one, end in zip(tokens[taken:], ends[taken:], strict=True) if end <= at]

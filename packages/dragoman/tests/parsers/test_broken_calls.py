@@ -342,7 +342,8 @@ def test_a_cdata_section_is_its_text(value: str):
 
 
 def test_a_code_block_that_ends_ends_broken_arguments():
-    begin, end = "<\uff5ctool\u2581call\u2581begin\uff5c>function<\uff5ctool\u2581sep\uff5c>", "\n```"
+    begin = "<\uff5ctool\u2581call\u2581begin\uff5c>function<\uff5ctool\u2581sep\uff5c>"
+    end = "\n```"
     section = (f"<\uff5ctool\u2581{one}\uff5c>" for one in ("calls\u2581begin", "call\u2581end", "calls\u2581end"))
     opening, closing, final = section
     text = f'{opening}{begin}good\n```json\n{{"a": 1{end}{closing}{begin}good\n```json\n{{}}{end}{closing}{final}'

@@ -236,7 +236,8 @@ def thoughts(name: str) -> st.SearchStrategy[str]:
 @given(st.data())
 def test_cutting_a_thought_does_not_matter(data: st.DataObject):
     name = data.draw(thinkers)
-    output, tail = data.draw(thoughts(name)), data.draw(st.sampled_from(tails(name)))
+    output = data.draw(thoughts(name))
+    tail = data.draw(st.sampled_from(tails(name)))
     whole = fold(parse(thinking(name, tail), deltas([output] if output else [])))
     pieces = cut(data.draw, output)
     other = fold(parse(thinking(name, tail), deltas(pieces)))
@@ -247,7 +248,8 @@ def test_cutting_a_thought_does_not_matter(data: st.DataObject):
 @given(st.data())
 def test_of_a_thought_only_marks_and_white_space_beside_them_vanish(data: st.DataObject):
     name = data.draw(thinkers)
-    output, tail = data.draw(thoughts(name)), data.draw(st.sampled_from(tails(name)))
+    output = data.draw(thoughts(name))
+    tail = data.draw(st.sampled_from(tails(name)))
     found = registry.find_reasoning_format(name)
     assert found is not None
     choice = fold(parse(thinking(name, tail), deltas(cut(data.draw, output))))

@@ -29,16 +29,20 @@ indents = st.sampled_from([None, 1, "\t"])
 
 def members(pieces: list[str]) -> tuple[dict[str, str], str]:
     """Return the raw values by key, and the text after the object."""
-    reader, found, raw = ObjectReader(), dict[str, str](), ""
+    reader = ObjectReader()
+    found = dict[str, str]()
+    raw = ""
     for number, piece in enumerate(pieces):
         at = 0
         while at < len(piece):
-            inside, start = reader.in_value, at
+            inside = reader.in_value
+            start = at
             at, seen = reader.read(piece, at)
             raw += piece[start:at] if inside else ""
             match seen:
                 case ReadStatus.END:
-                    found[reader.key], raw = raw, ""
+                    found[reader.key] = raw
+                    raw = ""
                 case ReadStatus.CLOSE:
                     return found, piece[at:] + "".join(pieces[number + 1 :])
                 case ReadStatus.INVALID:
@@ -61,7 +65,8 @@ def test_members_are_found_as_they_are_written(
 @given(values, indents, st.data())
 def test_the_end_of_a_value_is_found(value: object, indent: int | str | None, data: st.DataObject):
     text = json.dumps(value, indent=indent)
-    reader, read = ValueReader(), ""
+    reader = ValueReader()
+    read = ""
     for piece in cut(data.draw, text + "\n]}"):
         at, seen = reader.read(piece, 0)
         read += piece[:at]
@@ -74,7 +79,9 @@ def test_the_end_of_a_value_is_found(value: object, indent: int | str | None, da
     "text", ["[", '{"a"}', '{"a" 1}', '{"a":}', "{,}", '{"a":1,}', '{"a":1 2}', '{"a":[}', "{a:1}", '{"\\x":1}']
 )
 def test_a_value_that_is_not_an_object_is_an_error(text: str):
-    reader, at, seen = ObjectReader(), 0, ReadStatus.MORE
+    reader = ObjectReader()
+    at = 0
+    seen = ReadStatus.MORE
     while at < len(text) and seen not in (ReadStatus.INVALID, ReadStatus.CLOSE):
         at, seen = reader.read(text, at)
     assert seen is ReadStatus.INVALID
@@ -112,7 +119,8 @@ def test_what_is_no_escape_stays(raw: str, expected: str):
 
 
 def test_what_is_decided_is_not_held():
-    reader, text = StringDecoder(), r'"a\u00e9\ud83d\ude00b"'
+    reader = StringDecoder()
+    text = r'"a\u00e9\ud83d\ude00b"'
     lengths = [len(reader.decode(char)) for char in text]
     assert lengths == [0, 1, *[0] * 5, 1, *[0] * 11, 1, 1, 0]
 

@@ -28,7 +28,8 @@ def calling(added: tuple[str, ...] = ()) -> Make:
 
 def both(added: tuple[str, ...] = ()) -> Make:
     def make() -> Parser:
-        reasoning, tools = registry.find_reasoning_format("think", added), registry.find_tool_format("hermes", added)
+        reasoning = registry.find_reasoning_format("think", added)
+        tools = registry.find_tool_format("hermes", added)
         return registry.create_parser(reasoning, tools, context("f", "get_weather", PATCH))
 
     return make

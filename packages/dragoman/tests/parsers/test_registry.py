@@ -30,10 +30,8 @@ def test_tool_formats_have_names(name: str):
 
 
 def test_the_vocabulary_says_which_of_two_forms_a_mistral_writes():
-    old, new = (
-        registry.find_tool_format("mistral", ("[TOOL_CALLS]",)),
-        registry.find_tool_format("mistral", ("[TOOL_CALLS]", "[ARGS]")),
-    )
+    old = registry.find_tool_format("mistral", ("[TOOL_CALLS]",))
+    new = registry.find_tool_format("mistral", ("[TOOL_CALLS]", "[ARGS]"))
     assert old is not None
     assert new is not None
     assert (old.section_delimiters, new.section_delimiters) == (("[TOOL_CALLS][", "]"), ("", ""))

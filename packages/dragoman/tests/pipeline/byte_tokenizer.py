@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 WORDS = ["Hello", " world", "<", "end", ">", "é", "日本", "\n"]
-END, THINK = 256 + len(WORDS), 257 + len(WORDS)
+END = 256 + len(WORDS)
+THINK = 257 + len(WORDS)
 
 
 class ByteTokenizer:

@@ -44,7 +44,8 @@ def knowing() -> ServedModel:
         {"id": first + n, "content": text, "special": True, **flags} for n, text in enumerate(controls)
     ]
     tokenizer = HfTokenizer(json.dumps(data))
-    vocabulary, compiler = Vocabulary(tokenizer), BoundedCompiler(tokenizer, [0])
+    vocabulary = Vocabulary(tokenizer)
+    compiler = BoundedCompiler(tokenizer, [0])
     return replace(
         model, backend=TokenBackend(backend.engine, tokenizer, vocabulary, compiler, frozenset({0}), backend.renderer)
     )

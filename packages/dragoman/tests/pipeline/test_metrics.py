@@ -9,7 +9,8 @@ from tests.pipeline.failing_engine import Clock
 
 
 def test_the_wait_for_the_first_batch_is_no_gap_between_its_tokens() -> None:
-    stats, clock = EngineStats(), Clock()
+    stats = EngineStats()
+    clock = Clock()
     metrics = RequestMetrics(stats, clock)
     clock.now += 10
     metrics.observe_batch([Started(3), TextDelta(0, "abc", (Token(1, "a"), Token(2, "b"), Token(3, "c")))])

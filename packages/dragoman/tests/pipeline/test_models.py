@@ -35,7 +35,8 @@ class ModelHost:
     def __init__(
         self, lent: HfTokenizer, *, memory: int | None = None, sleep: Callable[[float], Awaitable[None]] = never
     ) -> None:
-        self.lent, self.clock = lent, Clock()
+        self.lent = lent
+        self.clock = Clock()
         self.engines: dict[str, list[FailingEngine]] = {}
         self.broken = False
         self.start_error: Exception | None = None
@@ -231,7 +232,8 @@ async def test_requests_of_a_removed_model_end_when_its_engine_fails(lent: HfTok
     await host.models.start()
     run = await admit(await host.models.load_and_find("a"), [ASK], build_terms())
     await anext(run.batches)
-    slot, (engine,) = host.models.find_slot("a"), host.engines["a"]
+    slot = host.models.find_slot("a")
+    (engine,) = host.engines["a"]
     engine.dead = engine.ignores_stop = True
     host.models.replace_models([other for other in host.models.slots if other is not slot])
     with pytest.raises(EngineError, match="failed"):
@@ -263,7 +265,8 @@ async def test_an_unexpected_error_of_a_load_is_an_engine_error_with_a_backoff(l
 async def test_a_model_that_is_unloaded_during_a_restart_is_loaded_again(lent: HfTokenizer) -> None:
     host = ModelHost(lent, memory=10)
     await host.models.load_and_find("a")
-    slot, (engine,) = host.models.find_slot("a"), host.engines["a"]
+    slot = host.models.find_slot("a")
+    (engine,) = host.engines["a"]
     engine.dead = True
     await host.tend()
     host.clock.now += 60
@@ -293,7 +296,8 @@ async def test_a_failed_model_is_unloaded_although_its_engine_ends_nothing(lent:
 
 
 async def dying(lent: HfTokenizer) -> tuple[Models, FailingEngine, Clock]:
-    engine, clock = FailingEngine(lent), Clock()
+    engine = FailingEngine(lent)
+    clock = Clock()
     models = Models([build_model("m", engine)], clock=clock, sleep=never)
     await models.start()
     return models, engine, clock

@@ -45,7 +45,8 @@ def beginning() -> TokenBackend:
         "pair": [piece, text, other],
         "special_tokens": {first["content"]: named},
     }
-    tokenizer, template = HfTokenizer(json.dumps(data)), load_template(directory)
+    tokenizer = HfTokenizer(json.dumps(data))
+    template = load_template(directory)
     assert template is not None
     assert tokenizer.wrapping.prefix == (first["id"],)
     return TokenBackend(

@@ -98,7 +98,8 @@ class Collected:
 async def test_a_receiver_that_is_ready_gets_all_but_the_end(tiny: ServedModel) -> None:
     """The consumer is resumed only once, for the end."""
     assert isinstance(tiny.backend, TokenBackend)
-    engine, collected = Stepped(), Collected()
+    engine = Stepped()
+    collected = Collected()
     model = replace(tiny, backend=replace(tiny.backend, engine=engine))
     limits = GenerationLimits(max_tokens=1)
     run = await admit(model, [GenerateRequest(model.name, build_conversation("Hello"), limits=limits)], build_terms())
@@ -167,7 +168,8 @@ async def collect_directly(engine: Direct, progress: Progress) -> list[Event]:
 
 
 async def test_an_engine_that_fails_right_after_a_stop_string_does_not_cancel_the_finished_response() -> None:
-    engine, progress = Direct(), Progress()
+    engine = Direct()
+    progress = Progress()
     consumer = asyncio.ensure_future(collect_directly(engine, progress))
     receiver = await engine.receiver
     await asyncio.sleep(0)

@@ -16,7 +16,9 @@ class Engine:
     """An engine with `slots` concurrent requests and its own FIFO queue."""
 
     def __init__(self, queue: RequestQueue, slots: int, weights: Mapping[str, float] | None = None) -> None:
-        self.queue, self.slots, self.weights = queue, slots, weights or {}
+        self.queue = queue
+        self.slots = slots
+        self.weights = weights or {}
         self.inside: list[tuple[str, QueuedRequest]] = []
         self.running: list[tuple[str, QueuedRequest]] = []
         self.refused: Counter[str] = Counter()

@@ -109,7 +109,9 @@ def test_the_first_complete_stop_ends_the_text_however_it_is_cut(
 ):
     before, matched = first_stop(text, stops)
     expected = before + matched if include and matched else before
-    stopper, out, at = StopStrings(stops, includes_stop=include), "", 0
+    stopper = StopStrings(stops, includes_stop=include)
+    out = ""
+    at = 0
     while at < len(text):
         size = data.draw(st.integers(1, len(text) - at))
         out += stopper.feed(text[at : at + size])
@@ -120,9 +122,12 @@ def test_the_first_complete_stop_ends_the_text_however_it_is_cut(
 
 @given(st.text("ab<c"), stops_of)
 def test_text_is_held_no_longer_than_needed(text: str, stops: list[str]):
-    stopper, out, read = StopStrings(stops), "", ""
+    stopper = StopStrings(stops)
+    out = ""
+    read = ""
     for char in text:
-        out, read = out + stopper.feed(char), read + char
+        out = out + stopper.feed(char)
+        read = read + char
         if stopper.matched is not None:
             break
         beginnings = [stop[:n] for stop in stops for n in range(1, len(stop))]
@@ -158,7 +163,8 @@ def test_a_stop_that_does_not_count_is_not_held():
 )
 def test_detokenized_text_stops_where_it_should_and_loses_no_token(ids: list[int], stops: list[str], include: bool):
     """An incomplete character at the end, which becomes text only there, can still complete a stop."""
-    assembler, stopper = TextAssembler(Vocabulary(BYTES), 0), stage(*stops, include=include)
+    assembler = TextAssembler(Vocabulary(BYTES), 0)
+    stopper = stage(*stops, include=include)
     fed = [event for event in map(assembler.feed, ids) if event is not None]
     out = [out_event for event in (*fed, *assembler.finish(FinishReason.LENGTH)) for out_event in stopper.feed(event)]
     before, matched = first_stop(BYTES.decode(ids, skip_special_tokens=True), stops)

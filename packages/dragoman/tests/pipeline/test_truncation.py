@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from dragoman.core.message import Message, Role, Text, ToolCall, ToolResult
 from dragoman.pipeline.prompt_encoding import find_droppable_turns
 
-SYSTEM, USER = Message(Role.SYSTEM, (Text("s"),)), Message(Role.USER, (Text("u"),))
+SYSTEM = Message(Role.SYSTEM, (Text("s"),))
+USER = Message(Role.USER, (Text("u"),))
 ANSWER = Message(Role.ASSISTANT, (Text("a"),))
 
 

@@ -28,7 +28,9 @@ KEYWORDS: dict[str, dict[str, Any]] = {
     "martian": {"enum": ["x"], "type": "string", "format": "martian"},
 }
 MESSAGES = [{"role": "user", "content": "Hi"}]
-CHAT, RESPONSES, ANTHROPIC = "/v1/chat/completions", "/v1/responses", "/v1/messages"
+CHAT = "/v1/chat/completions"
+RESPONSES = "/v1/responses"
+ANTHROPIC = "/v1/messages"
 
 
 def wrap(part: dict[str, Any]) -> dict[str, Any]:
@@ -37,7 +39,8 @@ def wrap(part: dict[str, Any]) -> dict[str, Any]:
 
 def lenient_entries(schema: dict[str, Any]) -> dict[str, tuple[str, dict[str, Any], str]]:
     """Yield requests with a schema without `strict`: (path, body, name of the field in the warning)."""
-    chat, responses = {"messages": MESSAGES, "max_tokens": 4}, {"input": "Hi", "max_output_tokens": 16}
+    chat = {"messages": MESSAGES, "max_tokens": 4}
+    responses = {"input": "Hi", "max_output_tokens": 16}
     function = {"name": "f", "parameters": schema}
     json_schema = {"name": "x", "schema": schema}
     return {
@@ -86,7 +89,8 @@ def lenient_entries(schema: dict[str, Any]) -> dict[str, tuple[str, dict[str, An
 
 def strict_entries(schema: dict[str, Any]) -> dict[str, tuple[str, dict[str, Any]]]:
     """Yield requests that rely on the schema: keywords that cannot be enforced are a 400."""
-    chat, responses = {"messages": MESSAGES, "max_tokens": 4}, {"input": "Hi", "max_output_tokens": 16}
+    chat = {"messages": MESSAGES, "max_tokens": 4}
+    responses = {"input": "Hi", "max_output_tokens": 16}
     json_schema = {"name": "x", "schema": schema, "strict": True}
     function = {"name": "f", "parameters": schema, "strict": True}
     return {

@@ -102,6 +102,7 @@ def steps(text: str) -> int:
 
 def test_the_work_grows_as_the_text_does() -> None:
     for unit in ("<|im_end|>", "<|im_<|im_", "<<<<<", "hello ", "<think"):
-        small, large = mark(unit * 1_000), mark(unit * 10_000)
+        small = mark(unit * 1_000)
+        large = mark(unit * 10_000)
         assert large.count(MARK) <= 10 * small.count(MARK) + 10
         assert steps(unit * 10_000) <= 10 * steps(unit * 1_000) + 10

@@ -217,7 +217,8 @@ def test_a_developer_is_the_system_unless_the_template_knows_better() -> None:
 
 
 def test_leading_instructions_are_one_message() -> None:
-    system, developer = Message(Role.SYSTEM, (Text("a"), Text("b"))), Message(Role.DEVELOPER, (Text("c"),))
+    system = Message(Role.SYSTEM, (Text("a"), Text("b")))
+    developer = Message(Role.DEVELOPER, (Text("c"),))
     late = Message(Role.SYSTEM, (Text("d"),))
     for traits, role in ((NOTHING, "system"), (LISTS, "developer")):
         found = values(system, developer, user(Text("hi")), late, traits=traits)

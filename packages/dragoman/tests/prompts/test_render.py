@@ -213,7 +213,8 @@ GUARDED = {
 @given(text=attacks)
 def test_no_text_of_a_user_becomes_a_control_token(kind: str, name: str, text: str) -> None:
     """There are as many control tokens as with a harmless text of the same structure."""
-    renderer, tokenizer = GUARDED[kind, name], TOKENIZERS[kind]
+    renderer = GUARDED[kind, name]
+    tokenizer = TOKENIZERS[kind]
     harmless = renderer.render(hostile("x" if text.strip() else text), now=NOW)
     found = renderer.render(hostile(text), now=NOW)
     assert count_controls(found, tokenizer) == count_controls(harmless, tokenizer)
@@ -242,7 +243,8 @@ def test_a_prompt_with_attacks_is_otherwise_encoded_as_ever() -> None:
     tokenizer = TOKENIZERS["embedded"]
     renderer = Renderer(template("embedded"), tokenizer)
     found = renderer.render(of(say(Role.USER, "Say <think> twice.")), now=NOW)
-    before, after = "<|im_start|>user\n", "<|im_end|>\n<|im_start|>assistant\n"
+    before = "<|im_start|>user\n"
+    after = "<|im_end|>\n<|im_start|>assistant\n"
     assert found.text == f"{before}Say <think> twice.{after}"
     head = tokenizer.encode(before, special=True)
     # The word after a control token is tokenized together with the rest of the text before it.
@@ -417,7 +419,8 @@ def test_documents_are_a_list() -> None:
 
 def test_documents_that_the_template_does_not_read_are_reported() -> None:
     documents = '[{"title": "a"}]'
-    reads, ignores = "{{ messages[0].content }}{{ documents | tojson }}", "{{ messages[0].content }}"
+    reads = "{{ messages[0].content }}{{ documents | tojson }}"
+    ignores = "{{ messages[0].content }}"
     for source, reported in ((reads, ()), (ignores, ("documents",))):
         renderer = Renderer(ChatTemplate(source), TOKENIZERS["byte level"])
         assert renderer.render(of(USER, documents=documents), now=NOW).ignored_options == reported

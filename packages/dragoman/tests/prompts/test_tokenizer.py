@@ -99,7 +99,8 @@ def test_text_is_encoded_as_the_library_does(kind: str, text: str) -> None:
 @every_kind
 @given(text=hostile_texts)
 def test_marked_text_without_marks_is_whole_text(kind: str, text: str) -> None:
-    tokenizer, mark = KINDS[kind], "\ufdd0"
+    tokenizer = KINDS[kind]
+    mark = "\ufdd0"
     ids = tokenizer.encode_broken(text, mark)
     in_pieces = tokenizer.encode_broken(f"{text}{mark}", mark)
     assert ids == in_pieces
@@ -109,7 +110,8 @@ def test_marked_text_without_marks_is_whole_text(kind: str, text: str) -> None:
 
 @pytest.mark.parametrize("kind", ["embedded", "byte level", "metaspace first"])
 def test_a_mark_breaks_one_control_token_and_leaves_the_others(kind: str) -> None:
-    tokenizer, mark = KINDS[kind], "\ufdd0"
+    tokenizer = KINDS[kind]
+    mark = "\ufdd0"
     ids = tokenizer.encode_broken(f"<think>hi<{mark}think> the</think>", mark)
     special = tokenizer.special_tokens
     assert (ids[0], ids[-1]) == (special["<think>"], special["</think>"])
@@ -291,7 +293,8 @@ FILLER = "The weather in Oslo is fine. " * (MIN_SCANNED_CHARS // 20)
 def test_cached_pieces_have_the_ids_of_the_whole(
     kind: str, beginning: str, ends: list[str], filler: str, has_mark: bool
 ) -> None:
-    tokenizer, mark = KINDS[kind], "\ufdd0"
+    tokenizer = KINDS[kind]
+    mark = "\ufdd0"
     for end in ends:
         text = f"{beginning}{filler}<think>{filler}{mark if has_mark else ''}{end}"
         expected = tokenizer.encode_broken(text, mark)

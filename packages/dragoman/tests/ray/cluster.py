@@ -78,7 +78,8 @@ def list_descendants(root: int) -> list[tuple[int, str]]:
     commands: dict[int, str] = {}
     for folder in Path("/proc").glob("[0-9]*"):
         try:
-            id, status = int(folder.name), (folder / "stat").read_text()
+            id = int(folder.name)
+            status = (folder / "stat").read_text()
             commands[id] = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode().strip()
             parents[id] = int(status.rpartition(")")[2].split()[1])
         except (OSError, ValueError):

@@ -13,8 +13,10 @@ from hypothesis import strategies as st
 
 from dragoman.ray.affinity import LoadEstimates, RECENT, RoutingKey, TaggedIdGenerator, compute_tag, find_key, rank_replicas
 
-SYSTEM, FIRST = "You are an agent.", "Fix the bug in main.py."
-REPLY, SECOND = "Which one?", "The one in line 3."
+SYSTEM = "You are an agent."
+FIRST = "Fix the bug in main.py."
+REPLY = "Which one?"
+SECOND = "The one in line 3."
 
 
 def encode(**fields: object) -> bytes:

@@ -252,7 +252,8 @@ def test_nothing_stored_is_lost_when_a_replica_is_killed(cluster: Cluster) -> No
 
     def stream_story(number: int) -> tuple[str, list[str]]:
         """Return the id of the response, and the types of the events until the connection ended."""
-        id, types = "", list[str]()
+        id = ""
+        types = list[str]()
         body = {"model": "script", "input": f"slowly {number}", "background": True, "stream": True}
         with (
             contextlib.suppress(httpx2.HTTPError),

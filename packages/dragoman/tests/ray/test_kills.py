@@ -41,7 +41,9 @@ def kill_processes(kills: int, count: int, *, others_every: int, store: str | No
     settings = SETTINGS + (f"store: {store}\n" if store else "")
     environment = {"RAY_SERVE_PROXY_HEALTH_CHECK_PERIOD_S": "1"}
     with run_cluster("--replicas", str(count), settings=settings, environment=environment) as cluster:
-        client, endless, killed = cluster.client, list[str](), Counter[str]()
+        client = cluster.client
+        endless = list[str]()
+        killed = Counter[str]()
         with Load(client, is_refusal) as load:
             for number in range(kills):
                 # Replicas have served requests between two kills.

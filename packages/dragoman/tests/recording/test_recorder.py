@@ -36,7 +36,8 @@ class Beats(httpx2.AsyncByteStream):
     """Pieces at intervals of a quarter of a second; None means that the upstream breaks off."""
 
     def __init__(self, clock: Clock, *pieces: bytes | None) -> None:
-        self._clock, self._pieces = clock, pieces
+        self._clock = clock
+        self._pieces = pieces
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         for piece in self._pieces:
@@ -57,7 +58,9 @@ class Bench:
 
 
 def bench(answer: Callable[[Clock], httpx2.Response], base: str = "http://upstream/base") -> Bench:
-    clock, sink, seen = Clock(), Sink(), list[httpx2.Request]()
+    clock = Clock()
+    sink = Sink()
+    seen = list[httpx2.Request]()
 
     def handle(request: httpx2.Request) -> httpx2.Response:
         seen.append(request)

@@ -121,7 +121,8 @@ def check_response(method: str, path: str, status: int, headers: dict[str, str],
     response = resolve(found)
     undescribed = headers.keys() - response["headers"].keys() - TRANSPORT_HEADERS
     differences = [f"the header {name} is not described" for name in sorted(undescribed)]
-    media, content = headers.get("content-type", "").partition(";")[0], response.get("content", {})
+    media = headers.get("content-type", "").partition(";")[0]
+    content = response.get("content", {})
     if not body or (not content and body == b""):
         return differences
     if media not in content:

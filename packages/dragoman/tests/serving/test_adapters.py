@@ -50,7 +50,9 @@ async def load(http: httpx2.AsyncClient, path: object) -> httpx2.Response:
 
 
 async def test_only_adapters_beneath_the_directory_are_loaded(tmp_path: Path):
-    root, inside, outside = tmp_path / "adapters", tmp_path / "adapters" / "sql", tmp_path / "secret"
+    root = tmp_path / "adapters"
+    inside = tmp_path / "adapters" / "sql"
+    outside = tmp_path / "secret"
     for path in (inside, outside):
         build_adapter(path)
     (root / "link").symlink_to(outside)

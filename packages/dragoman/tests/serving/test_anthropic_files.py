@@ -45,7 +45,8 @@ async def test_files_are_listed_newest_first():
 
 async def test_either_vendors_clients_see_the_same_files():
     async with working(engine={"directives": True}) as server:
-        theirs, ours = sdk(server), server.openai()
+        theirs = sdk(server)
+        ours = server.openai()
         uploaded = await theirs.files.upload(file=("a", b"hello", "text/plain"))
         other = await ours.files.create(file=("b.pdf", b"%PDF"), purpose="user_data")
         assert [file.id async for file in ours.files.list()] == [other.id, uploaded.id]

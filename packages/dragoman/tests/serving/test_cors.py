@@ -14,7 +14,9 @@ from dragoman.serving.clock import SystemClock
 from dragoman.serving.cors import CorsPolicy
 from dragoman.settings import Settings, SettingsError
 
-HERE, APP, OTHER = "http://localhost:8000", "https://app.example", "https://evil.example"
+HERE = "http://localhost:8000"
+APP = "https://app.example"
+OTHER = "https://evil.example"
 ASKS = {"access-control-request-method": "POST"}
 
 

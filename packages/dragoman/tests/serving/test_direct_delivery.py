@@ -90,7 +90,8 @@ class Stepping:
 def build_app(engine: Stepping) -> ASGIApp:
     backend = TokenBackend(engine, TOKENIZER, VOCABULARY, BoundedCompiler(TOKENIZER, [0]), frozenset({0}), RENDERER)
     added = TOKENIZER.special_tokens.keys()
-    reasoning, tools = registry.find_reasoning_format("qwen3", added), registry.find_tool_format("hermes", added)
+    reasoning = registry.find_reasoning_format("qwen3", added)
+    tools = registry.find_tool_format("hermes", added)
     model = ServedModel("m", backend, 4096, 1_700_000_000, reasoning=reasoning, tools=tools)
     return create_app(Models([model]), clock=Still(), ids=Counting(), store=MemoryStore())
 

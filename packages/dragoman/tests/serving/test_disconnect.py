@@ -145,7 +145,9 @@ async def test_a_client_that_leaves_in_its_body_asks_nothing(extended: bool) -> 
 
 
 async def test_embeddings_of_a_disconnected_client_are_not_computed(extended: bool) -> None:
-    line, begun, ended = Line(ASK, extended), asyncio.Event(), asyncio.Event()
+    line = Line(ASK, extended)
+    begun = asyncio.Event()
+    ended = asyncio.Event()
 
     async def work() -> None:
         begun.set()

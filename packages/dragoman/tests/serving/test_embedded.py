@@ -231,7 +231,8 @@ async def test_lm_eval_scores_a_prompt_by_its_ids(client: httpx2.AsyncClient) ->
     body = {"prompt": ids, "echo": True, "logprobs": 1, "max_tokens": 1, "temperature": 0}
     choices = (await client.post("/v1/completions", json=body)).json()["choices"]
     for given, choice in zip(ids, choices, strict=True):
-        logprobs, tops = choice["logprobs"]["token_logprobs"], choice["logprobs"]["top_logprobs"]
+        logprobs = choice["logprobs"]["token_logprobs"]
+        tops = choice["logprobs"]["top_logprobs"]
         assert len(logprobs) == len(given) + 1
         assert logprobs[0] is None
         assert logprobs[-1] == max(tops[-1].values())

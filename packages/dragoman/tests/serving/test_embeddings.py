@@ -82,7 +82,8 @@ def vectors(answer: httpx2.Response) -> list[list[float]]:
 
 
 async def test_a_text_is_framed_by_its_tokenizer_and_ids_are_taken_as_they_are(http: httpx2.AsyncClient):
-    the, cat = WORDS.index("the"), WORDS.index("cat")
+    the = WORDS.index("the")
+    cat = WORDS.index("cat")
     framed = vectors(await post(http, input=[CLS, the, cat, SEP]))
     bare = vectors(await post(http, input=[the, cat]))
     assert vectors(await post(http, input="The CAT")) == framed

@@ -22,9 +22,12 @@ from dragoman.tenants import KeyHash, Tenant, hash_key
 from tests.serving.harness import scope
 from tests.virtual_time import VirtualClock, run_in_virtual_time
 
-KEYS, RATE, SECONDS = 10, 0.4, 40.0
+KEYS = 10
+RATE = 0.4
+SECONDS = 40.0
 """Number of keys; requests per second of each (Poisson); duration of arrivals in seconds."""
-PROMPT, OUTPUT = 200, 100
+PROMPT = 200
+OUTPUT = 100
 GREEDY = "key-9"
 LIMITS: dict[str, dict[str, Any]] = {
     "requests a minute": {"requests_per_minute": 24},
@@ -47,7 +50,8 @@ class Outcome:
 
 async def serve_keys(greedy_rate: float, limits: dict[str, Any]) -> Outcome:
     settings = Settings(model="sim", served_model_name=("m",), access_log=False)
-    clock, outcome = VirtualClock(), Outcome()
+    clock = VirtualClock()
+    outcome = Outcome()
     names = [f"key-{number}" for number in range(KEYS)]
     tenants = {
         name: Tenant(secrets=(KeyHash(hash_key(name)),), id=name, **(limits if name == GREEDY else {}))
@@ -63,7 +67,8 @@ async def serve_keys(greedy_rate: float, limits: dict[str, Any]) -> Outcome:
 
 
 async def send_load(app: Application, key: str, rate: float, outcome: Outcome) -> None:
-    chance, loop = random.Random(key), asyncio.get_running_loop()
+    chance = random.Random(key)
+    loop = asyncio.get_running_loop()
     requests: list[asyncio.Task[None]] = []
     while loop.time() < SECONDS:
         await asyncio.sleep(chance.expovariate(rate))
@@ -76,7 +81,9 @@ async def ask(app: Application, key: str, prompt: list[int], outcome: Outcome) -
     loop = asyncio.get_running_loop()
     fields = {"model": "m", "prompt": prompt, "max_tokens": OUTPUT, "ignore_eos": True, "stream": True}
     bodies = [msgspec.json.encode(fields)]
-    start, statuses, ttfts = loop.time(), list[int](), list[float]()
+    start = loop.time()
+    statuses = list[int]()
+    ttfts = list[float]()
 
     async def receive() -> Message:
         if not bodies:
@@ -119,7 +126,8 @@ def main() -> None:
     for name, limits in {"no limit": dict[str, Any](), **LIMITS}.items():
         for factor in (1, 20, 100):
             outcome = run_in_virtual_time(serve_keys(factor * RATE, limits))
-            ttfts, refused = outcome.ttfts, outcome.refused
+            ttfts = outcome.ttfts
+            refused = outcome.refused
             p90 = quantiles(ttfts, n=10)[8]
             print(f"{name}, {factor} x: mean {mean(ttfts):.4f} s, p90 {p90:.4f} s; {refused} refused")
 

@@ -23,7 +23,9 @@ safetensors: Any = pytest.importorskip("safetensors.torch", reason="needs safete
 pytestmark = pytest.mark.torch
 
 STORY = [{"role": "user", "content": "Tell me a story."}]
-STEPS, CANDIDATES, TOKENS = 6, 48, 12
+STEPS = 6
+CANDIDATES = 48
+TOKENS = 12
 
 
 def reward(ids: list[int]) -> float:
@@ -83,7 +85,8 @@ async def push(http: httpx2.AsyncClient, weights: bytes, version: str) -> None:
 
 @pytest.mark.parametrize("model", ["tiny", f"transformers:{tiny.find_bundled_model()}"])
 async def test_reward_rises_as_the_server_is_given_what_was_learnt(model: str):
-    trainer, tokenizer = Trainer(), load_tokenizer(tiny.find_bundled_model())
+    trainer = Trainer()
+    tokenizer = load_tokenizer(tiny.find_bundled_model())
     rewards: list[float] = []
     respelled = 0
     async with serving(model, dtype="float32") as http:

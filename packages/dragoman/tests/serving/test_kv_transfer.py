@@ -47,7 +47,8 @@ class Prefilling:
 
 
 def app(*parameters: str, strict: bool = False) -> Any:
-    lent, directory = tokenizer(), tiny.find_bundled_model()
+    lent = tokenizer()
+    directory = tiny.find_bundled_model()
     template = load_template(directory)
     assert template is not None
     renderer = Renderer(template, lent)
@@ -55,7 +56,8 @@ def app(*parameters: str, strict: bool = False) -> Any:
     backend = TokenBackend(engine, lent, Vocabulary(lent), BoundedCompiler(lent, [0]), frozenset({0}), renderer)
     # Parsers pass the engine's parameters on to the writers.
     added = lent.special_tokens.keys()
-    reasoning, tools = registry.find_reasoning_format("qwen3", added), registry.find_tool_format("hermes", added)
+    reasoning = registry.find_reasoning_format("qwen3", added)
+    tools = registry.find_tool_format("hermes", added)
     model = ServedModel("m", backend, 4096, 1_700_000_000, reasoning=reasoning, tools=tools)
     options = ServingOptions(strict=strict)
     return create_app(Models([model]), options=options, clock=Still(), ids=Counting())

@@ -30,7 +30,8 @@ from tests.pictures import PIXEL, PIXEL_URL, data_url, png
 from tests.serving.harness import Still, tokenizer
 from tests.serving.responses.harness import lifespan
 
-RED, BLUE = PIXEL, png(2, 2, (0, 0, 255))
+RED = PIXEL
+BLUE = png(2, 2, (0, 0, 255))
 SEEN = Image(InlineMedia(RED, "image/png"))
 URL = "https://pictures.example/a.png"
 
@@ -39,7 +40,8 @@ class Sight:
     """A server whose upstream is a server whose engine records the images."""
 
     def __init__(self, app: ASGIApp, actor: ScriptedEngine) -> None:
-        self._app, self._actor = app, actor
+        self._app = app
+        self._actor = actor
 
     @property
     def http(self) -> httpx2.AsyncClient:
@@ -264,7 +266,8 @@ def reading(**source: Any) -> dict[str, Any]:
 async def blind() -> AsyncGenerator[tuple[httpx2.AsyncClient, list[str]]]:
     """Run a server whose engine does not accept files, with two files: a text and another one."""
     app = create_app(build_models(Settings(max_model_len=512), SystemClock()), store=MemoryStore(now=Still().now))
-    upload, ids = {"purpose": "user_data"}, list[str]()
+    upload = {"purpose": "user_data"}
+    ids = list[str]()
     transport = httpx2.ASGITransport(app)
     async with lifespan(app), httpx2.AsyncClient(transport=transport, base_url="http://localhost") as http:
         for name, content in (("a.txt", FACT.encode()), ("a.pdf", b"%PDF-1.4"), ("http://[x/a.txt", FACT.encode())):
@@ -282,7 +285,8 @@ async def test_a_file_that_is_text_is_read_by_an_engine_that_reads_no_files():
             assert answer.status_code == 200, answer.text
             return answer.json()["input_tokens"]
 
-        id, path = ids[0], "/v1/messages/count_tokens"
+        id = ids[0]
+        path = "/v1/messages/count_tokens"
         inline = await counted(path, reading(type="text", media_type="text/plain", data=FACT))
         assert await counted(path, reading(type="file", file_id=id)) == inline
         assert await counted(path, reading(type="file", file_id=ids[2])) == inline

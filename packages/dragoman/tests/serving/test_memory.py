@@ -30,8 +30,11 @@ class Client:
     """
 
     def __init__(self, body: bytes, direct: bool) -> None:
-        self.speaks, self.can_write = asyncio.Event(), False
-        self._body, self._direct, self._left = body, direct, 4
+        self.speaks = asyncio.Event()
+        self.can_write = False
+        self._body = body
+        self._direct = direct
+        self._left = 4
 
     def watch(self, _: Callable[[], object] | None, /) -> None: ...
 
@@ -78,7 +81,8 @@ async def measure(
             await client.speaks.wait()
         await it.engine.pause("keep")
         gc.collect()
-        taken, tasks = tracemalloc.get_traced_memory()[0], len(asyncio.all_tasks()) - tasks
+        taken = tracemalloc.get_traced_memory()[0]
+        tasks = len(asyncio.all_tasks()) - tasks
     finally:
         tracemalloc.stop()
     for task in running:

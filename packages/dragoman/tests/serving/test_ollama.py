@@ -65,7 +65,8 @@ async def answer(http: httpx2.AsyncClient, path: str, **fields: Any) -> dict[str
     response = await http.post(path, json={"stream": False, **fields})
     assert response.status_code == 200, response.text
     assert response.headers["content-type"] == "application/json"
-    whole, is_chat = response.json(), path == "/api/chat"
+    whole = response.json()
+    is_chat = path == "/api/chat"
     grammar.check_object(whole, is_chat=is_chat)
     streamed = await http.post(path, json=fields)
     assert streamed.headers["content-type"] == "application/x-ndjson"

@@ -28,7 +28,8 @@ from tests.serving.described import PropertyCounter, REF, check_response, docume
 from tests.serving.harness import build_server
 from tests.serving.test_tenancy import serving, tenant
 
-RUNS, EACH = 3, 300
+RUNS = 3
+EACH = 300
 GOLDEN_ROUTES = {
     "chat": "/v1/chat/completions",
     "completions": "/v1/completions",
@@ -107,7 +108,8 @@ def test_every_parameter_is_a_property_and_vice_versa(dialect: str) -> None:
 
 @pytest.mark.parametrize("name", sorted(examples.DIALECTS))
 def test_what_the_parameters_examples_send_is_described(name: str) -> None:
-    known, (body,) = examples.DIALECTS[name], bodies_of(name)
+    known = examples.DIALECTS[name]
+    (body,) = bodies_of(name)
     for parameter in known.examples:
         sent = examples.body(name, parameter)
         assert find_errors({"$ref": REF + body.name}, sent) == [], parameter
@@ -119,7 +121,8 @@ WRONG: tuple[Any, ...] = ("x", 1.5, -7, 10**12, True, [], {}, [1.5], [{"x": 1}],
 @pytest.mark.parametrize("name", sorted(examples.DIALECTS))
 def test_what_the_description_rejects_is_rejected(name: str) -> None:
     """The document is not stricter than the reader: each value that it forbids for a field is an error."""
-    known, (body,) = examples.DIALECTS[name], bodies_of(name)
+    known = examples.DIALECTS[name]
+    (body,) = bodies_of(name)
     rejected = 0
     for field in schema_of(body.name)["properties"]:
         for value in WRONG:
@@ -184,7 +187,8 @@ def test_no_described_property_is_a_relic() -> None:
 
 @pytest.mark.parametrize("run", range(RUNS))
 async def test_responses_to_any_requests_are_described(run: int, tmp_path: Path) -> None:
-    random, state = Random(run), State()
+    random = Random(run)
+    state = State()
     differences: list[str] = []
     async with server(tmp_path) as (app, _):
         for _ in range(EACH):

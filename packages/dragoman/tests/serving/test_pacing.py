@@ -17,7 +17,8 @@ async def begin(turns: StartLimiter, number: int, begun: list[int]) -> None:
 
 
 async def test_many_at_once_are_begun_a_few_a_turn_and_in_their_order() -> None:
-    turns, begun = StartLimiter(starts_per_turn=3), list[int]()
+    turns = StartLimiter(starts_per_turn=3)
+    begun = list[int]()
     tasks = [asyncio.create_task(begin(turns, number, begun)) for number in range(20)]
     counts = [0]
     while not all(task.done() for task in tasks):
@@ -28,7 +29,8 @@ async def test_many_at_once_are_begun_a_few_a_turn_and_in_their_order() -> None:
 
 
 async def test_a_single_request_does_not_wait() -> None:
-    turns, begun = StartLimiter(starts_per_turn=1), list[int]()
+    turns = StartLimiter(starts_per_turn=1)
+    begun = list[int]()
     for number in range(3):
         with pytest.raises(StopIteration):
             begin(turns, number, begun).send(None)
@@ -38,7 +40,8 @@ async def test_a_single_request_does_not_wait() -> None:
 
 
 async def test_a_cancelled_waiter_uses_no_start_slot() -> None:
-    turns, begun = StartLimiter(starts_per_turn=1), list[int]()
+    turns = StartLimiter(starts_per_turn=1)
+    begun = list[int]()
     tasks = [asyncio.create_task(begin(turns, number, begun)) for number in range(4)]
     await asyncio.sleep(0)
     tasks[2].cancel()

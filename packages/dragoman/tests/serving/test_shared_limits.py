@@ -108,7 +108,8 @@ async def test_a_request_takes_one_round_trip_before_it_and_one_after(
 
 
 async def test_concurrent_requests_of_both_servers_count(tmp_path: Path) -> None:
-    clock, engine = Moved(), SteppedEvents()
+    clock = Moved()
+    engine = SteppedEvents()
     keys = {"a": tenant("a", concurrent_requests=2)}
     async with AsyncExitStack() as stack:
         servers: list[Server] = []
@@ -155,7 +156,8 @@ async def first_answer(server: Server, engine: SteppedEvents) -> Any:
 
 
 async def test_a_budget_is_one_for_both_servers_and_survives_their_restart(tmp_path: Path) -> None:
-    clock, keys = Moved(), {"a": tenant("a", tokens_per_day=1)}
+    clock = Moved()
+    keys = {"a": tenant("a", tokens_per_day=1)}
     async with replicas(tmp_path, keys, clock) as (one, other):
         assert (await one.server.post("a")).status_code == 200
         await one.counters.settle()

@@ -48,7 +48,8 @@ class Moved:
     """A clock that tests advance."""
 
     def __init__(self, now: float = NOW) -> None:
-        self.elapsed, self.start = 0.0, now
+        self.elapsed = 0.0
+        self.start = now
 
     def now(self) -> float:
         return self.start + self.elapsed
@@ -112,7 +113,8 @@ async def serving(
     options: ServingOptions | None = None,
     names: tuple[str, ...] = ("m",),
 ) -> AsyncGenerator[Server]:
-    clock, lent = clock or Moved(), tokenizer()
+    clock = clock or Moved()
+    lent = tokenizer()
     script = Script((ScriptEntry((Say("Hello there."),), repeat=True),))
     served = [
         ServedModel(name, EventBackend(ScriptedEngine(script, tokenizer=lent), lent), 4096, int(NOW)) for name in names
@@ -348,7 +350,8 @@ class WaitingStore(MemoryStore):
 
     def __init__(self) -> None:
         super().__init__()
-        self.is_waiting, self.go_on = asyncio.Event(), asyncio.Event()
+        self.is_waiting = asyncio.Event()
+        self.go_on = asyncio.Event()
 
     async def commit(self, *changes: Change) -> None:
         self.is_waiting.set()
@@ -357,7 +360,8 @@ class WaitingStore(MemoryStore):
 
 
 async def test_storing_usage_outlives_its_client() -> None:
-    store, key = WaitingStore(), UsageKey("key_a", "a", "completions", "m", False)
+    store = WaitingStore()
+    key = UsageKey("key_a", "a", "completions", "m", False)
     ledger = UsageLedger(store, lambda: NOW)
     ledger.record(key, UsageCounts(1, 2, 0, 3))
     reading = asyncio.create_task(ledger.load_hours(0, int(NOW) + 1))
@@ -370,7 +374,9 @@ async def test_storing_usage_outlives_its_client() -> None:
 
 async def test_usage_that_cannot_be_stored_stays_pending_and_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     """Another process may have written a record that this version cannot decode."""
-    store, key, hour = MemoryStore(), UsageKey("key_a", "a", "completions", "m", False), int(NOW) // 3600 * 3600
+    store = MemoryStore()
+    key = UsageKey("key_a", "a", "completions", "m", False)
+    hour = int(NOW) // 3600 * 3600
     record_key = Key("dragoman.usage", "usage", str(hour))
     await store.commit(Put(record_key, hour, b"[1]"))
     ledger = UsageLedger(store, lambda: NOW)
@@ -408,7 +414,8 @@ async def test_pages_of_usage_follow_each_other() -> None:
             await server.post("root")
             server.clock.elapsed += 86400
         usage = server.openai("root").admin.organization.usage
-        start, end = int(NOW), int(NOW) + 4 * 86400
+        start = int(NOW)
+        end = int(NOW) + 4 * 86400
         first = await usage.completions(start_time=start, end_time=end, limit=2)
         assert first.has_more
         assert first.next_page is not None

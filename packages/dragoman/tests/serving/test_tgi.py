@@ -63,7 +63,8 @@ async def test_hugging_faces_client_gets_the_same_whole_and_streamed(address: st
         events = [event async for event in stream]
         texts = [text async for text in await client.text_generation("Once upon", max_new_tokens=6, stream=True)]
         plain = await client.text_generation("Once upon", max_new_tokens=6)
-    details, last = whole.details, events[-1]
+    details = whole.details
+    last = events[-1]
     assert details is not None
     assert last.details is not None
     assert (details.finish_reason, details.generated_tokens, details.seed) == ("length", 6, 3)

@@ -38,8 +38,11 @@ def other(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("weights") / "step-1"
     folder.mkdir()
     config = json.loads((tiny.find_bundled_model() / "config.json").read_text())
-    hidden, wide, vocab = config["hidden_size"], config["intermediate_size"], config["vocab_size"]
-    heads, kv = config["num_attention_heads"], config["num_key_value_heads"]
+    hidden = config["hidden_size"]
+    wide = config["intermediate_size"]
+    vocab = config["vocab_size"]
+    heads = config["num_attention_heads"]
+    kv = config["num_key_value_heads"]
     width = config.get("head_dim") or hidden // heads
     shapes = {"model.embed_tokens.weight": (vocab, hidden), "model.norm.weight": (hidden,)}
     for layer in range(config["num_hidden_layers"]):
@@ -57,7 +60,8 @@ def other(tmp_path_factory: pytest.TempPathFactory) -> Path:
                 "mlp.down_proj": (hidden, wide),
             }.items()
         }
-    old, rng = Tensors(tiny.find_bundled_model()), np.random.default_rng(0)
+    old = Tensors(tiny.find_bundled_model())
+    rng = np.random.default_rng(0)
     tensors = {
         name: old.take(name, *shape) + rng.standard_normal(shape, np.float32) * 0.3 for name, shape in shapes.items()
     }
@@ -260,7 +264,8 @@ def test_an_upload_begun_again_forgets_what_came_before():
 
 
 async def test_a_model_that_was_unloaded_does_not_pass_off_its_first_weights_as_later_ones() -> None:
-    settings, file = Settings(served_model_name=("m",)), (tiny.find_bundled_model() / "model.safetensors").read_bytes()
+    settings = Settings(served_model_name=("m",))
+    file = (tiny.find_bundled_model() / "model.safetensors").read_bytes()
     models = Models([ModelSpec("m", lambda: next(iter(build_models(settings, SystemClock()))), 1)])
     async with httpx2.AsyncClient(
         transport=httpx2.ASGITransport(create_app(models)), base_url="http://localhost"

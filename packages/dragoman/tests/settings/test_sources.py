@@ -51,7 +51,8 @@ def test_what_kubernetes_says_of_a_service_of_our_name_is_no_setting(service: st
 
 
 def test_the_file_of_the_command_line_counts_before_that_of_the_environment(tmp_path: Path):
-    ours, other = write(tmp_path, "port = 1"), write(tmp_path, "port = 2", "other.toml")
+    ours = write(tmp_path, "port = 1")
+    other = write(tmp_path, "port = 2", "other.toml")
     assert load_settings({"config": ours}, {"DRAGOMAN_CONFIG": other}).port == 1
 
 
@@ -260,8 +261,10 @@ def test_a_former_name_sets_its_successor_and_warns(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, former: str, name: str, text: str, value: object
 ):
     file = write(tmp_path, f"{former.replace('_', '-')} = {text!r}\n")
-    flag, variable = f"--{name.replace('_', '-')}", f"DRAGOMAN_{name.upper()}"
-    old_flag, old_variable = f"--{former.replace('_', '-')}", f"DRAGOMAN_{former.upper()}"
+    flag = f"--{name.replace('_', '-')}"
+    variable = f"DRAGOMAN_{name.upper()}"
+    old_flag = f"--{former.replace('_', '-')}"
+    old_variable = f"DRAGOMAN_{former.upper()}"
     for old, environment, warning in (
         ({former: text}, {}, f"{old_flag} is deprecated; use {flag}"),
         ({}, {old_variable: text}, f"{old_variable} is deprecated; use {variable}"),

@@ -77,7 +77,8 @@ async def test_a_killed_writer_loses_nothing_that_it_acknowledged(tmp_path: Path
 
 @pytest.mark.long
 async def test_writers_killed_again_and_again_lose_nothing(tmp_path: Path):
-    chance, acknowledged = random.Random(7), list[str]()
+    chance = random.Random(7)
+    acknowledged = list[str]()
     for turn in range(20):
         acknowledged += await kill_while_writing(tmp_path / "x.db", turn, chance.uniform(0, 0.3))
         await check(tmp_path / "x.db", acknowledged[-200:])

@@ -150,7 +150,8 @@ def read_points(service: str, data: bytes) -> list[PointSeen]:
     assert histogram[2] == [2]
     points: list[PointSeen] = []
     for point in map(read_message, histogram[1]):
-        buckets, bounds = point[6][0], point[7][0]
+        buckets = point[6][0]
+        bounds = point[7][0]
         points.append(
             PointSeen(
                 service,

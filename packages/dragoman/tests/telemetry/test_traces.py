@@ -28,7 +28,8 @@ from dragoman.telemetry import BATCH_SIZE, GenAiMetrics, HistogramMetric, Histog
 from tests.launch.test_process import stop
 from tests.telemetry.collector import Collector, SpanSeen, collecting
 
-TRACE, PARENT = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
+TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
+PARENT = "00f067aa0ba902b7"
 SCRIPT = """
 - match: {contains: weather, tool: get_weather}
   reply:

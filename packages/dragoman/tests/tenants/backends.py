@@ -34,7 +34,9 @@ class MemoryLimits:
     """A store in memory that only calls `apply_batch`."""
 
     def __init__(self, clock: MovedClock, states: dict[str, KeyState], holders: dict[str, Holder]) -> None:
-        self._clock, self._states, self._holders = clock, states, holders
+        self._clock = clock
+        self._states = states
+        self._holders = holders
 
     async def open(self) -> None:
         return

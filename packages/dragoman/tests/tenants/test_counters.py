@@ -34,7 +34,9 @@ class Limits(RuleBasedStateMachine):
 
     @initialize(requests=st.integers(1, 50), tokens=st.integers(1, 5000), places=st.integers(1, 4))
     def start(self, requests: int, tokens: int, places: int) -> None:
-        self.requests, self.tokens, self.places = requests, tokens, places
+        self.requests = requests
+        self.tokens = tokens
+        self.places = places
         self.level = {"requests": Fraction(requests), "tokens": Fraction(tokens)}
         self.running = 0
 
@@ -66,7 +68,8 @@ class Limits(RuleBasedStateMachine):
             self.taken.append((self.clock.microseconds, 1, amount))
         elif rejection.demand.period:
             # Exactly then, to the microsecond.
-            name, demand = rejection.demand.counter, rejection.demand
+            name = rejection.demand.counter
+            demand = rejection.demand
             rate = Fraction(demand.limit, MINUTE)
             missing = min(demand.needed, demand.limit) - self.level[name]
             assert rejection.retry_after - 1 < missing / rate <= rejection.retry_after
@@ -121,7 +124,8 @@ def test_what_was_used_stays_used_when_a_limit_is_changed(limits: list[int], sec
 
 def test_all_demands_are_taken_or_none() -> None:
     counters = LocalCounters(MovedClock())
-    one, many = Demand("requests", 1), Demand("tokens", 10, amount=5, needed=5)
+    one = Demand("requests", 1)
+    many = Demand("tokens", 10, amount=5, needed=5)
     assert run_now(counters.take("key", [one, many])) is None
     rejection = run_now(counters.take("key", [one, many]))
     assert rejection is not None

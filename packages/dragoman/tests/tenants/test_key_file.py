@@ -120,7 +120,8 @@ def test_errors_do_not_show_a_key_that_is_in_the_wrong_place(path: Path, text: s
 
 def test_an_absent_id_is_the_same_at_every_load(path: Path) -> None:
     path.write_text("keys: {a: {}, b: {}}")
-    first, second = load_key_file(path), load_key_file(path)
+    first = load_key_file(path)
+    second = load_key_file(path)
     assert first == second
     assert first["a"].id != first["b"].id
 

@@ -17,8 +17,10 @@ from dragoman.tenants.counters import Demand
 from dragoman.tenants.shared import LimitsStore, SharedCounters
 from dragoman.tenants.sqlite_limits import SqliteLimits, read_wall_clock
 
-PROCESSES, ATTEMPTS = 3, 40
-REQUESTS, PLACES = 50, 4
+PROCESSES = 3
+ATTEMPTS = 40
+REQUESTS = 50
+PLACES = 4
 PLACE = Demand("places", PLACES, period=0)
 
 WORKER = """

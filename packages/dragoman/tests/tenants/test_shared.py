@@ -42,7 +42,8 @@ class Connection:
         await self.store.close()
 
     async def apply(self, batch: Batch) -> BatchResult:
-        broken, self.broken = self.broken, ""
+        broken = self.broken
+        self.broken = ""
         self.batches += 1
         if broken == "lost":
             raise LimitsStoreUnavailable("the batch was lost")
@@ -90,7 +91,9 @@ class SharedLimits(RuleBasedStateMachine):
     def __init__(self, storage: SharedStorage) -> None:
         super().__init__()
         storage.reset()
-        self.storage, self.clock, self.runner = storage, MovedClock(), asyncio.Runner()
+        self.storage = storage
+        self.clock = MovedClock()
+        self.runner = asyncio.Runner()
         self.processes: list[Process] = []
         self.dead: list[tuple[int, int]] = []
         """(places, when they are free) of killed processes."""
@@ -143,7 +146,8 @@ class SharedLimits(RuleBasedStateMachine):
 
     @rule(number=st.integers(0, 2), amount=st.integers(0, 6000))
     def ask(self, number: int, amount: int) -> None:
-        process, limits = self.pick(number), self.limits
+        process = self.pick(number)
+        limits = self.limits
         self.run(process.counters.renew())
         self.contact(process)
         fits = (
@@ -178,7 +182,8 @@ class SharedLimits(RuleBasedStateMachine):
     @rule(number=st.integers(0, 2), amount=st.integers(-3000, 3000), broken=st.sampled_from(["", "", "sent", "lost"]))
     def settle_tokens(self, number: int, amount: int, broken: str) -> None:
         """Charge or refund tokens; each change is applied once, whatever happens to the connection."""
-        process, limits = self.pick(number), self.limits
+        process = self.pick(number)
+        limits = self.limits
         process.connection.broken = broken
         process.counters.add("key", Demand("tokens", limits.tokens, amount=amount))
         process.counters.add("key", Demand("day", limits.budget, period=0, amount=abs(amount), until=self.until))

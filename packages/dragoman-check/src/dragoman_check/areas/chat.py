@@ -384,7 +384,8 @@ async def logprobs_form(s: Session) -> None:
 @AREA.check("There is one logprob for each token of the text.")
 async def logprobs_per_token(s: Session) -> None:
     reply = await ask_logprobs(s)
-    count, tokens = len(get_entries(reply)), reply["usage"]["completion_tokens"]
+    count = len(get_entries(reply))
+    tokens = reply["usage"]["completion_tokens"]
     is_plain = not read_chat(reply).reasoning
     # The EOS token may have no logprob.
     require(count in (tokens, tokens - 1) or not is_plain, f"{count} logprobs of {tokens} tokens")

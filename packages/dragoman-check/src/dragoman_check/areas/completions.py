@@ -124,7 +124,8 @@ async def logprobs(s: Session) -> None:
     columns = reply["choices"][0]["logprobs"]
     require(columns, "logprobs were requested, and are absent")
     COMPLETIONS.judge_object(reply)
-    count, tokens = len(columns["tokens"]), reply["usage"]["completion_tokens"]
+    count = len(columns["tokens"])
+    tokens = reply["usage"]["completion_tokens"]
     require(count in (tokens, tokens - 1), f"{count} logprobs of {tokens} tokens")
 
 

@@ -88,7 +88,8 @@ async def find_ids(s: Session) -> list[int]:
 @VLLM.check("`return_token_ids` has one id for each output token, and the prompt's.")
 async def return_token_ids(s: Session) -> None:
     reply = await complete(s, "return_token_ids", return_token_ids=True)
-    choice, usage = reply["choices"][0], reply["usage"]
+    choice = reply["choices"][0]
+    usage = reply["usage"]
     require(len(choice["token_ids"]) == usage["completion_tokens"], f"{len(choice['token_ids'])} ids, usage {usage}")
     prompt = choice.get("prompt_token_ids") or get_objects(reply, "prompt_token_ids")
     require(len(prompt) == usage["prompt_tokens"], f"{len(prompt)} ids of the prompt, usage {usage}")

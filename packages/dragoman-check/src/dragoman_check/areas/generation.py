@@ -179,10 +179,8 @@ async def stream_usage(s: Session, d: Dialect) -> None:
     answer = d.fold((await ask_stream(s, d)).body)
     require(answer.prompt_tokens is not None and answer.output_tokens is not None, "the stream has no usage")
     expected = await ask_deterministic(s, d)
-    counts, whole_counts = (
-        (answer.prompt_tokens, answer.output_tokens),
-        (expected.prompt_tokens, expected.output_tokens),
-    )
+    counts = (answer.prompt_tokens, answer.output_tokens)
+    whole_counts = (expected.prompt_tokens, expected.output_tokens)
     require(counts == whole_counts, f"streamed {counts}, whole {whole_counts}")
 
 
@@ -231,7 +229,8 @@ async def usage_grows(s: Session, d: Dialect) -> None:
         prompt = "Name a colour." + " apple" * words
         answer = d.read((await s.ask(d.path, d.ask(s.model, prompt, 16))).json())
         counts.append(answer.prompt_tokens or 0)
-    first, second = counts[1] - counts[0], counts[2] - counts[1]
+    first = counts[1] - counts[0]
+    second = counts[2] - counts[1]
     # " apple" is one token for most tokenizers; the tolerance is for tokenizers that merge or split words.
     require(first >= 5 and abs(first - second) <= 4, f"0, 10 and 20 words more are {counts} prompt tokens")
 
@@ -450,7 +449,9 @@ async def cancel(s: Session, d: Dialect) -> None:
         busy = time.perf_counter() - start
         require(busy < CANCEL_TIMEOUT + 2 * alone, f"the next answer took {busy:.1f} s instead of {alone:.1f} s")
         return
-    polls, running, tokens = 0, before + 1, tokens_before
+    polls = 0
+    running = before + 1
+    tokens = tokens_before
     while running is not None and running > before:
         took = time.perf_counter() - start
         require(took < CANCEL_TIMEOUT, f"{running} requests still run after {took:.0f} s, {before} ran before")

@@ -423,7 +423,8 @@ add_keys()
 async def both_headers(s: Session) -> None:
     from ..dialects import MESSAGES  # noqa: PLC0415
 
-    body, key = MESSAGES.ask(s.model, "Hi", 16), s.target.api_key or ""
+    body = MESSAGES.ask(s.model, "Hi", 16)
+    key = s.target.api_key or ""
     for headers in ({"authorization": "", "x-api-key": key}, {"authorization": f"Bearer {key}", "x-api-key": ""}):
         exchange = await s.post(MESSAGES.path, body, headers={k: v for k, v in headers.items() if v})
         require(exchange.status == 200, f"{sorted(headers)}: status {exchange.status}")

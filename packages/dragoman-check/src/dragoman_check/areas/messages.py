@@ -112,12 +112,15 @@ async def stream_order(s: Session) -> None:
 
 @AREA.check("Blocks are numbered from 0, and one is open at a time.")
 async def stream_blocks(s: Session) -> None:
-    events, open_block, count = await get_events(s), None, 0
+    events = await get_events(s)
+    open_block = None
+    count = 0
     for event in events:
         match event["type"]:
             case "content_block_start":
                 require(open_block is None and event["index"] == count, f"block {event['index']}, open is {open_block}")
-                open_block, count = event["index"], count + 1
+                open_block = event["index"]
+                count = count + 1
             case "content_block_delta":
                 require(event["index"] == open_block, f"a delta of block {event['index']}, open is {open_block}")
             case "content_block_stop":

@@ -12,7 +12,8 @@ from ..session import Area, Json, Session
 from .chat import PERSON, WEATHER, check_schema
 from .generation import AREAS, STORY, ask_stream, ask_whole
 
-CHAT, GENERATE = AREAS["ollama-chat"], AREAS["ollama-generate"]
+CHAT = AREAS["ollama-chat"]
+GENERATE = AREAS["ollama-generate"]
 OTHERS = Area("ollama", claims=("ollama",), source=OLLAMA_CHAT.source)
 TOOLS: list[Json] = [{"type": "function", "function": {"name": "get_weather", "parameters": WEATHER}}]
 

@@ -609,11 +609,14 @@ async def pages(s: Session) -> None:
     id = await create_conversation(s)
     items = [{"type": "message", "role": "user", "content": str(number)} for number in range(3)]
     await s.post(f"/v1/conversations/{id}/items", {"items": items})
-    item_ids, after, has_more = list[str](), "", True
+    item_ids = list[str]()
+    after = ""
+    has_more = True
     while has_more and len(item_ids) < 10:
         page = (await s.get(f"/v1/conversations/{id}/items?order=asc&limit=2{after}")).json()
         item_ids += [item["id"] for item in page["data"]]
-        after, has_more = f"&after={page['last_id']}", page["has_more"]
+        after = f"&after={page['last_id']}"
+        has_more = page["has_more"]
     require(len(item_ids) == len(set(item_ids)) == 4, f"4 items were added, the pages have {item_ids}")
 
 

@@ -72,7 +72,8 @@ async def open_openai(s: Session) -> AsyncGenerator[openai.AsyncOpenAI]:
     import openai  # noqa: PLC0415 - an optional library
 
     record(s, f"openai-python {openai.__version__}")
-    url, key = f"{s.target.url}/v1", s.target.api_key or "none"
+    url = f"{s.target.url}/v1"
+    key = s.target.api_key or "none"
     async with openai.AsyncOpenAI(base_url=url, api_key=key, max_retries=0, timeout=s.target.timeout) as client:
         yield client
 
@@ -83,7 +84,8 @@ async def open_anthropic(s: Session) -> AsyncGenerator[anthropic.AsyncAnthropic]
     import anthropic  # noqa: PLC0415 - as above
 
     record(s, f"anthropic-python {anthropic.__version__}")
-    url, key = s.target.url, s.target.api_key or "none"
+    url = s.target.url
+    key = s.target.api_key or "none"
     async with anthropic.AsyncAnthropic(base_url=url, api_key=key, max_retries=0, timeout=s.target.timeout) as client:
         yield client
 

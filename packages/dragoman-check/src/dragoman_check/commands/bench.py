@@ -22,7 +22,9 @@ if TYPE_CHECKING:
     from dragoman_sim.lab.report import Slo
     from ..load.bench_report import BenchReport, Run
 
-LOAD_PANEL, SERVER_PANEL, OUTPUT_PANEL = "Load", "Server", "Output"
+LOAD_PANEL = "Load"
+SERVER_PANEL = "Server"
+OUTPUT_PANEL = "Output"
 DIALECT_NAMES = ("completions", "chat", "responses", "messages", "ollama")
 HELP = """Measure a server under a load: time to the first token, time between tokens, latency, goodput.
 

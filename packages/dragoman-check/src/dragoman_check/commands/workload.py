@@ -118,15 +118,19 @@ def _generate_workload(trace: str, options: WorkloadOptions) -> Sequence[Workloa
     from ..load.workload_sources import SessionOptions, generate_bursts, generate_poisson, generate_sessions, parse_lengths  # noqa: PLC0415
 
     generator = np.random.default_rng(options.seed)
-    inputs, outputs, count = parse_lengths(options.input_len), parse_lengths(options.output_len), options.num_prompts
+    inputs = parse_lengths(options.input_len)
+    outputs = parse_lengths(options.output_len)
+    count = options.num_prompts
     match trace:
         case "poisson":
-            rate, factor = options.request_rate, options.burstiness
+            rate = options.request_rate
+            factor = options.burstiness
             return generate_poisson(
                 generator, count=count, rate=rate, inputs=inputs, outputs=outputs, burstiness=factor
             )
         case "bursts":
-            size, interval = options.burst_size, options.burst_every
+            size = options.burst_size
+            interval = options.burst_every
             return generate_bursts(generator, count=count, size=size, interval=interval, inputs=inputs, outputs=outputs)
         case _:
             conversations = SessionOptions(

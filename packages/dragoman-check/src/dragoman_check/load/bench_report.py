@@ -176,7 +176,8 @@ def render_comparison(first: tuple[str, BenchReport], second: tuple[str, BenchRe
 
     first, second: name and report of a run.
     """
-    (first_name, before), (second_name, after) = first, second
+    (first_name, before) = first
+    (second_name, after) = second
     rows = [
         (f"{name} {statistic}, ms", old, new)
         for name, read in METRICS

@@ -85,7 +85,8 @@ class StreamMeter:
 
     def finish(self, id: str, sent_at: float) -> Measurement:
         """Build the measurement. Raises LogError if no token arrived, or the server did not count them."""
-        times, completion = self._token_times, self._ids or self._completion
+        times = self._token_times
+        completion = self._ids or self._completion
         if not times or self._prompt is None or completion is None:
             raise LogError("the response has no tokens, or no usage")
         gaps = tuple(after - before for before, after in pairwise(times))
@@ -142,7 +143,8 @@ _CHUNK = msgspec.json.Decoder(_Chunk)
 def _read_chunk(line: str) -> StreamPiece:
     chunk = _CHUNK.decode(line)
     _check_error(chunk.error)
-    ids, has_tokens = 0, False
+    ids = 0
+    has_tokens = False
     for choice in chunk.choices:
         ids += len(choice.token_ids or ())
         delta = choice.delta or _Delta()
@@ -437,12 +439,17 @@ class LoadRun:
             self._extra = msgspec.json.decode(target.extra_body, type=dict[str, object])
         except msgspec.MsgspecError as error:
             raise ValueError(f"--extra-body: {error}") from None
-        self._client, self._target, self._on_progress, self._now = client, target, on_progress, now
+        self._client = client
+        self._target = target
+        self._on_progress = on_progress
+        self._now = now
         self._base = target.url.rstrip("/").removesuffix("/v1")
         self._headers = {"content-type": "application/json"}
         if target.api_key is not None:
             self._headers["authorization"] = f"Bearer {target.api_key}"
-        self._dialect, self._model, self._asks_for_ids = DIALECTS[target.dialect], "", False
+        self._dialect = DIALECTS[target.dialect]
+        self._model = ""
+        self._asks_for_ids = False
         self._measurements: list[Measurement] = []
         self._errors: list[str] = []
         self._answered: dict[str, asyncio.Event] = {}
@@ -511,7 +518,8 @@ class LoadRun:
             self._on_progress(len(self._measurements) + len(self._errors))
 
     async def _measure_request(self, id: str, body: bytes) -> Measurement:
-        meter, sent_at = StreamMeter(self._dialect), self._now()
+        meter = StreamMeter(self._dialect)
+        sent_at = self._now()
         response = await self._client.send("POST", self._base + self._dialect.path, self._headers, body)
         try:
             if response.status != 200:

@@ -66,8 +66,11 @@ class RequestTable(Sequence[WorkloadRequest]):
     def __init__(
         self, prefix: str, numbers: array[int], arrivals: array[float], inputs: array[int], outputs: array[int]
     ) -> None:
-        self._prefix, self._numbers = prefix, numbers
-        self.arrivals, self.inputs, self.outputs = arrivals, inputs, outputs
+        self._prefix = prefix
+        self._numbers = numbers
+        self.arrivals = arrivals
+        self.inputs = inputs
+        self.outputs = outputs
 
     @classmethod
     def build(cls, prefix: str, rows: Iterable[tuple[int, float, int, int]]) -> RequestTable:
@@ -151,7 +154,8 @@ class WorkloadError(ValueError):
 
 def read_workload(lines: Iterable[str | bytes]) -> list[WorkloadRequest]:
     """Parse a workload from JSON Lines. Raises WorkloadError."""
-    trace, mooncake = msgspec.json.Decoder(WorkloadRequest), msgspec.json.Decoder(_Mooncake)
+    trace = msgspec.json.Decoder(WorkloadRequest)
+    mooncake = msgspec.json.Decoder(_Mooncake)
     requests: list[WorkloadRequest] = []
     for number, line in enumerate(lines, start=1):
         if not line.strip():

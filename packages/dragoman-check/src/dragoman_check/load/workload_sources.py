@@ -171,8 +171,10 @@ def generate_sessions(
     times = generate_arrivals(generator, rate=rate)
     requests: list[WorkloadRequest] = []
     for session in range(count):
-        begins, group = next(times), int(generator.integers(options.groups))
-        total_tokens, size = options.system_tokens, options.block_size
+        begins = next(times)
+        group = int(generator.integers(options.groups))
+        total_tokens = options.system_tokens
+        size = options.block_size
         previous_id: str | None = None
         for turn in range(options.turns.sample(generator)):
             inputs = total_tokens + options.inputs.sample(generator)
@@ -266,7 +268,8 @@ def _parse_azure(data: bytes) -> Iterator[tuple[int, float, int, int]]:
         try:
             # Azure writes seven digits of a second; Python parses at most six.
             at = datetime.fromisoformat(_FRACTION.sub(r".\1", row["timestamp"])).timestamp()
-            inputs, outputs = int(row["contexttokens"]), int(row["generatedtokens"])
+            inputs = int(row["contexttokens"])
+            outputs = int(row["generatedtokens"])
         except (KeyError, ValueError):
             raise WorkloadError(
                 f"line {number}: an Azure trace has TIMESTAMP, ContextTokens, GeneratedTokens"
@@ -285,7 +288,8 @@ def _read_burstgpt(data: bytes) -> Trace:
         for number, row in _read_rows(data):
             try:
                 at = float(row["timestamp"])
-                inputs, outputs = int(float(row["request tokens"])), int(float(row["response tokens"]))
+                inputs = int(float(row["request tokens"]))
+                outputs = int(float(row["response tokens"]))
             except (KeyError, ValueError, OverflowError):
                 raise WorkloadError(
                     f"line {number}: a BurstGPT trace has Timestamp, Request tokens, Response tokens"

@@ -72,7 +72,8 @@ class _OpenBlock:
     """
 
     def __init__(self, index: int, kind: str) -> None:
-        self.index, self.kind = index, kind
+        self.index = index
+        self.kind = kind
         self.is_signed = False
         self.input_pieces: list[str] = []
 
@@ -154,7 +155,8 @@ class _MessagesStreamState:
         self._block = _OpenBlock(index, str(kind))
 
     def _check_delta(self, event: Json) -> None:
-        block, delta = self._require_open_block(event), require_object(event.get("delta"), "delta")
+        block = self._require_open_block(event)
+        delta = require_object(event.get("delta"), "delta")
         location = f"block {block.index}"
         # The signature covers the whole thinking text, so nothing may follow it.
         require(not block.is_signed, f"{location}: a delta after the signature")

@@ -68,8 +68,10 @@ class _ChatStreamState(ChunkState):
         return bool(self._choices) and all(choice.finished for choice in self._choices)
 
     def _check_choice(self, choice: Json) -> None:
-        index, delta = require_count(choice.get("index"), "index"), require_object(choice.get("delta"), "delta")
-        location, reason = f"choice {index}", choice.get("finish_reason")
+        index = require_count(choice.get("index"), "index")
+        delta = require_object(choice.get("delta"), "delta")
+        location = f"choice {index}"
+        reason = choice.get("finish_reason")
         if self._allow_variants:
             ignored = (None, "") if reason is not None else (None,)
             delta = {name: value for name, value in delta.items() if value not in ignored or name == "role"}

@@ -182,7 +182,9 @@ class ChunkState(ABC):
     kind: str
 
     def __init__(self, include_usage: bool, reasons: tuple[str, ...], *, allow_variants: bool = False) -> None:
-        self._include_usage, self._reasons, self._allow_variants = include_usage, reasons, allow_variants
+        self._include_usage = include_usage
+        self._reasons = reasons
+        self._allow_variants = allow_variants
         self._fingerprint: object = None
         self._first: Json | None = None
         self._has_usage = self._has_failed = False

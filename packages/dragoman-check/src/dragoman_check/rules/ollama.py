@@ -36,7 +36,9 @@ _TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,9})?(Z|[+-]\d\d:\d\d)
 
 def check_stream(data: bytes, *, is_chat: bool) -> list[Json]:
     """Check a stream, and return its chunks; an empty list if it ends with an error. Raises Violation."""
-    chunks, n_calls, has_failed = list[Json](), 0, False
+    chunks = list[Json]()
+    n_calls = 0
+    has_failed = False
     text = data.decode()
     # Clients split the stream at newlines: an unfinished line would stay in their buffer.
     require(not text or text.endswith("\n"), "the stream ends inside a line")
@@ -55,7 +57,8 @@ def check_stream(data: bytes, *, is_chat: bool) -> list[Json]:
         require(not chunks or chunk["model"] == chunks[0]["model"], "the model changes")
         n_calls = _check_calls(chunk, is_chat, n_calls)
         # Only the last chunk has counts and durations; any other must have content.
-        part, text_field = _get_part(chunk, is_chat), "content" if is_chat else "response"
+        part = _get_part(chunk, is_chat)
+        text_field = "content" if is_chat else "response"
         has_content = any(part.get(name) for name in (text_field, "thinking", "tool_calls")) or "logprobs" in chunk
         require(chunk["done"] or has_content, "a chunk without content")
         chunks.append(chunk)

@@ -72,8 +72,11 @@ class _PartKind:
     """
 
     def __init__(self, opening: str, deltas: str, index: str, field: str, type: str) -> None:
-        self.frame_event, self.text_event = opening, deltas
-        self.index_field, self.text_field, self.type = index, field, type
+        self.frame_event = opening
+        self.text_event = deltas
+        self.index_field = index
+        self.text_field = field
+        self.type = type
 
 
 OUTPUT_TEXT = _PartKind("content_part", "output_text", "content_index", "text", "output_text")
@@ -109,7 +112,8 @@ class _OpenPart:
     """
 
     def __init__(self, kind: _PartKind, index: int) -> None:
-        self.kind, self.index = kind, index
+        self.kind = kind
+        self.index = index
         self.pieces: list[str] = []
         self.logprobs: list[object] = []
         self.done_text: str | None = None
@@ -125,8 +129,10 @@ class _OpenItem:
     """
 
     def __init__(self, index: int, item: Json) -> None:
-        self.index, self.first_item = index, item
-        self.kind, self.id = str(item["type"]), item["id"]
+        self.index = index
+        self.first_item = item
+        self.kind = str(item["type"])
+        self.id = item["id"]
         self.part: _OpenPart | None = None
         self.closed_parts: list[tuple[_PartKind, str]] = []
         self.pieces: list[str] = []

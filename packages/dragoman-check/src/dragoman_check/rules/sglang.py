@@ -25,7 +25,8 @@ TOP_LOGPROB_FIELDS = ("input_top_logprobs", "output_top_logprobs")
 
 def check_stream(data: bytes, *, choices: int = 1) -> list[Json]:
     """Check a stream, and return each choice's last event, in order; none if the stream failed. Raises Violation."""
-    stream, last_answers = ParsedStream(data), dict[int, Json]()
+    stream = ParsedStream(data)
+    last_answers = dict[int, Json]()
     has_failed = False
     for answer in stream.payloads:
         require(not has_failed, "an event after an error")

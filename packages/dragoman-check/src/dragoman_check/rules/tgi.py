@@ -30,7 +30,8 @@ def check_stream(data: bytes, *, prefix: str = "") -> list[Json]:
 
     prefix: text that comes before the generated tokens' texts, such as the prompt.
     """
-    stream, events = ParsedStream(data), list[Json]()
+    stream = ParsedStream(data)
+    events = list[Json]()
     require(not stream.done, "a [DONE]")
     has_failed = False
     for event in stream.payloads:

@@ -6,7 +6,8 @@ import json
 from typing import Any
 
 ARRIVALS = (0.0, 0.5, 1.25, 2.0)
-TTFT, GAP = 0.125, 0.0625
+TTFT = 0.125
+GAP = 0.0625
 COUNTS = ((10, 3), (200, 2), (33, 1), (7, 5))
 """Numbers of prompt and output tokens."""
 T0 = 1_760_000_000.0
@@ -59,7 +60,9 @@ def guidellm(version: str = "0.5") -> bytes:
 def _guidellm_item(index: int, version: str) -> dict[str, Any]:
     inputs, outputs = COUNTS[index]
     item = {"request_id": f"q{index}", "prompt_tokens": inputs, "output_tokens": outputs}
-    start, begin, end = T0 + ARRIVALS[index], T0 + first(index), T0 + last(index)
+    start = T0 + ARRIVALS[index]
+    begin = T0 + first(index)
+    end = T0 + last(index)
     match version:
         case "0.2":
             return {**item, "start_time": start, "first_token_time": begin, "last_token_time": end}

@@ -21,7 +21,9 @@ if TYPE_CHECKING:
     from ..engine.profile import MetricError, SimulatorProfile
     from dragoman_check.load.logs.log import MeasuredLog
 
-HARDWARE_PANEL, SERVER_PANEL, OUTPUT_PANEL = "Hardware and model", "Measuring a live server", "Output"
+HARDWARE_PANEL = "Hardware and model"
+SERVER_PANEL = "Measuring a live server"
+OUTPUT_PANEL = "Output"
 FIT_FRACTION = 3
 """By default the first 1/FIT_FRACTION of the requests of each log is fitted; the others are held out."""
 WARN_ERROR = 0.05
@@ -235,10 +237,14 @@ def _fit_profile(
     from ..engine.profile import Hardware, ModelProfile  # noqa: PLC0415
     from ..lab.calibrate import NUM_VARIATIONS, calibrate, measure_spread  # noqa: PLC0415
 
-    hardware, model = Hardware(options.hardware or "unknown"), ModelProfile(options.model or "unknown")
-    engine, prior = SimulatedSchedulerConfig(), None
+    hardware = Hardware(options.hardware or "unknown")
+    model = ModelProfile(options.model or "unknown")
+    engine = SimulatedSchedulerConfig()
+    prior = None
     if base_profile is not None:
-        hardware, model, engine = base_profile.hardware, base_profile.model, base_profile.engine
+        hardware = base_profile.hardware
+        model = base_profile.model
+        engine = base_profile.engine
         # A log does not determine the cost curve of shared experts: its shape comes from the base profile's prediction.
         prior = base_profile.expert_prior
     hardware_overrides = {
@@ -278,7 +284,8 @@ def _select_set(overrides: Mapping[str, object]) -> dict[str, Any]:
 
 def _format_fit(profile: SimulatorProfile) -> str:
     """Format the fitted coefficients and the profile's errors."""
-    latency, calibration = profile.latency, profile.calibration
+    latency = profile.latency
+    calibration = profile.calibration
     assert calibration is not None
     assert calibration.error is not None
     lines = [
@@ -303,7 +310,8 @@ def _format_fit(profile: SimulatorProfile) -> str:
     rows = (("TTFT", calibration.error.ttft), ("latency", calibration.error.latency), ("TPOT", calibration.error.tpot))
     lines += [f"{name:<27}{_format_row(row)}" for name, row in rows]
     if calibration.spread is not None:
-        lowest, highest = calibration.spread.lowest, calibration.spread.highest
+        lowest = calibration.spread.lowest
+        highest = calibration.spread.highest
         lines += ["", "from, to, with other clocks and other requests fitted"]
         for name, low, high in (
             ("TTFT", lowest.ttft, highest.ttft),

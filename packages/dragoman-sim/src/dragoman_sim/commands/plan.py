@@ -20,7 +20,9 @@ if TYPE_CHECKING:
     from ..lab.planner import Plan
     from ..lab.roofline import Dtype
 
-PARALLEL_PANEL, SEARCH_PANEL, OUTPUT_PANEL = "Parallelism", "Search", "Output"
+PARALLEL_PANEL = "Parallelism"
+SEARCH_PANEL = "Search"
+OUTPUT_PANEL = "Output"
 MODEL_HELP = "A model of the built-in table, a config.json, or a directory with one."
 PROFILE_HELP = """Predict a simulator profile from a GPU's datasheet and a model's config.json, without measurements.
 

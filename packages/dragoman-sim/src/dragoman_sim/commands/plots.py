@@ -35,7 +35,9 @@ Panel = Callable[["Axes"], None]
 Values = NDArray[np.float64]
 RATE_FACTORS = (0.5, 0.75, 1.0, 1.25, 1.5, 2.0)
 """Arrival rates of the plot of rates, relative to the workload's."""
-MEASURED, SIMULATED, LIMIT = "tab:gray", "tab:blue", "tab:red"
+MEASURED = "tab:gray"
+SIMULATED = "tab:blue"
+LIMIT = "tab:red"
 RUN_COLORS = ("tab:blue", "tab:orange")
 """Colors of the first run and of the run compared with it."""
 

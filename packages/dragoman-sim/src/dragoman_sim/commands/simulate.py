@@ -25,7 +25,9 @@ if TYPE_CHECKING:
     from ..lab.report import Slo
     from dragoman_check.load.workload import WorkloadRequest
 
-FLEET_PANEL, SLO_PANEL, OUTPUT_PANEL = "Fleet", "Service level objective", "Output"
+FLEET_PANEL = "Fleet"
+SLO_PANEL = "Service level objective"
+OUTPUT_PANEL = "Output"
 HELP = """Simulate a workload on a fleet of vLLM servers and report benchmark metrics.
 
 TRACE is a file (our JSON Lines, a trace of Mooncake, Azure or BurstGPT, ShareGPT's conversations, or the log of a
@@ -221,7 +223,9 @@ class SimulateOptions(WorkloadOptions, EngineOptions):
 
 
 def _run_simulation(options: SimulateOptions) -> None:
-    slo, fleet, workload = read_slo(options.slo), _build_fleet(options), load_workload(options.trace, options)
+    slo = read_slo(options.slo)
+    fleet = _build_fleet(options)
+    workload = load_workload(options.trace, options)
     if options.plots is not None:
         from .plots import check_plot_path  # noqa: PLC0415
 
@@ -280,7 +284,8 @@ def _save_outputs(
         with Path(options.save_detailed).open("wb") as file:
             for timing in replay.timings:
                 # A line of the log is also a line of a trace, so it keeps the hashes of shared prefixes.
-                fields, request = msgspec.to_builtins(timing), requests_by_id[timing.id]
+                fields = msgspec.to_builtins(timing)
+                request = requests_by_id[timing.id]
                 if request.block_hashes:
                     fields |= {"block_hashes": request.block_hashes, "block_size": request.block_size}
                 file.write(msgspec.json.encode(fields) + b"\n")
@@ -313,7 +318,8 @@ def _build_fleet(options: SimulateOptions) -> Fleet:
     from ..lab.fleet import Fleet, ReplicaGroup  # noqa: PLC0415
 
     profile = load(options.profile)
-    hardware, engine = profile.hardware, options.merge_into(profile.engine)
+    hardware = profile.hardware
+    engine = options.merge_into(profile.engine)
     # The times of a profile hold for its hardware: only the number of independent ranks may differ.
     advice = f"the times of {profile.name} are for {hardware.name}; use a profile of such servers (`dragoman profile`)"
     if options.tensor_parallel_size not in (None, hardware.tensor_parallel):

@@ -134,7 +134,10 @@ class SimulatedBlockPool:
 
         The last blocks are reused first: a prefix has more cache hits than what follows it.
         """
-        free, counts, hashes, unhashed = self._free, self._ref_counts, self._hashes, list[int]()
+        free = self._free
+        counts = self._ref_counts
+        hashes = self._hashes
+        unhashed = list[int]()
         # In reverse, as in vLLM: the end of a prompt is evicted before its beginning, which other prompts may share.
         for block in reversed(blocks):
             # A block that is freed twice would later be allocated to two sequences.
@@ -176,5 +179,6 @@ class SimulatedBlockPool:
 
     def take_events(self) -> list[CacheEvent]:
         """Take the events since the last call, in order."""
-        events, self._events = self._events or [], None if self._events is None else []
+        events = self._events or []
+        self._events = None if self._events is None else []
         return events

@@ -83,7 +83,8 @@ class BlockLeases:
     """Blocks that one scheduler holds for other instances, each with an expiry."""
 
     def __init__(self, scheduler: SimulatedScheduler, seconds: float = LEASE_SECONDS) -> None:
-        self._scheduler, self._seconds = scheduler, seconds
+        self._scheduler = scheduler
+        self._seconds = seconds
         # All leases have the same duration, so the order of insertion is the order of expiry.
         self._leases: OrderedDict[str, tuple[float, SimulatedSequence]] = OrderedDict()
         self._fetching: dict[str, SimulatedSequence] = {}
@@ -255,7 +256,10 @@ class KvTransfers:
         call_at: Callable[[float, Callable[[float], None]], None],
         wake: Callable[[float], None],
     ) -> None:
-        self._scheduler, self._context, self._call_at, self._wake = scheduler, context, call_at, wake
+        self._scheduler = scheduler
+        self._context = context
+        self._call_at = call_at
+        self._wake = wake
         self._leases = BlockLeases(scheduler, context.lease_seconds)
         self._link = NetworkLink(context.cost)
         self._sources: dict[SimulatedSequence, KvTransferParams] = {}

@@ -85,7 +85,8 @@ class SimulatedVision:
     """
 
     def __init__(self, count: int, token: tuple[str, int]) -> None:
-        self._count, (self._name, self._id) = count, token
+        self._count = count
+        (self._name, self._id) = token
         # Random, so that no client can write it into a text, where an image would replace it.
         self._placeholder = secrets.token_hex(16)
 

@@ -157,7 +157,9 @@ class SimulatorEngine:
         self._unix_time = unix_time
         self._publishers: list[KvPublisher] = []
         self._notifier: KvNotifier | None = None
-        self._config, self._replies, self._vocab_size = config, replies, vocab_size
+        self._config = config
+        self._replies = replies
+        self._vocab_size = vocab_size
         self._max_model_len = config.scheduler.max_context
         self._fault_injector = FaultInjector(config.faults, config.seed)
         self._ranks: list[DataParallelRank] = []
@@ -234,9 +236,12 @@ class SimulatorEngine:
 
     async def start(self) -> None:
         self._timers = timers = TimerQueue()
-        transfer, scale, context = self._config.kv_transfer, self._config.time_scale, None
+        transfer = self._config.kv_transfer
+        scale = self._config.time_scale
+        context = None
         if transfer is not None:
-            config, cost = transfer.config, transfer.cost
+            config = transfer.config
+            cost = transfer.cost
             self._notifier = KvNotifier(config, self._on_fetched)
             port = await self._notifier.open()
             context = TransferContext(
@@ -275,7 +280,8 @@ class SimulatorEngine:
             return seconds / self._config.time_scale
 
         acceptance = DraftAcceptance(config.acceptance_rates, config.seed)
-        block_size, offloading = config.scheduler.block_size, config.offloading
+        block_size = config.scheduler.block_size
+        offloading = config.offloading
         core = EngineCore(
             SimulatedScheduler(
                 config.scheduler, pool, None if offloading is None else offloading.build_config(block_size)
@@ -308,10 +314,12 @@ class SimulatorEngine:
         self._publishers.clear()
 
     def health(self) -> Health:
-        running, waiting = 0, self._num_arriving
+        running = 0
+        waiting = self._num_arriving
         for rank in self._ranks:
             scheduler = rank.core.scheduler
-            running, waiting = running + scheduler.num_running, waiting + scheduler.num_waiting
+            running = running + scheduler.num_running
+            waiting = waiting + scheduler.num_waiting
         reason = self._down_reason
         if reason is None and self._now() < self._ready_at:
             reason = "the engine is warming up"
@@ -333,7 +341,8 @@ class SimulatorEngine:
         rank.core.scheduler.check(live.sequence)
         if request.extras.kv_transfer_params is not None:
             self._register_transfer(request, live, rank, request.extras.kv_transfer_params)
-        self._live[request.id], self._rank_of[request.id] = live, rank
+        self._live[request.id] = live
+        self._rank_of[request.id] = rank
         # Counted as waiting from now on, so that a burst cannot exceed max_num_waiting during the front end's time.
         self._num_arriving += 1
         # Counted from arrival: the time that this server's own front end takes is part of the modeled time.
@@ -379,7 +388,8 @@ class SimulatorEngine:
             priority=request.priority,
             lora=lora,
         )
-        origin, choice_lengths = request.origin, None
+        origin = request.origin
+        choice_lengths = None
         if origin is not None:
             # The choices of a request are added consecutively and share one ChoiceLengths.
             if self._last_choices is None or self._last_choices[0] is not origin:
@@ -426,7 +436,8 @@ class SimulatorEngine:
 
         Without a seed and at a temperature above 0, every request draws different numbers.
         """
-        sampling, config = request.sampling, self._config
+        sampling = request.sampling
+        config = self._config
         if sampling.seed is not None:
             stream = f"seed {sampling.seed}"
         elif sampling.temperature == 0:

@@ -71,7 +71,8 @@ class EngineCore:
     ) -> None:
         if (host_link is None) != (scheduler.offloading is None):
             raise ValueError("a link to the host is required with KV offloading, and not allowed without it")
-        self.scheduler, self.host_link = scheduler, host_link
+        self.scheduler = scheduler
+        self.host_link = host_link
         self._count_sampled = count_sampled
         self.num_steps = 0
         self._step_time = step_time

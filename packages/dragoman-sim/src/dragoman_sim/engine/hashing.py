@@ -66,7 +66,8 @@ class TokenContents:
         on_hashed: BlockHashed | None = None,
         images: Sequence[PromptImage] = (),
     ) -> None:
-        self.tokens, self._images = tokens, images
+        self.tokens = tokens
+        self._images = images
         self._on_hashed = on_hashed
         self._block_size = block_size
         # With the root in front, the entry at a block's index is its parent.
@@ -74,7 +75,8 @@ class TokenContents:
 
     def get_block_hash(self, index: int) -> bytes:
         for block in range(len(self._hashes) - 1, index + 1):
-            begin, end = block * self._block_size, (block + 1) * self._block_size
+            begin = block * self._block_size
+            end = (block + 1) * self._block_size
             tokens = self.tokens[begin:end]
             if len(tokens) < self._block_size:
                 raise ValueError(f"block {index} is not full yet")
@@ -147,7 +149,8 @@ class KeyedRandom:
             block = self._count.to_bytes(8, "little")
             self._buffer = blake2b(block, digest_size=_NUMBERS_PER_BLOCK * _BYTES_PER_NUMBER, key=self._key).digest()
             self._count += 1
-        value, self._buffer = self._buffer[:_BYTES_PER_NUMBER], self._buffer[_BYTES_PER_NUMBER:]
+        value = self._buffer[:_BYTES_PER_NUMBER]
+        self._buffer = self._buffer[_BYTES_PER_NUMBER:]
         # The upper 53 bits, so that the result is never rounded up to 1.
         return (int.from_bytes(value, "little") >> 11) * (_SCALE * 2048)
 

@@ -144,7 +144,8 @@ class KvEventBuilder:
                     if self._copies[block_hash] > 1:
                         continue
                     # Missing only if `add_hashed` has dropped it for its bound; subscribers still learn the hash.
-                    hashed, number = self._hashed.get(block_hash, _NO_BLOCK), truncate_hash(block_hash)
+                    hashed = self._hashed.get(block_hash, _NO_BLOCK)
+                    number = truncate_hash(block_hash)
                     parent = None if hashed.parent is None else truncate_hash(hashed.parent)
                     last = events[-1] if events else None
                     # Consecutive blocks share one event.
@@ -190,7 +191,8 @@ class ReplayBuffer:
 
     def add(self, batch: KvEventBatch) -> tuple[bytes, bytes]:
         """Encode and buffer a batch. Returns its number, 8 bytes big-endian, and its payload."""
-        number, payload = self._next, msgspec.msgpack.encode(batch)
+        number = self._next
+        payload = msgspec.msgpack.encode(batch)
         self._next += 1
         self._batches.append((number, payload))
         return number.to_bytes(8, "big"), payload
@@ -262,7 +264,8 @@ class KvPublisher:
         except ImportError:
             raise ValueError("KV events need pyzmq: pip install '.[kv-events]' in the clone of Dragoman") from None
         self._zmq: Any = zmq
-        self._rank, self._topic = rank, config.topic.encode()
+        self._rank = rank
+        self._topic = config.topic.encode()
         self._version: KvEventsVersion = version
         self._replay_buffer = ReplayBuffer(config.buffer_steps)
         self._context: Any = zmq.asyncio.Context()
@@ -389,7 +392,8 @@ class KvNotifier(asyncio.DatagramProtocol):
     """The notification socket of one instance. on_fetched: called for each valid notification with the request id."""
 
     def __init__(self, config: KvTransferConfig, on_fetched: Callable[[str], None]) -> None:
-        self._config, self._on_fetched = config, on_fetched
+        self._config = config
+        self._on_fetched = on_fetched
         self._secret = config.kv_connector_extra_config.secret.encode()
         self._peers = frozenset(config.kv_connector_extra_config.peers)
         self._transport: asyncio.DatagramTransport | None = None
@@ -416,12 +420,10 @@ class KvNotifier(asyncio.DatagramProtocol):
 
     def notify(self, source: KvTransferParams) -> None:
         """Notify the source that its blocks are no longer needed."""
-        host, port, engine, id = (
-            source.remote_host,
-            source.remote_port,
-            source.remote_engine_id,
-            source.remote_request_id,
-        )
+        host = source.remote_host
+        port = source.remote_port
+        engine = source.remote_engine_id
+        id = source.remote_request_id
         if self._transport is None or host is None or not port or engine is None or id is None:
             return
         self._transport.sendto(self.encode_notice(engine, id), (host, port))

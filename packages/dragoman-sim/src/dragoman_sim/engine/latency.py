@@ -154,7 +154,8 @@ class MemoizedLatency:
         self._curves: dict[int, tuple[float, float]] = {}
 
     def __call__(self, tokens: int, context: int, pairs: float, sequences: int) -> float:
-        model, (token_seconds, expert_seconds) = self._model, self._read_curves(tokens)
+        model = self._model
+        (token_seconds, expert_seconds) = self._read_curves(tokens)
         total = (
             model.base
             + model.per_context_token * context
@@ -170,7 +171,8 @@ class MemoizedLatency:
 
         contexts: for each step, the context of its `StepLoad`.
         """
-        model, (token_seconds, expert_seconds) = self._model, self._read_curves(sequences)
+        model = self._model
+        (token_seconds, expert_seconds) = self._read_curves(sequences)
         total = model.base + model.per_context_token * contexts + model.per_sequence * sequences
         return np.maximum(model.floor, total + token_seconds + expert_seconds)
 
@@ -281,7 +283,8 @@ class DraftAcceptance:
     def __init__(self, rates: Sequence[float] = (), seed: int = 0) -> None:
         check_acceptance_rates(rates)
         self._rates: tuple[float, ...] = tuple(rates) or DEFAULT_RATES
-        rates, last = self._rates, len(self._rates) - 1
+        rates = self._rates
+        last = len(self._rates) - 1
         # Beyond the last rate, rates fall by the ratio of the last two.
         self._decay = rates[last] / rates[last - 1] if last and rates[last - 1] else rates[last]
         self._seed = seed
@@ -290,7 +293,8 @@ class DraftAcceptance:
         """Count the tokens that a sequence gets in a step, as `scheduler.CountSampled`."""
         # One number for all positions: rates do not rise, so a draft is accepted only together with those before it.
         drawn = KeyedRandom(self._seed, sequence.id, sequence.num_output_tokens).random()
-        rates, last = self._rates, len(self._rates) - 1
+        rates = self._rates
+        last = len(self._rates) - 1
         accepted = 0
         while accepted < num_drafts:
             rate = rates[accepted] if accepted <= last else rates[last] * self._decay ** (accepted - last)

@@ -104,7 +104,8 @@ class HostCache:
         """
         missing = [key for key in keys if key not in self._counts]
         self._record([key for key in keys if self._counts.get(key) != _WRITTEN], use)
-        protected, skipped = frozenset(keys), list[tuple[tuple[int, int], bytes]]()
+        protected = frozenset(keys)
+        skipped = list[tuple[tuple[int, int], bytes]]()
         num_needed = len(missing) - (self.size - len(self._counts))
         if num_needed > 0 and self.num_idle - sum(self._counts.get(key) == 0 for key in protected) < num_needed:
             return None
@@ -247,16 +248,20 @@ class OffloadedRequest:
 
     def reset(self) -> None:
         """Reset the state that depends on its blocks, before they are allocated again."""
-        self.blocks, self.num_blocks, self.next_chunk = [], 0, 0
+        self.blocks = []
+        self.num_blocks = 0
+        self.next_chunk = 0
 
 
 class KvOffloading:
     """The offloading of one scheduler. The scheduler calls `build_transfers` once per step."""
 
     def __init__(self, config: OffloadingConfig, block_size: int) -> None:
-        self.config, self.stats = config, OffloadingStats()
+        self.config = config
+        self.stats = OffloadingStats()
         self.cache = HostCache(config.num_chunks)
-        self._block_size, self._chunk_size = block_size, block_size * config.blocks_per_chunk
+        self._block_size = block_size
+        self._chunk_size = block_size * config.blocks_per_chunk
         self._requests: dict[SimulatedSequence, OffloadedRequest] = {}
         self._transfers: dict[int, HostTransfer] = {}
         self._num_transfers = 0
@@ -281,14 +286,16 @@ class KvOffloading:
         That is the case while the sequence has transfers, another sequence loads the same chunks, or a chunk is still
         being stored.
         """
-        state, size = self._requests[sequence], self._chunk_size
+        state = self._requests[sequence]
+        size = self._chunk_size
         # A waiting sequence holds no blocks; those of an admission before a preemption are void.
         state.reset()
         if state.transfers:
             return None
         num_known = sequence.num_prompt_tokens + sequence.num_output_tokens
         self._extend_keys(state, sequence, num_known)
-        begin, end = num_cached // size, num_known // size
+        begin = num_cached // size
+        end = num_known // size
         keys = state.keys[begin:end] if end * size - num_cached >= size else []
         keys = list(takewhile(self.cache.has, keys))
         if any(map(self.cache.is_written, keys)):
@@ -308,7 +315,8 @@ class KvOffloading:
 
     def begin_load(self, sequence: SimulatedSequence, num_cached: int, num_tokens: int) -> None:
         """Begin to load num_tokens tokens after the first num_cached ones into the sequence's blocks."""
-        state, size = self._requests[sequence], self._chunk_size
+        state = self._requests[sequence]
+        size = self._chunk_size
         end = num_cached + num_tokens
         keys = state.keys[num_cached // size : -(-end // size)]
         self.cache.begin_load(keys, state.use)
@@ -345,7 +353,8 @@ class KvOffloading:
             state = self._requests[sequence]
             # The scheduler extends the list in place and replaces it after a preemption: a new list has new blocks.
             if state.blocks is not sequence.blocks:
-                state.blocks, state.num_blocks = sequence.blocks, 0
+                state.blocks = sequence.blocks
+                state.num_blocks = 0
             self._allocated.update(sequence.blocks[state.num_blocks :])
             state.num_blocks = len(sequence.blocks)
         step = StepTransfers(loads=self._loads)
@@ -365,7 +374,9 @@ class KvOffloading:
                 del self._requests[sequence]
             else:
                 state.reset()
-        self._loads, self._allocated, self.finished = [], set(), []
+        self._loads = []
+        self._allocated = set()
+        self.finished = []
         return step
 
     def complete(self, ids: Iterable[int]) -> list[SimulatedSequence]:
@@ -394,7 +405,8 @@ class KvOffloading:
 
     def _store(self, sequence: SimulatedSequence, step: StepTransfers) -> None:
         """Store the chunks that this step, or the end of the sequence, completes."""
-        state, per_chunk = self._requests[sequence], self.config.blocks_per_chunk
+        state = self._requests[sequence]
+        per_chunk = self.config.blocks_per_chunk
         num_tokens = state.finished_tokens
         if num_tokens is None:
             num_known = sequence.num_prompt_tokens + sequence.num_output_tokens
@@ -411,7 +423,8 @@ class KvOffloading:
         if keys is None:
             self.stats.num_failed_stores += 1
             return
-        begin, state.next_chunk = state.next_chunk, end
+        begin = state.next_chunk
+        state.next_chunk = end
         if not keys:
             return
         stored = set(keys)
@@ -518,9 +531,12 @@ class HostLink:
     """The link between the devices of one engine and their host. chunk_bytes: each device's part of a chunk."""
 
     def __init__(self, chunk_bytes: float, bandwidth: float, base_seconds: float, num_devices: int = 1) -> None:
-        self._chunk_bytes, self._bandwidth, self._base_seconds = chunk_bytes, bandwidth, base_seconds
+        self._chunk_bytes = chunk_bytes
+        self._bandwidth = bandwidth
+        self._base_seconds = base_seconds
         self._num_devices = num_devices
-        self.loads, self.stores = LinkTotals(), LinkTotals()
+        self.loads = LinkTotals()
+        self.stores = LinkTotals()
         self._queue: list[tuple[float, int]] = []
         self._ends: dict[int, float] = {}
 

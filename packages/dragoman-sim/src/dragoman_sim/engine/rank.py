@@ -48,11 +48,13 @@ class ChoiceLengths:
     __slots__ = ("longest", "remaining")
 
     def __init__(self, remaining: int) -> None:
-        self.remaining, self.longest = remaining, 0
+        self.remaining = remaining
+        self.longest = 0
 
     def record(self, length: int, histogram: Histogram) -> None:
         """Record the length of a finished choice. After the last one, observe the longest in the histogram."""
-        self.remaining, self.longest = self.remaining - 1, max(self.longest, length)
+        self.remaining = self.remaining - 1
+        self.longest = max(self.longest, length)
         if not self.remaining:
             histogram.observe(self.longest)
 
@@ -108,13 +110,19 @@ class LiveRequest:
         choice_lengths: ChoiceLengths | None = None,
     ) -> None:
         self.choice_lengths = choice_lengths or ChoiceLengths(1)
-        self.deliver, self.sequence, self.reply = deliver, sequence, reply
-        self.stop_token_ids, self.min_tokens = request.stop_token_ids, request.min_tokens
-        self.logprobs, self.prompt_logprobs = request.logprobs, request.prompt_logprobs
+        self.deliver = deliver
+        self.sequence = sequence
+        self.reply = reply
+        self.stop_token_ids = request.stop_token_ids
+        self.min_tokens = request.min_tokens
+        self.logprobs = request.logprobs
+        self.prompt_logprobs = request.prompt_logprobs
         # Stored only for logprobs; the reply holds its own reference.
         self.rng = None if request.logprobs is None and request.prompt_logprobs is None else rng
         self.choices = 0 if request.choice else 1 if request.origin is None else request.origin.choices
-        self.tokens, self.reply_tokens, self.lora = contents.tokens, reply.tokens, lora
+        self.tokens = contents.tokens
+        self.reply_tokens = reply.tokens
+        self.lora = lora
         self.cut_after = None if fault is None else fault.cut_after
         self.delayed: deque[TokenOutput | Delay] | None = None
         if fault is not None:
@@ -171,9 +179,13 @@ class DataParallelRank:
         publish: Callable[[list[KvEvent]], None] | None = None,
         transfer_context: TransferContext | None = None,
     ) -> None:
-        self.number, self.core, self.stats = number, core, EngineStats()
-        self._call_at, self._vocab_size = call_at, vocab_size
-        self._on_finished, self._publish = on_finished, publish
+        self.number = number
+        self.core = core
+        self.stats = EngineStats()
+        self._call_at = call_at
+        self._vocab_size = vocab_size
+        self._on_finished = on_finished
+        self._publish = publish
         config = core.scheduler.config
         self.event_builder = None if publish is None else KvEventBuilder(config.block_size, config.num_gpu_blocks)
         self.transfers = (
@@ -206,8 +218,10 @@ class DataParallelRank:
 
     def update_stats(self, sleep_level: int) -> EngineStats:
         """Return the counters, with the scheduler's state as of now."""
-        stats, scheduler = self.stats, self.core.scheduler
-        stats.running, stats.waiting = scheduler.num_running, scheduler.num_waiting
+        stats = self.stats
+        scheduler = self.core.scheduler
+        stats.running = scheduler.num_running
+        stats.waiting = scheduler.num_waiting
         stats.kv_cache_usage = scheduler.pool.usage
         stats.preemptions = scheduler.stats.num_preemptions
         stats.prefix_cache_queries = scheduler.stats.prefix_cache_queries
@@ -226,9 +240,11 @@ class DataParallelRank:
             # As in vLLM, every local miss is a query to the external cache, whether another instance has it or not.
             stats.external_cache_queries = stats.prefix_cache_queries - stats.prefix_cache_hits
             stats.external_cache_hits = self.transfers.num_fetched_tokens
-        num_fetched, num_loaded = stats.external_cache_hits, 0
+        num_fetched = stats.external_cache_hits
+        num_loaded = 0
         if scheduler.offloading is not None and self.core.host_link is not None:
-            offloaded, link = scheduler.offloading, self.core.host_link
+            offloaded = scheduler.offloading
+            link = self.core.host_link
             stats.external_cache_queries = offloaded.stats.queries
             stats.external_cache_hits = num_loaded = offloaded.stats.hits
             stats.kv_offload = KvOffloadStats(
@@ -327,9 +343,12 @@ class DataParallelRank:
         self._tick_at = None
         outcome = self.core.commit(at)
         self._last_step_end = at = outcome.at
-        live_of, stats = self._live, self.stats
+        live_of = self._live
+        stats = self.stats
         # Most gaps between tokens are equal, so equal ones are counted together.
-        gap, equal_gaps, emitted = 0.0, 0, 0
+        gap = 0.0
+        equal_gaps = 0
+        emitted = 0
         for sequence in outcome.sampled:
             live = live_of[sequence]
             # Counted as a difference: a step may give several tokens, or none if the reply ends before its token.
@@ -343,7 +362,8 @@ class DataParallelRank:
             else:
                 if equal_gaps:
                     stats.inter_token.observe(gap, equal_gaps)
-                gap, equal_gaps = at - live.last_token_at, 1
+                gap = at - live.last_token_at
+                equal_gaps = 1
             live.last_token_at = at
             emit = self._emit_plain_token if live.is_plain else self._emit_token
             emit(live, at)
@@ -362,7 +382,8 @@ class DataParallelRank:
         self._launch(at)
 
     def _emit_plain_token(self, live: LiveRequest, at: float) -> None:
-        count, id = live.num_output_tokens, live.sequence.id
+        count = live.num_output_tokens
+        id = live.sequence.id
         try:
             token = live.reply_tokens.next_token(count)
         except ReplyTokensError as error:
@@ -386,7 +407,8 @@ class DataParallelRank:
 
     def _emit_token(self, live: LiveRequest, at: float) -> None:
         """Emit a token that may be delayed or replaced by a failure."""
-        reply, id = live.reply, live.id
+        reply = live.reply
+        id = live.id
         delay = reply.waits.get(live.num_output_tokens, 0.0) + reply.pace
         if delay:
             # All further outputs are delayed too. Delays add up.
@@ -420,9 +442,12 @@ class DataParallelRank:
         live.delayed = None
 
     def _on_first_token(self, live: LiveRequest, at: float) -> None:
-        stats, length, fetched = self.stats, live.sequence.num_prompt_tokens, live.sequence.num_fetched_tokens
+        stats = self.stats
+        length = live.sequence.num_prompt_tokens
+        fetched = live.sequence.num_fetched_tokens
         fetched += live.sequence.num_loaded_tokens
-        cached, by_source = live.sequence.num_cached_tokens or 0, self._by_source
+        cached = live.sequence.num_cached_tokens or 0
+        by_source = self._by_source
         by_source["local_compute"] += length - cached
         by_source["local_cache_hit"] += cached - fetched
         by_source["external_kv_transfer"] += fetched
@@ -484,7 +509,8 @@ class DataParallelRank:
                 self._publish(events)
 
     def _record_stats(self, live: LiveRequest, at: float, reason: FinishReason | None) -> None:
-        stats, sequence = self.stats, live.sequence
+        stats = self.stats
+        sequence = live.sequence
         stats.record_finish(reason)
         stats.latency.observe(at - live.arrived_at)
         stats.request_prompt_tokens.observe(sequence.num_prompt_tokens)

@@ -129,7 +129,8 @@ class ReplyGenerator:
 
         Raises: ScriptError for a script that a token engine cannot execute.
         """
-        self._lexicon, self._options = lexicon, options or ReplyOptions()
+        self._lexicon = lexicon
+        self._options = options or ReplyOptions()
         self._reasoning_syntax = None if reasoning is None else reasoning.syntax
         self._reasoning_ids: tuple[int, int] | None = None
         """Ids of the reasoning delimiters, if each is one token; None means to search for them in the prompt's text."""
@@ -219,13 +220,15 @@ class ReplyGenerator:
             raise build_error(parts[0])
         plan: list[int] = []
         waits: dict[int, float] = {0: entry.delay} if entry.delay else {}
-        fails_at, error = None, ""
+        fails_at = None
+        error = ""
         for part in parts:
             match part:
                 case Wait(seconds):
                     waits[len(plan)] = waits.get(len(plan), 0.0) + seconds
                 case Fail():
-                    fails_at, error = len(plan), part.message
+                    fails_at = len(plan)
+                    error = part.message
                 case Say(pieces) | Refuse(pieces):
                     plan += self._lexicon.tokenizer.encode(join_pieces(pieces), special=False)
                 case Think(pieces):
@@ -236,7 +239,8 @@ class ReplyGenerator:
                     if tool is None or self._tools is None:
                         message = f"The reply calls the tool {name!r}, which the request does not declare."
                         raise RequestError(message, param="tools")
-                    syntax, text = self._tools.build_call_syntax(tool), join_pieces(arguments)
+                    syntax = self._tools.build_call_syntax(tool)
+                    text = join_pieces(arguments)
                     call = "".join(piece.text if isinstance(piece, LiteralText) else text for piece in syntax)
                     plan += self._lexicon.encode(call)
         end = self._find_eos(request) if entry.finish is FinishReason.STOP else NO_TOKEN
@@ -245,7 +249,10 @@ class ReplyGenerator:
         return PlannedReply(tokens, waits, entry.pace, entry.finish, fails_at, error)
 
     def _plan_random(self, request: TokenRequest, rng: KeyedRandom) -> ReplyTokens:
-        lexicon, text, origin, sampling = self._lexicon, self._lexicon.text, request.origin, request.sampling
+        lexicon = self._lexicon
+        text = self._lexicon.text
+        origin = request.origin
+        sampling = request.sampling
         start = lexicon.starts[rng.randbelow(len(lexicon.starts))]
         # Always drawn, so that equal prompt ids and seeds give equal replies in every API.
         draw = rng.random()
@@ -289,7 +296,8 @@ class ReplyGenerator:
 
     def _find_reasoning_marks(self, request: TokenRequest) -> tuple[int, int]:
         """Find the last begin and end delimiter of reasoning near the end of the prompt; -1 if there is none."""
-        syntax, tail = self._reasoning_syntax, request.prompt[-_PROMPT_TAIL_TOKENS:]
+        syntax = self._reasoning_syntax
+        tail = request.prompt[-_PROMPT_TAIL_TOKENS:]
         if syntax is None:
             return -1, -1
         if self._reasoning_ids is None:
@@ -321,7 +329,8 @@ class ReplyGenerator:
 
     def _generate_call_prefix(self, request: TokenRequest, rng: KeyedRandom) -> list[int]:
         """Generate the first tokens of a tool call, or the whole call if its tool has no parameters. Empty: no call."""
-        tools, origin = find_callable_tools(request), request.origin
+        tools = find_callable_tools(request)
+        origin = request.origin
         if not tools or self._tools is None or request.matcher is None or origin is None:
             return []
         assert isinstance(origin.prompt, Conversation)
@@ -329,7 +338,8 @@ class ReplyGenerator:
         if mode != "required" and rng.random() >= self._options.tool_calls:
             return []
         tool = tools[rng.randbelow(len(tools))]
-        pieces, (begin, end) = self._tools.build_call_syntax(tool), self._tools.section_delimiters
+        pieces = self._tools.build_call_syntax(tool)
+        (begin, end) = self._tools.section_delimiters
         if isinstance(tool, FunctionTool) and not has_parameters(tool):
             empty = (p.text if isinstance(p, LiteralText) else "{}" if isinstance(p, JsonValue) else "" for p in pieces)
             return self._lexicon.encode(begin + "".join(empty) + end)

@@ -46,7 +46,8 @@ class Lexicon:
         self.eos = tuple(sorted(eos))
         # Every sentence is tokenized separately and ends its line, so a reply may begin with any of them.
         rng = KeyedRandom("running text")
-        self.text, self.starts = array("i"), list[int]()
+        self.text = array("i")
+        self.starts = list[int]()
         for _ in range(_NUM_SENTENCES):
             words = [_WORDS[rng.randbelow(len(_WORDS))] for _ in range(4 + rng.randbelow(9))]
             self.starts.append(len(self.text))
@@ -131,8 +132,11 @@ class PlannedTokens:
     is_finished = False
 
     def __init__(self, plan: Sequence[int], text: Sequence[int], start: int, ends_at: int | None, end: int) -> None:
-        self._plan, self._text, self._start = tuple(plan), text, start
-        self._ends_at, self._end = ends_at, end
+        self._plan = tuple(plan)
+        self._text = text
+        self._start = start
+        self._ends_at = ends_at
+        self._end = end
 
     def next_token(self, count: int) -> int:
         if count == self._ends_at:
@@ -190,17 +194,21 @@ class ConstrainedTokens:
         *,
         ends_at: int | None = None,
     ) -> None:
-        self._request, self._lexicon, self._rng = request, lexicon, rng
+        self._request = request
+        self._lexicon = lexicon
+        self._rng = rng
         self._matcher: Matcher | None = request.matcher
         self._restrictions = TokenRestrictions(request.sampling)
-        self._plan, self._ends_at = plan, ends_at
+        self._plan = plan
+        self._ends_at = ends_at
         self._text_position = lexicon.starts[rng.randbelow(len(lexicon.starts))]
         self._output: list[int] = []
         self._inside_structure = False
         self.is_finished = False
 
     def next_token(self, count: int) -> int:
-        size, matcher = self._lexicon.vocab_size, self._matcher
+        size = self._lexicon.vocab_size
+        matcher = self._matcher
         if matcher is None:
             allowed = np.ones(size, np.bool_)
         else:
@@ -252,7 +260,8 @@ class ConstrainedTokens:
         """Return the next allowed token of the running text."""
         text = self._lexicon.text
         for _ in range(len(text)):
-            token, self._text_position = text[self._text_position], (self._text_position + 1) % len(text)
+            token = text[self._text_position]
+            self._text_position = (self._text_position + 1) % len(text)
             if allowed[token]:
                 return token
         return self._sample_by_kind(count, np.flatnonzero(allowed))

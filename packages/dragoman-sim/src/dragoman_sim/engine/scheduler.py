@@ -114,7 +114,9 @@ class SchedulerOutput:
     @property
     def load(self) -> StepLoad:
         """The load of this step. Read it right after `schedule`, before the sequences change."""
-        decodes, chunks, lora_tokens = self.decodes, self.chunks, 0
+        decodes = self.decodes
+        chunks = self.chunks
+        lora_tokens = 0
         if self.has_loras:
             lora_tokens = sum(1 + self.drafts.get(sequence, 0) for sequence in decodes if sequence.lora)
             lora_tokens += sum(chunk.num_tokens for chunk in chunks if chunk.sequence.lora)
@@ -315,10 +317,8 @@ class SimulatedScheduler:
     def complete_fetch(self, sequence: SimulatedSequence) -> None:
         """Complete a fetch: the sequence is scheduled before all other waiting ones."""
         self._fetching.remove(sequence)
-        available, num_cached = (
-            max(sequence.num_remote_tokens, sequence.num_computed_tokens),
-            sequence.num_computed_tokens,
-        )
+        available = max(sequence.num_remote_tokens, sequence.num_computed_tokens)
+        num_cached = sequence.num_computed_tokens
         sequence.num_computed_tokens = min(available, sequence.num_tokens - 1)  # the last one gives the first token
         sequence.num_remote_tokens = 0
         sequence.num_cached_tokens = sequence.num_computed_tokens
@@ -346,7 +346,8 @@ class SimulatedScheduler:
 
     def schedule(self) -> SchedulerOutput:
         """Schedule the next step; it has no tokens if there is nothing to compute, or all sequences were preempted."""
-        step, config = SchedulerOutput(), self.config
+        step = SchedulerOutput()
+        config = self.config
         if self._unconfirmed:
             self.cache_accepted()
         if config.long_prefill_token_threshold:
@@ -372,7 +373,8 @@ class SimulatedScheduler:
         if self._has_loras:
             # As in vLLM, adapters are kept in an LRU cache.
             step.has_loras = True
-            resident, computed = self._resident_loras, (*step.decodes, *(chunk.sequence for chunk in step.chunks))
+            resident = self._resident_loras
+            computed = (*step.decodes, *(chunk.sequence for chunk in step.chunks))
             for lora in dict.fromkeys(sequence.lora for sequence in computed if sequence.lora):
                 step.loaded_loras += lora not in resident
                 resident[lora] = None
@@ -439,7 +441,9 @@ class SimulatedScheduler:
         This is the hot loop: a decoding sequence costs a few attribute accesses, and a block every block_size steps.
         """
         is_mixed = False
-        block_size, budget, decodes = self.config.block_size, self.config.max_num_batched_tokens, step.decodes
+        block_size = self.config.block_size
+        budget = self.config.max_num_batched_tokens
+        decodes = step.decodes
         # Under the priority policy, sequences after one that preempted itself are more urgent, and may fit now.
         ends_at_preempted = self.config.scheduling_policy == "fcfs"
         # A copy, since preemption removes sequences from the list.
@@ -447,7 +451,8 @@ class SimulatedScheduler:
             remaining = budget - step.num_chunk_tokens - len(decodes)
             if not remaining:
                 break
-            computed, known = sequence.num_computed_tokens, sequence.num_tokens
+            computed = sequence.num_computed_tokens
+            known = sequence.num_tokens
             if known == sequence.num_tokens_at_end or sequence.status is not SequenceStatus.RUNNING:
                 continue  # its last token is in flight, or it was just preempted
             if known - computed != 1:
@@ -485,7 +490,8 @@ class SimulatedScheduler:
             remaining = self.config.max_num_batched_tokens - step.num_tokens
             if not remaining:
                 break
-            computed, known = sequence.num_computed_tokens, sequence.num_tokens
+            computed = sequence.num_computed_tokens
+            known = sequence.num_tokens
             in_flight = known - sequence.num_prompt_tokens - sequence.num_output_tokens
             if sequence.status is not SequenceStatus.RUNNING or (
                 in_flight and computed + 2 - in_flight >= sequence.num_tokens_at_end
@@ -657,7 +663,8 @@ class SimulatedScheduler:
         """
         if not (self._waiting or self._ready_to_resume or self._loading):
             return
-        config, skipped = self.config, list[SimulatedSequence]()
+        config = self.config
+        skipped = list[SimulatedSequence]()
         has_running = bool(step.counts)
         loras = {sequence.lora for sequence in self._running if sequence.lora} if self._has_loras else set[str]()
         # Fetched and loaded sequences hold blocks already, so they are resumed before the queue takes more blocks.
@@ -716,7 +723,8 @@ class SimulatedScheduler:
 
         They hold blocks, so they never wait for sequences that need blocks, which would be a deadlock.
         """
-        waiting, self._ready_to_resume = self._ready_to_resume, deque[SimulatedSequence]()
+        waiting = self._ready_to_resume
+        self._ready_to_resume = deque[SimulatedSequence]()
         while waiting and len(self._running) < self._max_running:
             remaining = self.config.max_num_batched_tokens - step.num_tokens
             sequence = waiting[0]

@@ -115,7 +115,8 @@ class SimulatedSequence:
         self.num_hashed_blocks = 0
         self.num_cached_tokens: int | None = None
         self.num_fetched_tokens = self.num_loaded_tokens = 0
-        self.last_step, self.is_loaded = 0, False
+        self.last_step = 0
+        self.is_loaded = False
         self.num_preemptions = 0
         self.num_drafts = self.num_in_flight = 0
         self.num_sampled = 1

@@ -95,7 +95,8 @@ def calibrate(
         )
     expected = prior or estimate_prior(hardware, model)
     result = fit(workload, training, engine, expected, ranks=hardware.ranks)
-    latency, frontend = round_numbers(result.latency), float(f"{result.frontend_seconds:.{DIGITS}g}")
+    latency = round_numbers(result.latency)
+    frontend = float(f"{result.frontend_seconds:.{DIGITS}g}")
     # Evaluated with the rounded numbers, which are the ones in the profile.
     error = round_numbers(evaluate(log, engine, latency, frontend, fitted_ids, hardware.ranks))
     calibration = Calibration(source, len(training), len(measured) - len(training), error)
@@ -142,8 +143,10 @@ def list_variations(
     Two shift the server's clock; four fit other requests: from the middle, from the end, two thirds as many, and four
     thirds as many.
     """
-    ids, count = [timing.id for timing in measured], len(fitted_ids)
-    middle, fewer = (len(ids) - count) // 2, max(2 * count // 3, min(count, MIN_REQUESTS))
+    ids = [timing.id for timing in measured]
+    count = len(fitted_ids)
+    middle = (len(ids) - count) // 2
+    fewer = max(2 * count // 3, min(count, MIN_REQUESTS))
     more = min(4 * count // 3, len(ids) - 1)
     windows = (ids[middle : middle + count], ids[-count:], ids[:fewer], ids[:more])
     variations: list[tuple[Sequence[Timing], frozenset[str]]] = []

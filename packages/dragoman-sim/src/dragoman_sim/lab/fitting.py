@@ -80,14 +80,16 @@ def solve_non_negative(rows: Rows) -> Vector:
     scaled = rows.features / scale
     gram = scaled.T @ scaled + RIDGE * np.eye(len(scale))
     moments = scaled.T @ rows.targets
-    best, min_error = np.zeros(len(scale)), 0.0
+    best = np.zeros(len(scale))
+    min_error = 0.0
     # Solving 2**k small systems is exact, and for about ten columns faster than an iterative solver.
     for selected in product((False, True), repeat=len(scale) - 1):
         free = np.flatnonzero((True, *selected))
         solution = np.asarray(np.linalg.solve(gram[np.ix_(free, free)], moments[free]), dtype=np.float64)
         error = -float(moments[free] @ solution)  # the sum of squares, less that of the targets
         if error < min_error and solution[0] > 0 and (solution >= 0).all():
-            best, min_error = np.zeros(len(scale)), error
+            best = np.zeros(len(scale))
+            min_error = error
             best[free] = solution
     if not best[0] > 0:
         raise ValueError("no coefficients above zero explain the measurements")
@@ -213,7 +215,8 @@ class _CumulativeWork:
 MIN_REQUESTS = 20
 START_FACTORS = (0.1, 0.3, 1.0)
 """First guesses of a token's cost, as shares of the time per token of the fastest prefill."""
-HALF_STEP_ROUNDS, LINE_SEARCH_ROUNDS = 6, 8
+HALF_STEP_ROUNDS = 6
+LINE_SEARCH_ROUNDS = 8
 """Rounds that always go halfway to the solution, then rounds that only accept improvements. Near saturation the former
 may oscillate; far from the optimum the latter may get stuck."""
 AVERAGED_TRIALS = 3
@@ -325,7 +328,10 @@ class _Search:
         excluded_columns: Collection[int],
         ranks: RankLayout,
     ) -> None:
-        self._workload, self._observed, self._config, self._ranks = workload, observed, config, ranks
+        self._workload = workload
+        self._observed = observed
+        self._config = config
+        self._ranks = ranks
         self._expert_curve = prior.per_expert_token
         self._ids = frozenset(timing.id for timing in observed)
         self._column_mask = np.array(
@@ -371,12 +377,14 @@ class _Search:
         trial = self._find_best_trial()
         for _ in range(HALF_STEP_ROUNDS):
             trial = self._run_trial((trial.coefficients + self._solve(trial)) / 2)
-        best, stride = self._find_best_trial(), 1.0
+        best = self._find_best_trial()
+        stride = 1.0
         solved = self._solve(best)
         for _ in range(LINE_SEARCH_ROUNDS):
             trial = self._run_trial((1 - stride) * best.coefficients + stride * solved)
             if trial.error < best.error:
-                best, stride = trial, min(1.0, 2 * stride)
+                best = trial
+                stride = min(1.0, 2 * stride)
                 solved = self._solve(best)
             else:
                 stride /= 2
@@ -413,7 +421,8 @@ class _Search:
     def _solve(self, trial: _Trial) -> Vector:
         totals = trial.windows.build_mean_rows()
         weighted = Rows(totals.features * TOTAL_WEIGHT, totals.targets * TOTAL_WEIGHT)
-        requests, regularization = trial.windows.build_request_rows(), _stack_rows(weighted, self._regularization)
+        requests = trial.windows.build_request_rows()
+        regularization = _stack_rows(weighted, self._regularization)
         try:
             return solve(
                 Rows(requests.features * self._column_mask, requests.targets),

@@ -59,8 +59,11 @@ class PlainReplay:
     def __init__(
         self, table: RequestTable, profile: SimulatorProfile, replicas: int, *, max_gaps: int = EXACT_VALUES
     ) -> None:
-        self._table, self._profile, self._frontend_seconds = table, profile, profile.frontend_seconds
-        self.times, self.totals = RequestTimes.allocate(len(table)), LoadTotals()
+        self._table = table
+        self._profile = profile
+        self._frontend_seconds = profile.frontend_seconds
+        self.times = RequestTimes.allocate(len(table))
+        self.totals = LoadTotals()
         self.gaps = WeightedSample(max_gaps)
         self._replicas = [
             PlainReplica(profile.engine, profile.latency, self.times, self.totals, self.gaps) for _ in range(replicas)
@@ -74,8 +77,11 @@ class PlainReplay:
         Raises:
             RequestError: a request can never run.
         """
-        table, replicas, frontend = self._table, self._replicas, self._frontend_seconds
-        inputs, outputs = np.array(table.inputs), np.array(table.outputs)
+        table = self._table
+        replicas = self._replicas
+        frontend = self._frontend_seconds
+        inputs = np.array(table.inputs)
+        outputs = np.array(table.outputs)
         too_long = np.flatnonzero(inputs + outputs > self._profile.engine.max_context)
         if len(too_long):
             index = int(too_long[0])
@@ -92,7 +98,8 @@ class PlainReplay:
         order = np.argsort(np.array(table.arrivals), kind="stable")
         for position, index in enumerate(cast("list[int]", order.tolist())):
             number = position % len(replicas)
-            replica, now = replicas[number], table.arrivals[index] + frontend
+            replica = replicas[number]
+            now = table.arrivals[index] + frontend
             replica.advance(now)
             replica.enqueue(index, table.inputs[index], table.outputs[index], now)
             self.times.replicas[index] = number
@@ -102,8 +109,11 @@ class PlainReplay:
             replica.advance(float("inf"))
 
     def build_report(self, slo: Slo | None = None) -> Report:
-        table, times, totals = self._table, self.times, self.totals
-        size, count = self._profile.engine.num_gpu_blocks - 1, len(self._replicas)
+        table = self._table
+        times = self.times
+        totals = self.totals
+        size = self._profile.engine.num_gpu_blocks - 1
+        count = len(self._replicas)
         return ReportColumns(
             arrivals=np.array(table.arrivals),
             first_tokens=np.array(times.first_token),
@@ -347,7 +357,8 @@ class Fleet(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         Raises:
             RequestError: a request can never run.
         """
-        frontend, hardware = self.profile.frontend_seconds, self.profile.hardware
+        frontend = self.profile.frontend_seconds
+        hardware = self.profile.hardware
         if self.autoscaler is not None:
             cores = self._build_cores(self.autoscaler.max_replicas)
             router = self._build_router()
@@ -401,7 +412,8 @@ class Fleet(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         profiles = [self.profile] * count
         for group in self.others:
             profiles += [group.profile] * group.replicas
-        offloading, block_size = self.offloading, self.profile.engine.block_size
+        offloading = self.offloading
+        block_size = self.profile.engine.block_size
         config = None if offloading is None else offloading.build_config(block_size)
         cores: list[EngineCore] = []
         for index, profile in enumerate(profiles):
@@ -475,11 +487,13 @@ def sweep(
             tick(len(trials))
         return trials[replicas].share >= target_share
 
-    low, high = 0, 1
+    low = 0
+    high = 1
     while not meets_slo(high):
         if high == max_replicas:
             return Sweep(target_share, _sort_trials(trials), None)
-        low, high = high, min(2 * high, max_replicas)
+        low = high
+        high = min(2 * high, max_replicas)
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (low, middle) if meets_slo(middle) else (middle, high)

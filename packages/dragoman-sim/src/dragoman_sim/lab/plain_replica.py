@@ -39,7 +39,8 @@ class WeightedSample:
 
     def __init__(self, max_values: int = EXACT_VALUES) -> None:
         self._max_values = max_values
-        self._values, self._weights = array("d"), array("q")
+        self._values = array("d")
+        self._weights = array("q")
         self._total = 0.0
         self.count = 0
         """Sum of all weights."""
@@ -74,7 +75,8 @@ class WeightedSample:
             return [0.0 for _ in percentages]
         values = np.frombuffer(self._values)
         order = np.argsort(values)
-        values, ends = values[order], np.cumsum(np.frombuffer(self._weights, dtype=np.int64)[order])
+        values = values[order]
+        ends = np.cumsum(np.frombuffer(self._weights, dtype=np.int64)[order])
         result: list[float] = []
         for percentage in percentages:
             rank = percentage / 100 * (self.count - 1)
@@ -110,7 +112,8 @@ class CachedBlocks:
     __slots__ = ("count", "is_owned")
 
     def __init__(self, count: int, is_owned: bool) -> None:
-        self.count, self.is_owned = count, is_owned
+        self.count = count
+        self.is_owned = is_owned
 
 
 class BlockCounts:
@@ -284,9 +287,13 @@ class PlainReplica:
         totals: LoadTotals,
         gaps: WeightedSample,
     ) -> None:
-        self._config, self._times, self._totals, self._gaps = config, times, totals, gaps
+        self._config = config
+        self._times = times
+        self._totals = totals
+        self._gaps = gaps
         self._compute_seconds = MemoizedLatency(latency)
-        self._block_size, self._budget = config.block_size, config.max_num_batched_tokens
+        self._block_size = config.block_size
+        self._budget = config.max_num_batched_tokens
         self._max_running = config.max_num_active_seqs or config.max_num_seqs
         self._watermark = int(config.watermark * config.num_gpu_blocks)
         self._depth = 2 if config.async_scheduling else 1
@@ -343,7 +350,8 @@ class PlainReplica:
             self._launch(end)
             # The load right after a step is weighted with the step's duration.
             seconds = end - begin
-            totals, used = self._totals, self._pool.size - self._pool.num_free
+            totals = self._totals
+            used = self._pool.size - self._pool.num_free
             totals.used_blocks += seconds * used
             totals.running += seconds * len(self._running)
             totals.waiting += seconds * len(self._waiting)
@@ -401,13 +409,16 @@ class PlainReplica:
                     self._num_at_boundary[(1 - sequence.offset) % self._block_size] += 1
 
     def _schedule(self, now: float) -> _Step:
-        number, step, partial = self._num_scheduled + 1, _Step(), self._partial
+        number = self._num_scheduled + 1
+        step = _Step()
+        partial = self._partial
         # Their last token is in flight: they join no further step, but keep their blocks until that one ends.
         for sequence in self._ending.get(self._num_scheduled, ()):
             if sequence.is_decoding:
                 self._stop_decoding(sequence)
         # Decoding sequences are counted by the step in which they need a block, so none of them is visited.
-        missing, count = self._num_at_boundary[number % self._block_size], 0
+        missing = self._num_at_boundary[number % self._block_size]
+        count = 0
         if partial is not None:
             count = min(partial.num_tokens - partial.num_computed_tokens, self._budget - self._num_decoding)
             missing += self._count_missing(partial, count)
@@ -415,7 +426,8 @@ class PlainReplica:
             self._pool.allocate(missing)
         else:
             self._preempt_sequences(number, count)
-            step.preempts, partial = True, None
+            step.preempts = True
+            partial = None
         step.tokens = step.sequences = self._num_decoding
         step.context = self._sum_offsets + self._num_decoding * number
         if partial is not None:
@@ -442,12 +454,17 @@ class PlainReplica:
 
     def _count_missing(self, sequence: PlainSequence, count: int) -> int:
         """Count the blocks that a chunk needs."""
-        computed, size = sequence.num_computed_tokens, self._block_size
+        computed = sequence.num_computed_tokens
+        size = self._block_size
         return -(-(computed + count) // size) + -computed // size
 
     def _admit(self, step: _Step, now: float) -> None:
         """Admit waiting sequences, like `SimulatedScheduler._admit`."""
-        config, size, pool, running, waiting = self._config, self._block_size, self._pool, self._running, self._waiting
+        config = self._config
+        size = self._block_size
+        pool = self._pool
+        running = self._running
+        waiting = self._waiting
         while waiting and len(running) < self._max_running:
             remaining = self._budget - step.tokens
             if not remaining:
@@ -471,7 +488,8 @@ class PlainReplica:
             sequence.num_computed_tokens = cached
             step.add_chunk(sequence, count)
             sequence.num_computed_tokens += count
-            times, index = self._times.scheduled, sequence.index
+            times = self._times.scheduled
+            index = sequence.index
             # A preempted request is admitted again; only the first admission counts.
             times[index] = times[index] or now
             if sequence.num_computed_tokens == sequence.num_tokens:
@@ -497,7 +515,9 @@ class PlainReplica:
                 victim, _ = self._running.popitem()
                 is_filled = self._depth == 1 or victim.last_chunk_step == number - 1
                 if victim is self._partial:
-                    computed, self._partial, is_filled = victim.num_computed_tokens, None, True
+                    computed = victim.num_computed_tokens
+                    self._partial = None
+                    is_filled = True
                 elif victim.is_decoding:
                     computed = victim.offset + number - 1
                     victim.num_tokens = computed + 1
@@ -537,7 +557,9 @@ class PlainReplica:
         # From the first step in flight on. Summed in order, as single steps are, so that both give the same floats.
         ends = np.concatenate((in_flight[:-1], np.cumsum(np.concatenate((in_flight[-1:], seconds)))))
         # Up to the next arrival, or until the blocks run out and a sequence has to be preempted.
-        totals, pool, depth = self._totals, self._pool, self._depth
+        totals = self._totals
+        pool = self._pool
+        depth = self._depth
         count = int(
             min(np.searchsorted(ends[:max_steps], limit), np.searchsorted(allocated, pool.num_free, side="right"))
         )

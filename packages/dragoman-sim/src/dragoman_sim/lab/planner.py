@@ -79,7 +79,8 @@ class FleetOption(Struct, frozen=True, kw_only=True):
 
     @property
     def description(self) -> str:
-        engine, hardware = self.profile.engine, self.profile.hardware
+        engine = self.profile.engine
+        hardware = self.profile.hardware
         split = f" {self.prefill}P:{self.decode}D" if self.prefill else ""
         parallel = f"tp{hardware.tensor_parallel}" + (f" dp{hardware.data_parallel}" * (hardware.data_parallel > 1))
         return f"{self.gpu} {parallel}{split} seqs {engine.max_num_seqs} budget {engine.max_num_batched_tokens}"
@@ -190,7 +191,9 @@ def build_candidates(
     """
     candidates: list[FleetOption] = []
     refused: list[str] = []
-    sizes, budgets, layouts = tuple(max_num_seqs), tuple(max_num_batched_tokens), tuple(splits)
+    sizes = tuple(max_num_seqs)
+    budgets = tuple(max_num_batched_tokens)
+    layouts = tuple(splits)
     devices = tuple(tensor_parallel)
     for shape in shapes:
         for name, gpu, price in gpus:
@@ -287,12 +290,14 @@ def _search(
     try:
         if max_units < 1:
             return _fail(candidate, f"one replica needs {candidate.devices_per_unit} devices"), 0
-        low, high = 0, 1
+        low = 0
+        high = 1
         while not is_enough(high):
             if high == max_units:
                 missed = [str(objective) for objective in objectives if not objective.is_met(reports[high])]
                 return _fail(candidate, f"{high} are not enough for {', '.join(missed)}", reports[high]), len(reports)
-            low, high = high, min(2 * high, max_units)
+            low = high
+            high = min(2 * high, max_units)
         while high - low > 1:
             middle = (low + high) // 2
             low, high = (low, middle) if is_enough(middle) else (middle, high)

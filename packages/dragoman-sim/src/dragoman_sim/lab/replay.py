@@ -140,7 +140,10 @@ class RequestProgress:
     __slots__ = ("arrival", "first_token_at", "last_token_at", "replica", "request", "scheduled", "sequence")
 
     def __init__(self, request: WorkloadRequest, arrival: float, replica: int, sequence: SimulatedSequence) -> None:
-        self.request, self.arrival, self.replica, self.sequence = request, arrival, replica, sequence
+        self.request = request
+        self.arrival = arrival
+        self.replica = replica
+        self.sequence = sequence
         self.scheduled = self.first_token_at = self.last_token_at = 0.0
 
     def build_timing(self) -> Timing:
@@ -170,7 +173,10 @@ class Replay:
         router: ReplicaRouter,
         tick: Callable[[int], None] | None,
     ) -> None:
-        self._workload, self._cores, self._frontend_seconds, self._router = workload, cores, frontend_seconds, router
+        self._workload = workload
+        self._cores = cores
+        self._frontend_seconds = frontend_seconds
+        self._router = router
         self._replicas: Sequence[int] = range(len(cores))
         """Replicas that get requests, as indices of `_cores`."""
         self._sessions: dict[str, str] = {}
@@ -257,7 +263,9 @@ class Replay:
         return outcome
 
     def _handle_outcome(self, replica: int, outcome: StepOutcome) -> None:
-        tracks, gaps, at = self._progress, self._gaps, outcome.at
+        tracks = self._progress
+        gaps = self._gaps
+        at = outcome.at
         for sequence in outcome.sampled:
             track = tracks[sequence]
             if track.last_token_at:
@@ -272,7 +280,9 @@ class Replay:
         self._router.record(replica, self._cores[replica], at)
         if outcome.load is None or outcome.began is None:
             return
-        log, load, scheduler = self._step_logs[replica], outcome.load, self._cores[replica].scheduler
+        log = self._step_logs[replica]
+        load = outcome.load
+        scheduler = self._cores[replica].scheduler
         log.begins.append(outcome.began)
         log.ends.append(at)
         log.tokens.append(load.tokens)
@@ -336,11 +346,13 @@ class LockStepRanks:
             if any(step.num_tokens for step in steps):
                 # The experts serve all ranks together; the others wait for the slowest rank's attention.
                 expert_tokens = sum(step.num_tokens for step in steps) / len(steps)
-                seconds, slowest = 0.0, steps[0].load
+                seconds = 0.0
+                slowest = steps[0].load
                 for core, step in zip(self.cores, steps, strict=True):
                     load = msgspec.structs.replace(step.load, expert_tokens=expert_tokens)
                     if (rank_seconds := core.compute_seconds(load)) > seconds:
-                        seconds, slowest = rank_seconds, load
+                        seconds = rank_seconds
+                        slowest = load
                 self._slowest_loads.append(slowest)
                 for core, step in zip(self.cores, steps, strict=True):
                     core.begin(step, at, seconds)
@@ -464,8 +476,10 @@ class _DisaggregatedReplay(Replay):
         if not 0 < split.prefill < len(cores):
             raise ValueError("at least one prefill and one decode engine are required")
         super().__init__(workload, cores, frontend_seconds, routers[0], tick)
-        self._split, self._decode_router = split, routers[1]
-        self._prefillers, self._decoders = range(split.prefill), range(split.prefill, len(cores))
+        self._split = split
+        self._decode_router = routers[1]
+        self._prefillers = range(split.prefill)
+        self._decoders = range(split.prefill, len(cores))
         self._transfers: dict[str, _TransferState] = {}
         self._fetches: dict[str, SimulatedSequence] = {}
         self._leases = [BlockLeases(core.scheduler, split.lease_seconds) for core in cores[: split.prefill]]
@@ -478,12 +492,16 @@ class _DisaggregatedReplay(Replay):
         if transfer is None:
             sequence = self._build_sequence(msgspec.structs.replace(request, output_tokens=1), arrival)
             sequence.keeps_blocks = self._split.protocol == "kv_transfer_params"
-            router, replicas, arrived_at = self._router, self._prefillers, arrival
+            router = self._router
+            replicas = self._prefillers
+            arrived_at = arrival
         else:
             sequence = self._build_sequence(request, arrival)
             sequence.num_remote_tokens = request.input_tokens
             # For the client the request arrived with its prefill call, so its TTFT starts there.
-            router, replicas, arrived_at = self._decode_router, self._decoders, transfer.prefill.arrival
+            router = self._decode_router
+            replicas = self._decoders
+            arrived_at = transfer.prefill.arrival
         replica = self._choose(request, sequence, arrival, router, replicas)
         self._cores[replica].add(sequence)
         router.record(replica, self._cores[replica], arrival)
@@ -512,7 +530,8 @@ class _DisaggregatedReplay(Replay):
         elif -1 - source < len(self._links):
             link = -1 - source
             for id in self._links[link].pop_completed(now):
-                transfer, sequence = self._transfers[id], self._fetches.pop(id)
+                transfer = self._transfers[id]
+                sequence = self._fetches.pop(id)
                 transfer.transfer_s = now - transfer.fetch_started_at
                 self._leases[transfer.prefill.replica].release(id)
                 self._wake(transfer.prefill.replica, now)
@@ -541,7 +560,8 @@ class _DisaggregatedReplay(Replay):
             elif self._split.protocol == "plain" or leases.begin_fetch(id):
                 transfer.fetch_started_at = outcome.at
                 self._fetches[id] = fetch.sequence
-                link, decoders = 0, len(self._cores) - self._split.prefill
+                link = 0
+                decoders = len(self._cores) - self._split.prefill
                 if self._split.links != "shared":
                     link = transfer.prefill.replica * decoders + replica - self._split.prefill
                 self._links[link].begin(id, fetch.num_tokens, outcome.at)

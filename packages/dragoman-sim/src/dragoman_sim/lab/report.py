@@ -114,7 +114,8 @@ class ReportColumns(Struct, frozen=True):
         if not count:
             raise ValueError("no request was answered")
         duration = float(self.last_tokens.max() - self.arrivals.min())
-        ttft, latency = self.first_tokens - self.arrivals, self.last_tokens - self.arrivals
+        ttft = self.first_tokens - self.arrivals
+        latency = self.last_tokens - self.arrivals
         # A response of one token has no TPOT; vLLM's benchmark excludes such requests too.
         has_tpot = self.outputs > 1
         tpot = (self.last_tokens - self.first_tokens)[has_tpot] / (self.outputs[has_tpot] - 1)
@@ -164,7 +165,8 @@ def summarize(values: Iterable[float]) -> Spread:
 
 def build_report(result: ReplayResult, slo: Slo | None = None) -> Report:
     """Build the report of a run; at least one request must have been answered."""
-    timings, steps = result.timings, result.steps
+    timings = result.timings
+    steps = result.steps
 
     def read(column: Callable[[Timing], float]) -> Vector:
         return np.fromiter((column(timing) for timing in timings), dtype=np.float64, count=len(timings))

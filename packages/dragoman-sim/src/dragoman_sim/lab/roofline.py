@@ -272,7 +272,9 @@ class _Attention(NamedTuple):
 
 
 def _read_attention(sizes: _Sizes) -> _Attention:
-    hidden, layers, heads = sizes["hidden_size"], sizes["num_hidden_layers"], sizes["num_attention_heads"]
+    hidden = sizes["hidden_size"]
+    layers = sizes["num_hidden_layers"]
+    heads = sizes["num_attention_heads"]
     kv_heads = sizes.get("num_key_value_heads") or heads
     if kv_heads > heads or heads % kv_heads:
         raise _ConfigError(f"'num_attention_heads' ({heads}) must be a multiple of 'num_key_value_heads' ({kv_heads})")
@@ -282,8 +284,10 @@ def _read_attention(sizes: _Sizes) -> _Attention:
     lora_rank = sizes.get("kv_lora_rank")
     if lora_rank:
         # Multi-head latent attention (DeepSeek-V2, arXiv:2405.04434): one compressed vector per token and layer.
-        rope, nope = sizes["qk_rope_head_dim"], sizes["qk_nope_head_dim"]
-        value_dim, query_rank = sizes["v_head_dim"], sizes.get("q_lora_rank") or 0
+        rope = sizes["qk_rope_head_dim"]
+        nope = sizes["qk_nope_head_dim"]
+        value_dim = sizes["v_head_dim"]
+        query_rank = sizes.get("q_lora_rank") or 0
         query = (
             hidden * query_rank + query_rank * heads * (nope + rope) if query_rank else hidden * heads * (nope + rope)
         )
@@ -298,8 +302,10 @@ def _read_attention(sizes: _Sizes) -> _Attention:
 
 
 def _read_sizes(sizes: _Sizes, name: str, dtype: Dtype) -> ModelShape:
-    hidden, layers = sizes["hidden_size"], sizes["num_hidden_layers"]
-    attention, vocab = _read_attention(sizes), sizes["vocab_size"]
+    hidden = sizes["hidden_size"]
+    layers = sizes["num_hidden_layers"]
+    attention = _read_attention(sizes)
+    vocab = sizes["vocab_size"]
     experts = sizes.get("num_experts", "num_local_experts", "n_routed_experts") or 0
     expert_width = sizes.get("moe_intermediate_size") or sizes["intermediate_size"]
     intermediate = sizes.get("intermediate_size") or 0
@@ -494,7 +500,8 @@ def _predict_dense(gpu: Gpu, shape: ModelShape, parallelism: Parallelism, operat
     operations: operations per second.
     tokens: tokens of one data-parallel rank.
     """
-    size, tensor = BYTES_PER_WEIGHT[shape.dtype], parallelism.tensor
+    size = BYTES_PER_WEIGHT[shape.dtype]
+    tensor = parallelism.tensor
     read = (shape.dense_params * size + 2 * shape.head_params) / tensor
     # Products with few tokens fill one tile at most, and wait for the weights anyway.
     compute = max(0, tokens - _TILE) * 2 * shape.dense_params / tensor / operations

@@ -26,7 +26,9 @@ Routing = Literal[
 ROUTING_POLICIES: tuple[str, ...] = get_args(Routing)
 _PREFIX_LOAD_WEIGHT = 16.0
 """Cached blocks that outweigh one unit of load, for `prefix-aware`."""
-_QUEUE_WEIGHT, _KV_CACHE_WEIGHT, _PREFIX_WEIGHT = 2.0, 2.0, 3.0
+_QUEUE_WEIGHT = 2.0
+_KV_CACHE_WEIGHT = 2.0
+_PREFIX_WEIGHT = 3.0
 """Weights of llm-d's default scorers (queue-scorer, kv-cache-utilization-scorer, prefix-cache-scorer)."""
 
 
@@ -108,7 +110,8 @@ class ReplicaRouter:
             return replicas[(self._count - 1) % len(replicas)]
         candidates = replicas
         if self.policy == "power-of-two" and len(replicas) > 1:
-            first, second = self._random.randbelow(len(replicas)), self._random.randbelow(len(replicas) - 1)
+            first = self._random.randbelow(len(replicas))
+            second = self._random.randbelow(len(replicas) - 1)
             # Two different replicas: the second index skips the first.
             candidates = [replicas[first], replicas[second + (second >= first)]]
         if self.policy == "session-affinity":

@@ -66,7 +66,9 @@ class ChatSession:
     def __init__(
         self, connection: Connection, parameters: dict[str, Any], system: str | None, *, shows_reasoning: bool
     ) -> None:
-        self._connection, self._parameters, self._system = connection, parameters, system
+        self._connection = connection
+        self._parameters = parameters
+        self._system = system
         self._shows_reasoning = shows_reasoning
         self._messages: list[dict[str, Any]] = []
         self._is_interactive = sys.stdin.isatty()

@@ -121,9 +121,11 @@ def connect(model: str | None, options: ConnectionOptions) -> Generator[Connecti
 
     If that fails, prints the reason and exits with code 2, or with that of the server.
     """
-    url, name = options.url, model
+    url = options.url
+    name = model
     if url is None and model is not None and is_url(model):
-        url, name = model, None
+        url = model
+        name = None
     api_key = resolve_api_key(options.api_key)
     try:
         if url is not None:
@@ -277,7 +279,8 @@ class LocalServer:
             logged = _LOGGED.match(line)
             if logged is None:
                 # Unlogged lines before the address are errors. The line with the address is not shown.
-                is_echoed, text = not address, line
+                is_echoed = not address
+                text = line
             else:
                 level, text = logged.groups()
                 is_echoed = level != "INFO" or shows_startup or bool(address)

@@ -132,7 +132,8 @@ def rotate_key(
 ) -> None:
     """Give a key's owner a new key, and print it. Limits, usage and stored objects stay."""
     with report_errors():
-        key, end = _read_or_generate(from_stdin=from_stdin), _now() + timedelta(hours=grace)
+        key = _read_or_generate(from_stdin=from_stdin)
+        end = _now() + timedelta(hours=grace)
 
         def rotate(tenants: dict[str, Tenant]) -> None:
             tenant = _find(tenants, name)

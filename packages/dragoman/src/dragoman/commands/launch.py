@@ -325,7 +325,8 @@ def _provide_server(options: LaunchOptions) -> Generator[ServerTarget]:
 
 def _find_running(options: LaunchOptions) -> ServerTarget | None:
     """Find the running server to use; None if there is none. Raises ValueError if the server of --url is unsuitable."""
-    url, api_key = _normalize(options.url or DEFAULT_URL), resolve_api_key(options.api_key)
+    url = _normalize(options.url or DEFAULT_URL)
+    api_key = resolve_api_key(options.api_key)
     try:
         if options.url is None:
             with ApiClient(url, api_key) as client:

@@ -48,7 +48,8 @@ def pull(
         display = DownloadDisplay(prepared.name, print_line=typer.echo)
         with display:
             download(plan, display.update)
-        size, revision = format_bytes(plan.size), f"revision {plan.revision} (commit {plan.commit})"
+        size = format_bytes(plan.size)
+        revision = f"revision {plan.revision} (commit {plan.commit})"
         typer.echo(f"{prepared.name}: {size} in {plan.target}, {revision}")
         is_used_with = "MODEL --lora-modules NAME=" if is_adapter(plan.files) else ""
         typer.echo(f"Serve it: dragoman serve {is_used_with}{reference[0]}")
@@ -59,7 +60,8 @@ def list_models() -> None:
     with report_errors():
         rows = [("MODEL", "SIZE", "ENGINE", "CONTEXT", "LAST USE", "REVISION")]
         for model in list_local_models(state_directory(os.environ)):
-            usage, context = model.usage, _find_context(model)
+            usage = model.usage
+            context = _find_context(model)
             last_use = "" if usage is None else datetime.fromtimestamp(usage.used_at).strftime("%Y-%m-%d %H:%M")
             commit = model.commit[:12]
             revision = commit if model.revision == model.commit else f"{model.revision} ({commit})"

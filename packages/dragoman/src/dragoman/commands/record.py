@@ -129,7 +129,8 @@ def _serve_app(app: ASGIApp, settings: Settings, description: str) -> None:
     # The Date header comes from the upstream, and a truncated response is not an error of this server.
     config.date_header = False
     config.log_level = "critical"
-    listener, server = listen(settings), uvicorn.Server(config)
+    listener = listen(settings)
+    server = uvicorn.Server(config)
     install_signal_handlers(server)
     host = f"[{settings.host}]" if ":" in settings.host else settings.host
     typer.echo(f"{description} on http://{host}:{listener.getsockname()[1]}")

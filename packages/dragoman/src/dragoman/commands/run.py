@@ -95,7 +95,8 @@ run = build_command(RunOptions, _run, about=HELP)
 
 # Printing of an answer: text, reasoning and tool calls, to terminals and pipes.
 
-DIM, RESET = "\x1b[2m", "\x1b[0m"
+DIM = "\x1b[2m"
+RESET = "\x1b[0m"
 # Includes the C1 controls (0x80 to 0x9F): 0x9B alone begins an escape sequence on terminals that support them.
 _CONTROLS = {code: None for code in (*range(32), 127, *range(0x80, 0xA0)) if chr(code) not in "\n\t"}
 """Translation table that removes control characters of the model's text, which a terminal would execute."""
@@ -131,7 +132,8 @@ class AnswerPrinter:
         self.text = ""
         self.calls: list[CalledTool] = []
         self.finish_reason = ""
-        self._text_out, self._notes_out = text_out, notes_out
+        self._text_out = text_out
+        self._notes_out = notes_out
         self._shows_reasoning = shows_reasoning
         self._last_kind = ""
         self._ends_line = True
@@ -150,7 +152,8 @@ class AnswerPrinter:
                     case ToolCallPiece():
                         self.calls += (CalledTool() for _ in range(len(self.calls), piece.index + 1))
                         call = self.calls[piece.index]
-                        call.id, call.name = piece.id or call.id, piece.name or call.name
+                        call.id = piece.id or call.id
+                        call.name = piece.name or call.name
                         call.arguments += piece.arguments
                     case AnswerEnd(reason):
                         self.finish_reason = reason

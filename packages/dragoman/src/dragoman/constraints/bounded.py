@@ -82,7 +82,8 @@ class BoundedCompiler:
         encoded = text.encode("utf-8", "surrogatepass")
         # Rejections are cached by digest, because a rejected schema may have 64 KiB.
         digest = hashlib.sha256(encoded).digest()
-        size, message = 0, self._rejected.get(digest)
+        size = 0
+        message = self._rejected.get(digest)
         if message is None:
             try:
                 outcome = msgspec.msgpack.decode(await self.pool.run(encoded), type=Outcome)

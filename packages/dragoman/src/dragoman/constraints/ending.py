@@ -32,7 +32,10 @@ _WIDTH = 4
 """Beam width: states of each length that the search expands, after a first search that expands only one."""
 _MAX_STATES = 1_500
 """Maximum states that a search visits, at 20 microseconds each with the embedded vocabulary."""
-_SHORTEST_WIDTH, _SHORTEST_STATES, _MAX_CHOICES, _MAX_ALIKE = 32, 1_000, 128, 3
+_SHORTEST_WIDTH = 32
+_SHORTEST_STATES = 1_000
+_MAX_CHOICES = 128
+_MAX_ALIKE = 3
 """Limits of the search for the shortest ending: states of each length that it expands, states that it visits, allowed
 tokens up to which it tries all of them, and states with the same mask that it keeps."""
 _MAX_FAILURES = 2
@@ -54,7 +57,8 @@ class EndingSearch:
 
         Punctuation is grouped by its first byte: only one quotation mark ends a string.
         """
-        special, tokens = set(self._vocabulary.special_token_ids), self._vocabulary.tokens
+        special = set(self._vocabulary.special_token_ids)
+        tokens = self._vocabulary.tokens
         closing: dict[int, list[int]] = {byte: [] for byte in _CLOSERS}
         opening: dict[int, list[int]] = {byte: [] for byte in _PUNCTUATION}
         controls, words, letters, long, continuation_bytes = (list[int]() for _ in range(5))
@@ -105,7 +109,8 @@ class EndingSearch:
         probe = state.deep_copy()
         if probe.is_accepting():
             return ()
-        visited, seen = 0, {b""}
+        visited = 0
+        seen = {b""}
         level: list[tuple[bytes, Ending]] = [(probe.compute_bitmask(), ())]
         for _ in range(max_tokens):
             longer: dict[bytes, list[Ending]] = {}
@@ -139,7 +144,8 @@ class EndingSearch:
 
     def _join(self, path: Ending) -> bytes:
         """Return the bytes of these tokens. A control token becomes 0xFF and its id, which differs from all text."""
-        special, tokens = self._special, self._vocabulary.tokens
+        special = self._special
+        tokens = self._vocabulary.tokens
         return b"".join(b"\xff%d" % id if id in special else tokens[id] for id in path)
 
     @cached_property
@@ -195,7 +201,8 @@ class EndingSearch:
     def _rank(self, state: tuple[bytes, Ending]) -> tuple[int, int]:
         """Sort key of a state: few allowed tokens first; inside a string, where most are allowed, the longest text."""
         mask, path = state
-        allowed, tokens = int.from_bytes(mask, "little").bit_count(), self._vocabulary.tokens
+        allowed = int.from_bytes(mask, "little").bit_count()
+        tokens = self._vocabulary.tokens
         return min(allowed, len(tokens) // 2), -sum(len(tokens[id]) for id in path)
 
     def _continue(
@@ -233,7 +240,9 @@ class ClosingMatcher:
     """
 
     def __init__(self, matcher: Matcher, state: llguidance.LLMatcher, search: EndingSearch, max_tokens: int) -> None:
-        self._matcher, self._state, self._search = matcher, state, search
+        self._matcher = matcher
+        self._state = state
+        self._search = search
         self._left = max_tokens
         self._ending: Ending | None = None
         """A legal ending from here; None if it is not known."""
@@ -262,7 +271,8 @@ class ClosingMatcher:
         if not self._matcher.advance(token):
             return False
         self._left -= 1
-        checked, self._next = self._next, None
+        checked = self._next
+        self._next = None
         if checked is not None and checked[0] == token:
             self._ending = checked[1]
         elif self._ending and self._ending[0] == token:

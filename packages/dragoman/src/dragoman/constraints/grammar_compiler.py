@@ -70,7 +70,8 @@ class Compiler:
         self._cache: OrderedDict[str, tuple[CompiledGrammar, int]] = OrderedDict()
         self._cached_chars = self._bytes = 0
         # Two locks, so that a lookup in the cache does not wait for a vocabulary that is being loaded.
-        self._lock, self._tools_lock = Lock(), Lock()
+        self._lock = Lock()
+        self._tools_lock = Lock()
 
     @cached_property
     def endings(self) -> EndingSearch:
@@ -175,8 +176,10 @@ class CompiledGrammar:
     """
 
     def __init__(self, text: str, initial_matcher: llguidance.LLMatcher, warnings: tuple[str, ...]) -> None:
-        self.text, self.warnings = text, warnings
-        self._initial_matcher, self._lock = initial_matcher, Lock()
+        self.text = text
+        self.warnings = warnings
+        self._initial_matcher = initial_matcher
+        self._lock = Lock()
 
     def build_matcher(self) -> Matcher:
         """Build a matcher for a new response. Takes microseconds."""
@@ -234,7 +237,10 @@ class GrammarVocabulary:
     def __init__(
         self, tokens: list[bytes], special: list[int], eos: list[int], encode: Callable[[str], list[int]]
     ) -> None:
-        self.tokens, self.special_token_ids, self.eos, self.eos_token_id = tokens, special, eos, eos[0]
+        self.tokens = tokens
+        self.special_token_ids = special
+        self.eos = eos
+        self.eos_token_id = eos[0]
         self._encode = encode
 
     @classmethod

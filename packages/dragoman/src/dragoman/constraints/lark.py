@@ -146,7 +146,8 @@ def _close_node(schema: dict[str, Json]) -> dict[str, Json]:
             closed[keyword] = [_close_part(subschema) for subschema in value]
         else:
             closed[keyword] = _close_part(value) if keyword in _SINGLE_KEYWORDS else value
-    properties, required = schema.get("properties"), schema.get("required", [])
+    properties = schema.get("properties")
+    required = schema.get("required", [])
     is_closable = (
         isinstance(properties, dict)
         and isinstance(required, list)
@@ -372,7 +373,8 @@ class _GrammarWriter:
         trigger = ""
         if not calls.must_lead:
             # The common prefix of all calls, as far as it is a marker: text that contains it is treated as a call.
-            first_head, last_head = min(heads), max(heads)
+            first_head = min(heads)
+            last_head = max(heads)
             char_pairs = enumerate(zip(first_head, last_head, strict=False))
             prefix_length = next((n for n, (first, last) in char_pairs if first != last), len(first_head))
             marker = _MARKER.match(first_head, 0, prefix_length)
@@ -426,7 +428,8 @@ class _GrammarWriter:
         """
         head, token, tail = self._split_at_token(text.end)
         if head:
-            token, tail = "", text.end[len(head) :]
+            token = ""
+            tail = text.end[len(head) :]
         terminal = _ANY_TEXT if text.pattern is None else build_regex(text.pattern, param)
         if text.pattern is not None:
             self._costly.add("pattern")

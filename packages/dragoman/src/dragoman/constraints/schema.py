@@ -88,7 +88,8 @@ def parse_schema(schema: str, param: str) -> Schema:
         raise RequestError(f"The JSON Schema is not JSON: {error}", param=param) from error
     if not isinstance(value, (dict, bool)):
         raise RequestError("A JSON Schema must be an object or a boolean.", param=param)
-    n_levels, level = 0, [value]
+    n_levels = 0
+    level = [value]
     while level:
         containers = [item for item in level if isinstance(item, (dict, list))]
         level = [part for item in containers for part in (item.values() if isinstance(item, dict) else item)]
@@ -190,7 +191,8 @@ def iterate_schemas(schema: Json) -> Iterator[dict[str, Json]]:
                         reference = unquote(value)
                         refers_to_data |= any(f"/{keyword}" in reference for keyword in _DATA_KEYWORDS)
         if not pending and refers_to_data:
-            pending, data = data, []
+            pending = data
+            data = []
 
 
 def _check_against_metaschema(schema: Schema, param: str) -> None:
@@ -233,7 +235,8 @@ def estimate_compile_cost(schema: Schema) -> CompileCost:
         if not isinstance(part, dict):
             continue
         costly |= part.keys() - _CHEAP_KEYWORDS - {"multipleOf"}
-        multiple, reference = part.get("multipleOf", 1), part.get("$ref", "#")
+        multiple = part.get("multipleOf", 1)
+        reference = part.get("$ref", "#")
         if not isinstance(multiple, int) or multiple > _CHEAP_MULTIPLE:
             costly.add("multipleOf")
         if not isinstance(reference, str) or not _CHEAP_REFERENCE.fullmatch(reference):
@@ -252,7 +255,8 @@ def estimate_compile_cost(schema: Schema) -> CompileCost:
 
 
 def _count_values(schema: Json) -> int:
-    count, pending = 0, [schema]
+    count = 0
+    pending = [schema]
     while pending:
         part = pending.pop()
         count += 1

@@ -51,7 +51,8 @@ def start(data: bytes) -> Callable[[bytes], bytes]:
     tools = make_tools(GrammarVocabulary(setup.tokens, setup.special, setup.eos, encode), setup.limits)
 
     def work(call: bytes) -> bytes:
-        memory_before, started_at = memory_in_use(), process_time()
+        memory_before = memory_in_use()
+        started_at = process_time()
         try:
             compiled = compile_with(tools, call.decode("utf-8", "surrogatepass"))
         except InvalidGrammar as rejected:

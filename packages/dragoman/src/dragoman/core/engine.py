@@ -568,7 +568,8 @@ def check_ids(ids: Collection[int], vocab_size: int, param: str) -> None:
     if not ids or (min(ids) >= 0 and max(ids) < vocab_size):
         return
     unknown = list(dict.fromkeys(id for id in ids if not 0 <= id < vocab_size))
-    listed, num_unlisted = ", ".join(map(str, unknown[:MAX_LISTED_IDS])), len(unknown) - MAX_LISTED_IDS
+    listed = ", ".join(map(str, unknown[:MAX_LISTED_IDS]))
+    num_unlisted = len(unknown) - MAX_LISTED_IDS
     more = f" and {num_unlisted} more" if num_unlisted > 0 else ""
     subject = f"Token id {listed} is" if len(unknown) == 1 else f"Token ids {listed}{more} are"
     raise RequestError(f"{subject} not in this model's vocabulary of {vocab_size}.", param=param)

@@ -77,15 +77,19 @@ class ContextTooLong(RequestError):
             f"{qualifier}{prompt} tokens. Please reduce the length of the prompt.",
             param=param,
         )
-        self.limit, self.prompt, self.at_least = limit, prompt, at_least
+        self.limit = limit
+        self.prompt = prompt
+        self.at_least = at_least
 
 
 class AuthenticationError(RequestError):
-    status, code = 401, "invalid_api_key"
+    status = 401
+    code = "invalid_api_key"
 
 
 class PermissionDenied(RequestError):
-    status, code = 403, "permission_denied"
+    status = 403
+    code = "permission_denied"
 
 
 class NotFound(RequestError):
@@ -137,7 +141,9 @@ class RateLimited(RequestError):
     limit: the limited quantity, which OpenAI's errors have as `type` (`requests`, `tokens`); None if unknown.
     """
 
-    status, code, retry_after = 429, "rate_limit_exceeded", 1.0
+    status = 429
+    code = "rate_limit_exceeded"
+    retry_after = 1.0
     limit: str | None = None
 
     def __init__(
@@ -157,7 +163,8 @@ class RateLimited(RequestError):
 class BudgetExhausted(RateLimited):
     """The budget of the day or month is used up. Retries fail until it ends, so clients should not retry."""
 
-    code, limit = "insufficient_quota", "insufficient_quota"
+    code = "insufficient_quota"
+    limit = "insufficient_quota"
 
 
 class EngineError(DragomanError):
@@ -167,7 +174,9 @@ class EngineError(DragomanError):
 
 
 class Overloaded(EngineError):
-    status, code, retry_after = 503, "overloaded", 1.0
+    status = 503
+    code = "overloaded"
+    retry_after = 1.0
 
 
 class QueueFull(Overloaded):
@@ -181,7 +190,8 @@ class NotStarted(EngineError):
 
 
 class EngineTimeout(EngineError):
-    status, code = 504, "timeout"
+    status = 504
+    code = "timeout"
 
 
 class ConnectionDropped(EngineError):

@@ -17,7 +17,12 @@ from .events import (
     ToolCallStart,
 )
 
-IDLE, IN_TEXT, IN_REASONING, IN_REFUSAL, IN_CALL, DONE = "idle", "text", "reasoning", "refusal", "call", "done"
+IDLE = "idle"
+IN_TEXT = "text"
+IN_REASONING = "reasoning"
+IN_REFUSAL = "refusal"
+IN_CALL = "call"
+DONE = "done"
 
 _PART_STARTS: dict[type[Event], str] = {
     TextDelta: IN_TEXT,

@@ -77,13 +77,17 @@ class _OpenPart:
     """The part being built, with its pieces not yet joined."""
 
     def __init__(self, kind: type[ReplyPart], id: str = "", name: str = "", custom: bool = False) -> None:
-        self.kind, self.id, self.name, self.custom = kind, id, name, custom
+        self.kind = kind
+        self.id = id
+        self.name = name
+        self.custom = custom
         self.pieces: list[str] = []
         self.tokens: list[Token] = []
         self.seal = ""
 
     def build(self) -> ReplyPart:
-        text, tokens = "".join(self.pieces), tuple(self.tokens)
+        text = "".join(self.pieces)
+        tokens = tuple(self.tokens)
         if self.kind is ToolCall:
             return ToolCall(self.id, self.name, text, tokens, self.custom)
         if self.kind is Reasoning:
@@ -120,7 +124,8 @@ class ReplyBuilder:
             case ChoiceFinished():
                 self._finishes[event.choice] = event
             case Finished(usage, timings):
-                self._usage, self._timings = usage, timings
+                self._usage = usage
+                self._timings = timings
             case PromptTokens():
                 self._prompts[event.prompt] = event
             case Started(prompt_tokens, cached, choices, prompts, applied_edits, written):

@@ -191,7 +191,9 @@ class InvalidBatchLine(Exception):
 
     def __init__(self, code: str, message: str, param: str | None = None) -> None:
         super().__init__(message)
-        self.code, self.message, self.param = code, message, param
+        self.code = code
+        self.message = message
+        self.param = param
 
 
 class BatchLine(Struct, frozen=True):
@@ -287,7 +289,8 @@ def encode_unexecuted_line(id: str, custom_id: str, code: str, message: str) -> 
 # Creating files and batches.
 
 PURPOSES = ("batch", "user_data", "assistants", "vision", "fine-tune", "evals")
-_MIN_EXPIRY_SECONDS, _MAX_EXPIRY_SECONDS = 3600, 2592000
+_MIN_EXPIRY_SECONDS = 3600
+_MAX_EXPIRY_SECONDS = 2592000
 """One hour, and 30 days."""
 
 

@@ -20,7 +20,8 @@ from ..core.errors import RequestError
 from ..core.images import check_image
 from ..core.message import InlineMedia, MediaSource, RemoteMedia
 
-MAX_UNKNOWN, MAX_PATH = 32, 128
+MAX_UNKNOWN = 32
+MAX_PATH = 128
 """Limits on reported unknown fields: their number, and the characters of each path."""
 
 # Unknown nested fields.
@@ -105,7 +106,9 @@ class NestedFields:
                 node = _Node()
                 for part in parts:
                     if part.fields is not None:
-                        node.fields, node.inner, node.checked_types = part.fields, part.inner, part.checked_types
+                        node.fields = part.fields
+                        node.inner = part.inner
+                        node.checked_types = part.checked_types
                     node.items = part.items or node.items
                 return node
             case _:
@@ -129,11 +132,13 @@ class NestedFields:
 def _is_known(value: Json, node: _Node) -> bool:
     """Whether a value has only known fields. This is the usual case, checked at a fraction of the cost of `_walk`."""
     if isinstance(value, list):
-        items, values = node.items, cast("list[Json]", value)
+        items = node.items
+        values = cast("list[Json]", value)
         return items is None or all(
             [_is_known(cast("Json", item), items) for item in values if isinstance(item, _CONTAINERS)]
         )
-    members, fields = cast("dict[str, Json]", value), node.fields
+    members = cast("dict[str, Json]", value)
+    fields = node.fields
     # Objects of types that this server does not interpret are not checked.
     if fields is None or (node.checked_types is not None and members.get("type") not in node.checked_types):
         return True
@@ -362,7 +367,8 @@ def translate_error(error: Exception, data: bytes) -> RequestError:  # noqa: PLR
         return RequestError(_NO_OBJECT, code="invalid_json")
     # Convert msgspec's wording ("Expected `int | null`, got `str`") to OpenAI's.
     if mismatch := re.fullmatch(r"Expected `(.*)`, got `(.*)`", problem):
-        words, actual = [word for word in mismatch.group(1).split(" | ") if word != "null"], mismatch.group(2)
+        words = [word for word in mismatch.group(1).split(" | ") if word != "null"]
+        actual = mismatch.group(2)
         expected = " or ".join(_TYPE_NAMES.get(word, word) for word in words)
         actual = "a number with a fraction" if actual == "float" else _TYPE_NAMES.get(actual, actual)
         message = f"Invalid type for '{param}': expected {expected}, but got {actual} instead."

@@ -175,7 +175,8 @@ class CompletionsWriter(ChunkWriter):
     def feed(self, event: Event) -> bytes:  # noqa: PLR0911 - a table
         if self._is_plain and type(event) is TextDelta:
             # The hot path, taken for nearly every token: one lookup, one escape, one concatenation.
-            prefix, start = self._envelope.chunk_prefix, self._chunk_starts[event.choice]
+            prefix = self._envelope.chunk_prefix
+            start = self._chunk_starts[event.choice]
             return b"".join((prefix, start, encode_string(event.text), self._chunk_end)) if event.text else b""
         match event:
             case TextDelta(choice, text, tokens) | RefusalDelta(choice, text, tokens):
@@ -207,12 +208,14 @@ class CompletionsWriter(ChunkWriter):
                 return self._envelope.render_usage_chunk(event)
 
     def render_full(self, reply: Reply) -> bytes:
-        options, choices = self._options, list[bytes]()
+        options = self._options
+        choices = list[bytes]()
         choices_per_prompt = len(reply.choices) // max(1, len(reply.prompts))
         for i, choice in enumerate(reply.choices):
             prompt = reply.prompts[i // choices_per_prompt] if reply.prompts else None
             parts = [part for part in choice.parts if isinstance(part, Text | Refusal)]
-            text, scored = "".join(part.text for part in parts), choice.tokens
+            text = "".join(part.text for part in parts)
+            scored = choice.tokens
             if not self._lists_all_tokens:
                 scored = content_tokens(text, [token for part in parts for token in part.tokens])
             if options.echo and prompt is not None:
@@ -278,10 +281,13 @@ class CompletionsWriter(ChunkWriter):
         extra: additional fields of the chunk, each after a comma.
         """
         state = self._get_state(choice)
-        tokens, state.pending_tokens = state.pending_tokens, []
-        scored, state.scored = state.scored, []
+        tokens = state.pending_tokens
+        state.pending_tokens = []
+        scored = state.scored
+        state.scored = []
         # The prompt's logprobs belong to the first chunk only.
-        prompt, state.prompt = state.prompt, None
+        prompt = state.prompt
+        state.prompt = None
         logprobs = self._render_logprobs(state.offsets, prompt, scored)
         body = b'{"index":%d,"text":%s,"logprobs":%s,"finish_reason":%s%s}' % (
             choice, encode_string(text), logprobs, reason, self._render_extensions(prompt, tokens, stop),
@@ -362,7 +368,8 @@ def _build_requests(body: CompletionsBody, options: ReaderOptions) -> tuple[Gene
     logprobs = _read_logprobs(body, options)
     # An echoed prompt gets as many alternatives as the answer.
     counts = [count for count in (body.read_prompt_logprobs(), logprobs if body.echo else None) if count is not None]
-    prompt_logprobs, logprob_ids = max(counts) if counts else None, body.read_logprob_ids(logprobs)
+    prompt_logprobs = max(counts) if counts else None
+    logprob_ids = body.read_logprob_ids(logprobs)
     if logprob_ids and body.echo:
         # As in vLLM: the logprobs of an echoed prompt have no such alternatives.
         raise invalid_value("logprob_token_ids", "it cannot be combined with 'echo'")
@@ -378,7 +385,9 @@ def _build_requests(body: CompletionsBody, options: ReaderOptions) -> tuple[Gene
             "max_tokens", "0 needs 'echo' or 'prompt_logprobs'; otherwise expected -1 or an integer >= 1"
         )
     limits = body.read_limits(options, None if max_tokens == -1 else max_tokens)
-    model, sampling, extras = resolve_model(body.model, options), body.build_sampling(), body.build_extras()
+    model = resolve_model(body.model, options)
+    sampling = body.build_sampling()
+    extras = body.build_extras()
     constraint, constraint_param = read_constraint_fields(body)
     return_prompt = bool(body.echo or body.return_token_ids) or prompt_logprobs is not None
     return tuple(

@@ -66,7 +66,9 @@ class ChunkEnvelope:
     __slots__ = ("_header", "_kinds", "_options", "_usage_field", "chunk_prefix")
 
     def __init__(self, header: Header, options: RenderOptions, kinds: tuple[bytes, bytes]) -> None:
-        self._header, self._options, self._kinds = header, options, kinds
+        self._header = header
+        self._options = options
+        self._kinds = kinds
         self.chunk_prefix = b""
         # With `include_usage`, OpenAI sends `usage: null` in all other chunks; vLLM omits the field.
         null_usage = options.include_usage and options.profile is Profile.OPENAI
@@ -149,7 +151,8 @@ class UsageCounter:
     __slots__ = ("_completion", "_started")
 
     def __init__(self, started: Started | None = None) -> None:
-        self._started, self._completion = started or Started(0), 0
+        self._started = started or Started(0)
+        self._completion = 0
 
     def add(self, tokens: Sequence[Token]) -> None:
         self._completion += len(tokens)
@@ -195,7 +198,9 @@ def render_metrics(usage: Usage, timings: Timings | None) -> bytes:
     """Render vLLM's `metrics` of a response with one choice, after a comma; empty if they are not reported."""
     if timings is None:
         return b""
-    prefill, decode, tokens = timings.first_token, timings.decode, usage.completion
+    prefill = timings.first_token
+    decode = timings.decode
+    tokens = usage.completion
     metrics = VllmRequestMetrics(
         None if prefill is None else prefill * 1e3,
         None if prefill is None else decode * 1e3,

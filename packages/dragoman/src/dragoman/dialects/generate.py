@@ -179,7 +179,8 @@ class GenerateWriter:
         extra: additional fields, each after a comma.
         """
         finish_reason = b"null" if reason is None else render_finish_reason(reason, self._options.profile)
-        logprobs, max_top = b"null", self._options.logprobs
+        logprobs = b"null"
+        max_top = self._options.logprobs
         if max_top is not None:
             entries: list[GenerateTokenLogprob] = []
             for token in tokens:
@@ -187,7 +188,8 @@ class GenerateWriter:
                     GenerateTopLogprob(f"token_id:{other.id}", other.id, clamp_logprob(other.logprob), rank)
                     for rank, other in enumerate(token.top[:max_top], start=1)
                 ]
-                name, logprob = f"token_id:{token.id}", clamp_logprob(token.logprob)
+                name = f"token_id:{token.id}"
+                logprob = clamp_logprob(token.logprob)
                 entries.append(GenerateTokenLogprob(name, token.id, logprob, token.rank, top))
             logprobs = b'{"content":%s}' % msgspec.json.encode(entries)
         return b'{"index":%d,"logprobs":%s,"finish_reason":%s,"token_ids":%s%s}' % (
@@ -205,7 +207,8 @@ DEFAULT_MAX_TOKENS = 16
 _TOP_LEVEL = "|".join(GenerateBody.__struct_fields__)
 _FIELD_NAMES = FieldNames(("prompt", "token_ids"), (rf"(?!(?:{_TOP_LEVEL})\b)(\w+)", r"sampling_params.\1"))
 
-_BODY_SCHEMA, _PARAMS_SCHEMA = BodySchema(GenerateBody), BodySchema(VllmSamplingParams)
+_BODY_SCHEMA = BodySchema(GenerateBody)
+_PARAMS_SCHEMA = BodySchema(VllmSamplingParams)
 
 
 def read_generate(data: bytes, options: ReaderOptions) -> GenerationCall:
@@ -243,7 +246,8 @@ def read_generate(data: bytes, options: ReaderOptions) -> GenerationCall:
 
 
 def _build_request(body: GenerateBody, params: VllmSamplingParams, options: ReaderOptions) -> GenerateRequest:
-    n, prompt_logprobs = params.n or 1, check_logprobs(params.prompt_logprobs, "prompt_logprobs")
+    n = params.n or 1
+    prompt_logprobs = check_logprobs(params.prompt_logprobs, "prompt_logprobs")
     if n > min(options.max_n, MAX_CHOICES):
         raise invalid_value("n", f"expected an integer <= {min(options.max_n, MAX_CHOICES)}")
     # vLLM rejects this too: only a full response has the prompt's logprobs.
@@ -253,7 +257,8 @@ def _build_request(body: GenerateBody, params: VllmSamplingParams, options: Read
     if max_tokens == 0:
         raise invalid_value("max_tokens", "expected -1 or an integer >= 1")
     constraint, constraint_param = require_at_most_one(read_structured_outputs(params), "sampling_params.")
-    extras, transfer_params = params.build_extras(), read_json_object(body.kv_transfer_params, "kv_transfer_params")
+    extras = params.build_extras()
+    transfer_params = read_json_object(body.kv_transfer_params, "kv_transfer_params")
     if transfer_params is not None:
         extras = msgspec.structs.replace(extras, kv_transfer_params=transfer_params)
     return GenerateRequest(

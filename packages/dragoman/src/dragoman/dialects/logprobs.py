@@ -62,14 +62,16 @@ class TokenMatcher:
 
     def rest(self) -> bytes:
         """Remove and return the text after the last aligned token, in UTF-8; it may begin within a character."""
-        text, self._text = self._text, b""
+        text = self._text
+        self._text = b""
         return text
 
     def _take_decided(self) -> list[Matched]:
         out: list[Matched] = []
         while self._waiting:
             token, expected = self._waiting[0]
-            own, text = token.utf8, self._text
+            own = token.utf8
+            text = self._text
             # A token is settled once no later text can change its alignment: it already matches, it is a special token
             # that the text contradicts, or enough text is known.
             if expected and not (
@@ -83,7 +85,8 @@ class TokenMatcher:
         return out
 
     def _match(self, token: Token) -> Matched:
-        own, text = token.utf8, self._text
+        own = token.utf8
+        text = self._text
         if text.startswith(own):
             return self._consume(token, token, own)
         if token.special:
@@ -159,7 +162,8 @@ class ChatTokenLogprob(Struct, frozen=True):
 
 def render_chat_logprobs(tokens: Sequence[Token], top: int, naming: TokenNaming) -> bytes:
     """The array `logprobs.content` (or `.refusal`). top: maximum alternatives of an entry."""
-    get_name, entries = naming.get_name, list[ChatTokenLogprob]()
+    get_name = naming.get_name
+    entries = list[ChatTokenLogprob]()
     for token in tokens:
         alternatives = [
             ChatTopLogprob(
@@ -212,13 +216,16 @@ class CompletionLogprobBuilder:
     """
 
     def __init__(self, top: int, naming: TokenNaming, special_in_text: bool, *, sampled_first: bool = False) -> None:
-        self._top, self._get_name, self._special = top, naming.get_name, special_in_text
+        self._top = top
+        self._get_name = naming.get_name
+        self._special = special_in_text
         self._sampled_first = sampled_first
         self._offset = 0
 
     def add_prompt(self, prompt: PromptTokens) -> list[LogprobRow]:
         """Rows of the echoed prompt. Its text's length shows whether its control tokens are part of it."""
-        length, rows = len(prompt.text), list[LogprobRow]()
+        length = len(prompt.text)
+        rows = list[LogprobRow]()
         widths = [_count_characters(token) for token in prompt.tokens]
         if sum(widths) != length:
             widths = [0 if token.special else width for token, width in zip(prompt.tokens, widths, strict=True)]
@@ -244,7 +251,8 @@ class CompletionLogprobBuilder:
         logprobs: dict[str, float] = {}
         best = token.top[: self._top]
         for alternative in (token, *best) if self._sampled_first else (*best, token):
-            name, value = self._get_name(alternative), clamp_logprob(alternative.logprob)
+            name = self._get_name(alternative)
+            value = clamp_logprob(alternative.logprob)
             logprobs[name] = max(logprobs.get(name, value), value)
         return LogprobRow(offset, self._get_name(token), clamp_logprob(token.logprob), logprobs)
 

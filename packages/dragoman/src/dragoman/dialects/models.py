@@ -154,7 +154,8 @@ def render_model(card: ModelCard, profile: Profile) -> bytes:
 
 
 def _build_model(card: ModelCard, profile: Profile) -> ModelObject:
-    architecture, capabilities = None, card.capabilities
+    architecture = None
+    capabilities = card.capabilities
     if capabilities is not None:
         inputs = ("text", "image") if "images" in capabilities else ("text",)
         outputs = (("generation", "text"), ("embeddings", "embeddings"), ("scoring", "scores"))

@@ -16,7 +16,8 @@ from msgspec import Raw, Struct
 from ..core.errors import Unsupported
 from .body import BodySchema, ParsedBody, read_json_value
 
-MAX_NAME, MAX_UNKNOWN = 64, 32
+MAX_NAME = 64
+MAX_UNKNOWN = 32
 """Limits on reported unknown fields: characters of a name, and number of names."""
 
 
@@ -69,7 +70,9 @@ class ParameterTable:
         others: tuple[ParameterSupport, ...],
         notes: Mapping[str, str] | None = None,
     ) -> None:
-        self._dialect, self._structs, self._notes = dialect, structs, dict(notes or {})
+        self._dialect = dialect
+        self._structs = structs
+        self._notes = dict(notes or {})
         self._others = {row.name: row for row in others}
         assert len(self._others) == len(others), f"a parameter of {dialect} has two rows"
         fields = [name for struct in structs for name in struct.__struct_fields__]

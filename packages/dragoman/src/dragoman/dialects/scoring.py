@@ -124,7 +124,8 @@ class ScoreCall(Struct, frozen=True):
     unknown: tuple[str, ...] = ()
 
 
-_RERANK_SCHEMA, _SCORE_SCHEMA = BodySchema(RerankBody), BodySchema(ScoreBody)
+_RERANK_SCHEMA = BodySchema(RerankBody)
+_SCORE_SCHEMA = BodySchema(ScoreBody)
 _SIDES = (("text_1", "text_2"), ("queries", "documents"), ("queries", "items"), ("data_1", "data_2"))
 
 

@@ -140,7 +140,8 @@ _CORE_NAMES = (
     ("(n|stop|stop_token_ids|ignore_eos)", r"sampling_params.\1"),
     *_SAMPLING.list_paths("sampling_params"),
 )
-_BODY_SCHEMA, _PARAMS_SCHEMA = BodySchema(SglangBody), BodySchema(SglangSamplingParams)
+_BODY_SCHEMA = BodySchema(SglangBody)
+_PARAMS_SCHEMA = BodySchema(SglangSamplingParams)
 
 RawPrompt = str | tuple[int, ...]
 
@@ -150,12 +151,14 @@ def read_sglang(data: bytes, options: ReaderOptions) -> GenerationCall:
     parsed = ParsedBody(data)
     body = parsed.decode(_BODY_SCHEMA)
     warnings, unknown = SGLANG.classify_body(parsed, _BODY_SCHEMA)
-    prompts, model = _read_prompts(body), body.lora_path or resolve_model(body.model, options)
+    prompts = _read_prompts(body)
+    model = body.lora_path or resolve_model(body.model, options)
     with prefix_param("sampling_params"):
         params, param_warnings, unknown_params = read_part(
             bytes(body.sampling_params), _PARAMS_SCHEMA, SGLANG_PARAMS, "sampling_params"
         )
-        n, prompt_count = params.n or 1, len(prompts)
+        n = params.n or 1
+        prompt_count = len(prompts)
         if n > options.max_n:
             raise invalid_value("n", f"expected an integer <= {options.max_n}")
         if n * prompt_count > MAX_CHOICES:
@@ -222,7 +225,8 @@ def _build_request(
     prompt_count: int,
 ) -> GenerateRequest:
     scores_prompt = _read_logprob_start(body) is not None
-    max_tokens, min_tokens = params.max_new_tokens, params.min_new_tokens or 0
+    max_tokens = params.max_new_tokens
+    min_tokens = params.min_new_tokens or 0
     if max_tokens is not None and min_tokens > max_tokens:
         raise invalid_value("min_new_tokens", f"it must not be greater than max_new_tokens={max_tokens}")
     if max_tokens == 0 and not scores_prompt:
@@ -364,7 +368,8 @@ class SglangWriter:
     """Renders one answer, streamed or full."""
 
     def __init__(self, header: Header, options: SglangRenderOptions = DEFAULT_OPTIONS) -> None:
-        self._header, self._options = header, options
+        self._header = header
+        self._options = options
         self._choices: list[_ChoiceState] = []
         self._prompts: list[PromptTokens | None] = []
         self._prompt_counts: tuple[int, int | None] = (0, None)
@@ -423,17 +428,21 @@ class SglangWriter:
         return b"data: %s\n\n" % escape_line_breaks(msgspec.json.encode(answer))
 
     def _build_answer(self, index: int) -> SglangResponse:
-        options, choices_per_prompt = self._options, len(self._choices) // max(1, len(self._prompts))
-        state, prompt = self._choices[index], self._prompts[index // choices_per_prompt]
+        options = self._options
+        choices_per_prompt = len(self._choices) // max(1, len(self._prompts))
+        state = self._choices[index]
+        prompt = self._prompts[index // choices_per_prompt]
         prompt_tokens, cached = self._prompt_counts
         if len(self._prompts) > 1:
             # For several prompts the counts are a sum, and the cached tokens of each are unknown.
-            prompt_tokens, cached = 0 if prompt is None else len(prompt.tokens), None
+            prompt_tokens = 0 if prompt is None else len(prompt.tokens)
+            cached = None
         weights = None if state.finish is None else state.finish.weights
         scored_prompt: Sequence[Token] = ()
         if prompt is not None and options.logprob_start is not None:
             scored_prompt = prompt.tokens[options.logprob_start :]
-        has_logprobs, has_top_logprobs = options.logprobs is not None, bool(options.logprobs)
+        has_logprobs = options.logprobs is not None
+        has_top_logprobs = bool(options.logprobs)
         meta = SglangMeta(
             id=f"{self._header.id}_{index}" if options.as_list else self._header.id,
             finish_reason=None if state.finish is None else _build_finish_reason(state.finish, state.tokens),

@@ -79,7 +79,8 @@ DETOKENIZE = ParameterTable(
     accept("skip_special_tokens", note="ignored, as in vLLM: every token is decoded"),
 )
 
-_COMMON, _TEXT = BodySchema(TokenizeFields), BodySchema(TokenizeTextBody)
+_COMMON = BodySchema(TokenizeFields)
+_TEXT = BodySchema(TokenizeTextBody)
 _PROMPT_FIELDS = BodySchema(ChatPromptFields, CHAT_NESTED)
 _DETOKENIZE = BodySchema(DetokenizeBody)
 
@@ -91,14 +92,16 @@ def read_tokenize(data: bytes, options: ReaderOptions) -> TokenizeCall:
     if has_prompt and has_messages:
         raise RequestError("Send either 'prompt' or 'messages', not both.", param="prompt", code="invalid_value")
     if has_messages:
-        body, prompting = parsed.decode(_COMMON), parsed.decode(_PROMPT_FIELDS)
+        body = parsed.decode(_COMMON)
+        prompting = parsed.decode(_PROMPT_FIELDS)
         warnings, unknown = TOKENIZE.classify_body(parsed, _COMMON, _PROMPT_FIELDS)
         prompt = read_prompt_fields(prompting, read_tools(prompting.tools or (), warnings), warnings)
         add_special_tokens = bool(body.add_special_tokens)
     elif has_prompt:
         body = parsed.decode(_TEXT)
         warnings, unknown = TOKENIZE.classify_body(parsed, _TEXT)
-        prompt, add_special_tokens = body.prompt, body.add_special_tokens is not False
+        prompt = body.prompt
+        add_special_tokens = body.add_special_tokens is not False
     else:
         raise missing_parameter("prompt")
     return TokenizeCall(

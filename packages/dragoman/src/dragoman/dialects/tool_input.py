@@ -62,7 +62,9 @@ class ToolInputStreamer:
         self._raw.append(text)
         if self._is_broken:
             return ""
-        sent_count, text, position = len(self._sent), self._undecided + text, 0
+        sent_count = len(self._sent)
+        text = self._undecided + text
+        position = 0
         while position < len(text):
             consumed = self._state(self, text, position)
             if not consumed:

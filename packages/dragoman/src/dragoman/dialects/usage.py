@@ -122,7 +122,8 @@ def read_usage_query(items: Sequence[tuple[str, str]], now: float) -> UsageQuery
     numbers = {name: _read_number(name, values[name]) for name in _NUMBERS if name in values}
     if "start_time" not in numbers:
         raise RequestError("Missing required parameter: 'start_time'.", param="start_time")
-    start, end = numbers["start_time"], numbers.get("end_time", int(now) + 1)
+    start = numbers["start_time"]
+    end = numbers.get("end_time", int(now) + 1)
     if end <= start:
         raise RequestError("end_time must be after start_time.", param="end_time")
     limit = numbers.get("limit", default_limit)

@@ -32,7 +32,9 @@ class ActiveSequence:
     __slots__ = ("_awaits_prompt_logprobs", "deliver", "has_started", "id", "request")
 
     def __init__(self, request: TokenRequest, deliver: OutputCallback) -> None:
-        self.id, self.request, self.deliver = request.id, request, deliver
+        self.id = request.id
+        self.request = request
+        self.deliver = deliver
         self.has_started = False
         self._awaits_prompt_logprobs = request.prompt_logprobs is not None
 

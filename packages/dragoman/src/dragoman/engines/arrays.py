@@ -42,7 +42,8 @@ class _OnDisk:
     """A safetensors file."""
 
     def __init__(self, path: Path) -> None:
-        self.name, self.size = str(path), path.stat().st_size
+        self.name = str(path)
+        self.size = path.stat().st_size
         self._path = path
 
     def read(self, begin: int, count: int) -> NDArray[np.uint8]:
@@ -53,7 +54,8 @@ class _InMemory:
     """A safetensors file in memory."""
 
     def __init__(self, name: str, data: bytes) -> None:
-        self.name, self.size = name, len(data)
+        self.name = name
+        self.size = len(data)
         self._data = data
 
     def read(self, begin: int, count: int) -> NDArray[np.uint8]:
@@ -76,7 +78,8 @@ class Tensors:
             self._name = "what was sent"
         else:
             paths = [source] if source.is_file() else sorted(source.glob("*.safetensors"))
-            files, self._name = [_OnDisk(path) for path in paths], str(source)
+            files = [_OnDisk(path) for path in paths]
+            self._name = str(source)
         # Headers only: a tensor is read when it is taken, so that the checkpoint is never in memory as a whole.
         self._remaining: dict[str, tuple[_File, int, _Entry]] = {}
         for file in files:
@@ -278,8 +281,11 @@ class Batcher(Generic[T, R]):
         max_waiting: int = 1024,
         name: str = "batcher",
     ) -> None:
-        self._compute, self._size = compute, size
-        self._max_batch_tokens, self._max_waiting, self._name = max_batch_tokens, max_waiting, name
+        self._compute = compute
+        self._size = size
+        self._max_batch_tokens = max_batch_tokens
+        self._max_waiting = max_waiting
+        self._name = name
         self._calls: deque[_Call[T, R]] = deque()
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
@@ -292,7 +298,8 @@ class Batcher(Generic[T, R]):
 
     async def stop(self) -> None:
         """Stop after the current batch; pending calls fail with EngineError."""
-        thread, self._thread = self._thread, None
+        thread = self._thread
+        self._thread = None
         if thread is None:
             return
         with self._changed:

@@ -84,7 +84,9 @@ class BaseTokenEngine(ABC):
         max_model_len: tokens of prompt and answer together.
         max_sequences: maximum number of concurrent sequences; further ones are rejected with QueueFull.
         """
-        self.tokenizer, self.max_model_len, self.max_sequences = Path(tokenizer), max_model_len, max_sequences
+        self.tokenizer = Path(tokenizer)
+        self.max_model_len = max_model_len
+        self.max_sequences = max_sequences
         self._active: ActiveSequences[_TaskSequence] = ActiveSequences()
         self._is_started = False
 
@@ -132,7 +134,9 @@ class BaseTokenEngine(ABC):
             sequence.task.cancel()
 
     async def _run(self, sequence: _TaskSequence) -> None:
-        request, deliver, count = sequence.request, partial(self._active.deliver, sequence), 0
+        request = sequence.request
+        deliver = partial(self._active.deliver, sequence)
+        count = 0
         get_time = asyncio.get_running_loop().time
         started_at = get_time()
         try:

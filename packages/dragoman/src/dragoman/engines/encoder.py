@@ -23,7 +23,8 @@ from .arrays import Batcher, BlockSizes, Linear, ROWS, Tensors, build_embeddings
 
 # The configuration files of an encoder.
 
-_BERT, _ROBERTA = "bert", "roberta"
+_BERT = "bert"
+_ROBERTA = "roberta"
 _FAMILIES = {
     "BertModel": _BERT,
     "BertForMaskedLM": _BERT,
@@ -186,7 +187,8 @@ _POOLING_NAMES = {"cls": Pooling.CLS, "mean": Pooling.MEAN, "max": Pooling.MAX, 
 def _read_pooling(directory: Path, file: _File) -> PoolingConfig:
     matryoshka = tuple(sorted(file.matryoshka_dimensions or ()))
     defaults = PoolingConfig(matryoshka=file.is_matryoshka or bool(matryoshka), matryoshka_dimensions=matryoshka)
-    limits, limits_path = _Transformer(), directory / "sentence_bert_config.json"
+    limits = _Transformer()
+    limits_path = directory / "sentence_bert_config.json"
     if limits_path.exists():
         # Its maximum length may be less than the model's.
         limits = _decode(limits_path, _Transformer)
@@ -244,7 +246,8 @@ class LayerNorm:
         self._weight = tensors.take(f"{name}.weight", config.hidden)
         self._bias = tensors.take(f"{name}.bias", config.hidden)
         self._ones = np.ones(config.hidden, np.float32)
-        self._size, self._eps = np.float32(config.hidden), np.float32(config.eps)
+        self._size = np.float32(config.hidden)
+        self._eps = np.float32(config.eps)
 
     def __call__(self, rows: Floats) -> Floats:
         centered = rows - (np.vecdot(rows, self._ones) / self._size)[:, None]
@@ -334,7 +337,8 @@ def _load_layer(config: EncoderConfig, tensors: Tensors, block_sizes: BlockSizes
     weights = [tensors.take(f"{name}.weight", hidden, hidden) for name in names]
     biases = [tensors.take(f"{name}.bias", hidden) for name in names]
     # The scale of attention is applied to the weights once instead of to every query.
-    weights[0], biases[0] = weights[0] * scale, biases[0] * scale
+    weights[0] = weights[0] * scale
+    biases[0] = biases[0] * scale
     return _Layer(
         qkv=Linear(np.concatenate(weights).T, block_sizes, np.concatenate(biases)),
         out=load_linear(tensors, block_sizes, f"{prefix}attention.output.dense", hidden, hidden),
@@ -465,7 +469,8 @@ def load(directory: Path, *, max_model_len: int | None = None, max_waiting: int 
     max_positions = config.positions
     if max_model_len is not None and not 1 < max_model_len <= max_positions:
         raise EngineError(f"max_model_len must be between 2 and the model's {max_positions}, not {max_model_len}")
-    tensors, block_sizes = Tensors(directory), BlockSizes()
+    tensors = Tensors(directory)
+    block_sizes = BlockSizes()
     bert = Bert(config, tensors, block_sizes)
     match task:
         case PoolingConfig():

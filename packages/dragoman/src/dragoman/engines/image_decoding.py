@@ -21,7 +21,8 @@ _FORMATS = ("PNG", "JPEG", "GIF", "WEBP")
 def decode_image(data: bytes) -> PillowImage:
     """Decode the first frame to RGB, with EXIF rotation applied and transparency on white. Raises Pillow's errors,
     ValueError."""
-    pillow, operations = import_module("PIL.Image"), import_module("PIL.ImageOps")
+    pillow = import_module("PIL.Image")
+    operations = import_module("PIL.ImageOps")
     with pillow.open(BytesIO(data), formats=_FORMATS) as opened:
         # The decoder's size may differ from the header that was checked before.
         if opened.width * opened.height > MAX_PIXELS:

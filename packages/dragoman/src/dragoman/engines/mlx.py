@@ -137,7 +137,9 @@ class PagedCache:
         keys, values: [rows, heads, tokens, width].
         """
         assert self._group is not None
-        group, keys, values = self._group, keys.transpose(0, 2, 1, 3), values.transpose(0, 2, 1, 3)
+        group = self._group
+        keys = keys.transpose(0, 2, 1, 3)
+        values = values.transpose(0, 2, 1, 3)
         self._allocate(keys, values)
         self.keys[group.write_slots] = keys.reshape(-1, *self.keys.shape[1:])
         self.values[group.write_slots] = values.reshape(-1, *self.values.shape[1:])
@@ -152,7 +154,9 @@ class MlxModel:
     """Implements `batching.Model`. Holds the weights; each runner has its own KV cache."""
 
     def __init__(self, network: Network, *, vocab: int, max_positions: int) -> None:
-        self._network, self._vocab, self._max_positions = network, vocab, max_positions
+        self._network = network
+        self._vocab = vocab
+        self._max_positions = max_positions
 
     @property
     def vocab(self) -> int:
@@ -302,7 +306,8 @@ def load_network(directory: Path, *, dtype: str = "auto", trust_remote_code: boo
     return network, config
 
 
-_GPU_KV_BYTES, _CPU_KV_BYTES = 4 << 30, 1 << 28
+_GPU_KV_BYTES = 4 << 30
+_CPU_KV_BYTES = 1 << 28
 
 
 class _ModelShape(msgspec.Struct):

@@ -147,7 +147,8 @@ def group_calls(members: Sequence[ActiveSequence], supported: frozenset[str]) ->
     """
     calls: list[ExecutorCall] = []
     for member in members:
-        sampling, last = build_sampling(member.request, supported), calls[-1] if calls else None
+        sampling = build_sampling(member.request, supported)
+        last = calls[-1] if calls else None
         if last is not None and last.prompt == member.request.prompt:
             # The sampling that the call's next candidate would have.
             seed = last.sampling.seed
@@ -180,7 +181,8 @@ def parse_candidates(output: object, calls: Sequence[ExecutorCall], vocab: int) 
         )
     pairs = [(call, candidate) for call, group in zip(calls, groups, strict=True) for candidate in group]
     for call, candidate in pairs:
-        ids, sampling = candidate.token_ids, call.sampling
+        ids = candidate.token_ids
+        sampling = call.sampling
         if candidate.prompt_token_ids not in (None, call.prompt):
             raise EngineError("The executor answered a different prompt.")
         if len(ids) > sampling.max_tokens:
@@ -197,7 +199,8 @@ def parse_candidates(output: object, calls: Sequence[ExecutorCall], vocab: int) 
 
 def build_outputs(member: ActiveSequence, candidate: Candidate, version: str | None) -> Iterator[TokenOutput]:
     """Build a sequence's outputs from its candidate. version: that of the weights; None if unknown."""
-    request, ids = member.request, candidate.token_ids
+    request = member.request
+    ids = candidate.token_ids
     weight_version = candidate.weight_version or version
     if weight_version is not None and ids:
         yield WeightVersionSet(request.id, weight_version)
@@ -240,7 +243,9 @@ class RolloutEngine:
 
     def __init__(self, executor: Executor, *, vocab: int, max_model_len: int, max_waiting: int = 1024) -> None:
         self._executor = executor
-        self._vocab, self._max_model_len, self._max_waiting = vocab, max_model_len, max_waiting
+        self._vocab = vocab
+        self._max_model_len = max_model_len
+        self._max_waiting = max_waiting
         self._is_concurrent = inspect.iscoroutinefunction(executor.generate)
         """Whether calls may run concurrently."""
         self._active: ActiveSequences[ActiveSequence] = ActiveSequences()
@@ -340,7 +345,8 @@ class RolloutEngine:
         return any(member in self._active for member in call.members)
 
     def _form_calls(self) -> None:
-        arrived, self._arriving = self._arriving, []
+        arrived = self._arriving
+        self._arriving = []
         self._queue += [call for call in group_calls(arrived, self.capabilities.parameters) if self._is_active(call)]
         self._start_calls()
 
@@ -367,7 +373,9 @@ class RolloutEngine:
             self._active.deliver(member, Scheduled(member.request.id, 0, 0))
         try:
             version_before = self.weight_version
-            prompts, n, sampling = [call.prompt for call in calls], calls[0].n, calls[0].sampling
+            prompts = [call.prompt for call in calls]
+            n = calls[0].n
+            sampling = calls[0].sampling
             result = await call_executor(
                 lambda: self._executor.generate(prompts, n, sampling), on_loop=self._is_concurrent
             )
@@ -409,7 +417,8 @@ class RolloutControl:
     """Implements `core.control.EngineControl` for an executor that can be paused."""
 
     def __init__(self, engine: RolloutEngine, executor: Pausable) -> None:
-        self._engine, self._executor = engine, executor
+        self._engine = engine
+        self._executor = executor
         self._pause_token: object | None = None
 
     @property
@@ -437,7 +446,8 @@ class RolloutControl:
     async def resume(self) -> None:
         if self._pause_token is None:
             return
-        self._pause_token, self._engine.rejection = None, None
+        self._pause_token = None
+        self._engine.rejection = None
         # The executor resumes first: no call may start while it is still paused.
         await call_executor(self._executor.resume, on_loop=inspect.iscoroutinefunction(self._executor.resume))
         self._engine.set_paused(self, paused=False)
@@ -457,7 +467,9 @@ class RolloutTraining:
     """Implements `core.control.Trainable` for an executor with replaceable weights."""
 
     def __init__(self, engine: RolloutEngine, executor: Updatable, control: RolloutControl | None) -> None:
-        self._engine, self._executor, self._control = engine, executor, control
+        self._engine = engine
+        self._executor = executor
+        self._control = control
 
     @property
     def weight_version(self) -> str:

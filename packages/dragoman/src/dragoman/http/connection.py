@@ -47,7 +47,9 @@ class Deadlines(Generic[T]):
     __slots__ = ("_due_times", "_loop", "_on_timeout", "_seconds", "_timer")
 
     def __init__(self, loop: asyncio.AbstractEventLoop, seconds: float, on_timeout: Callable[[T], None]) -> None:
-        self._loop, self._seconds, self._on_timeout = loop, seconds, on_timeout
+        self._loop = loop
+        self._seconds = seconds
+        self._on_timeout = on_timeout
         self._due_times: dict[T, float] = {}
         self._timer: asyncio.TimerHandle | None = None
 
@@ -110,7 +112,8 @@ class HttpConnection(asyncio.Protocol):
     transport: asyncio.Transport
 
     def __init__(self, context: ServerContext, timeouts: ConnectionTimeouts) -> None:
-        self._context, self._timeouts = context, timeouts
+        self._context = context
+        self._timeouts = timeouts
         self._exchange: HttpExchange | None = None
         self._body: BodyReader | None = None
         self._buffer = b""
@@ -241,7 +244,8 @@ class HttpConnection(asyncio.Protocol):
             if data and self._deadline is not self._timeouts.head:
                 self._set_deadline(self._timeouts.head)
             return
-        self._buffer, remaining_data = b"", data[end:]
+        self._buffer = b""
+        remaining_data = data[end:]
         self._set_deadline(None)
         if is_websocket:
             # Hand over to uvicorn's WebSocket protocol, from the request's first byte. It requires lower-case header
@@ -333,7 +337,8 @@ class HttpConnection(asyncio.Protocol):
             self._pause_reading()
 
     def _start_next_request(self) -> None:
-        buffered, self._buffer = self._buffer, b""
+        buffered = self._buffer
+        self._buffer = b""
         self._resume_reading()
         self._set_deadline(self._timeouts.idle)
         if buffered:
@@ -362,13 +367,17 @@ class HttpConnection(asyncio.Protocol):
         if not self.transport.can_write_eof():
             self._close()
             return
-        self._is_closing, self._body, self._buffer = True, None, b""
+        self._is_closing = True
+        self._body = None
+        self._buffer = b""
         self.transport.write_eof()
         self._resume_reading()
         self._set_deadline(self._timeouts.linger)
 
     def _close(self) -> None:
-        self._is_closing, self._body, self._buffer = True, None, b""
+        self._is_closing = True
+        self._body = None
+        self._buffer = b""
         self._set_deadline(None)
         self._disconnect_exchange()
         # Closed only once: asyncio's TLS transport drops its protocol at the second close and fails on later calls.
@@ -378,7 +387,8 @@ class HttpConnection(asyncio.Protocol):
             self._start_drain_deadline()
 
     def _disconnect_exchange(self) -> None:
-        exchange, self._exchange = self._exchange, None
+        exchange = self._exchange
+        self._exchange = None
         if exchange is not None:
             exchange.disconnect()
         self.writable.notify_all()
@@ -453,7 +463,8 @@ class ConnectionTimeouts:
     """
 
     def __init__(self, context: ServerContext) -> None:
-        loop, limits = context.loop, context.limits
+        loop = context.loop
+        limits = context.limits
         self.head = Deadlines(loop, limits.head_timeout, HttpConnection.on_head_timeout)
         self.body = Deadlines(loop, limits.body, HttpConnection.on_body_timeout)
         self.peek = Deadlines(loop, limits.peek, HttpConnection.peek)

@@ -66,8 +66,12 @@ class ServerContext:
     def __init__(self, config: Config, state: ServerState, lifespan_state: dict[str, Any], limits: HttpLimits) -> None:
         if not config.loaded:
             config.load()
-        self.config, self.state, self.lifespan_state, self.limits = config, state, lifespan_state, limits
-        self.loop, self.task_context = asyncio.get_running_loop(), contextvars.copy_context()
+        self.config = config
+        self.state = state
+        self.lifespan_state = lifespan_state
+        self.limits = limits
+        self.loop = asyncio.get_running_loop()
+        self.task_context = contextvars.copy_context()
         self.app = cast(ASGIApp, config.loaded_app)  # pyright: ignore[reportUnknownMemberType]
         self.connections = cast("set[asyncio.Protocol]", state.connections)
         self.asgi = {"version": config.asgi_version, "spec_version": "2.3"}
@@ -154,7 +158,8 @@ class Wakeup:
                 self._waiters = tuple(other for other in self._waiters if other is not waiter)
 
     def notify_all(self) -> None:
-        waiters, self._waiters = self._waiters, ()
+        waiters = self._waiters
+        self._waiters = ()
         for waiter in waiters:
             if not waiter.done():
                 waiter.set_result(None)

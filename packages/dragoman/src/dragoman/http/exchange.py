@@ -71,7 +71,8 @@ class HttpExchange:
     def __init__(self, connection: ExchangeConnection, context: ServerContext, head: RequestHead) -> None:
         self._connection: ExchangeConnection | None = connection
         self._context = context
-        self._method, self._version = head.method, head.version
+        self._method = head.method
+        self._version = head.version
         self.keeps_alive = head.keeps_alive
         self._expects_continue = head.expects_continue and head.body is not None
         self._body_chunks: list[bytes] | None = None
@@ -168,7 +169,8 @@ class HttpExchange:
             self._context.loop.call_soon(self._notify_disconnect)
 
     def _notify_disconnect(self) -> None:
-        callback, self._disconnect_callback = self._disconnect_callback, None
+        callback = self._disconnect_callback
+        self._disconnect_callback = None
         if callback is not None:
             callback()
 
@@ -181,7 +183,9 @@ class HttpExchange:
         while self._connection is not None:
             if not self._body_delivered and (self._body_chunks or self._body_complete):
                 body = b"".join(self._body_chunks or ())
-                self._body_chunks, self.unread_bytes, self._body_delivered = None, 0, self._body_complete
+                self._body_chunks = None
+                self.unread_bytes = 0
+                self._body_delivered = self._body_complete
                 return {"type": "http.request", "body": body, "more_body": not self._body_complete}
             if not self._body_complete:
                 self._connection.resume_body()
@@ -223,7 +227,8 @@ class HttpExchange:
 
     def write(self, body: bytes) -> None:
         """Implements `asgi_extensions.DirectResponse.write`."""
-        connection, framing = self._connection, self._framing
+        connection = self._connection
+        framing = self._framing
         if connection is not None and framing is not None:
             self._write_piece(connection, framing, body, more_body=True)
 
@@ -235,13 +240,15 @@ class HttpExchange:
             raise
         if self._pending_head:
             # The head waits for the first piece of the body: one packet and one system call instead of two.
-            data, self._pending_head = self._pending_head + data, b""
+            data = self._pending_head + data
+            self._pending_head = b""
         if data:
             connection.transport.write(data)
 
     def _write_head(self) -> None:
         """Write the head without a piece of the body, if it is still held back."""
-        head, self._pending_head = self._pending_head, b""
+        head = self._pending_head
+        self._pending_head = b""
         if head and self._connection is not None:
             self._connection.transport.write(head)
 
@@ -257,21 +264,24 @@ class HttpExchange:
             # A client that awaits 100 Continue may send the body or a new request; the server cannot distinguish them.
             keeps_alive=self.keeps_alive and not self._expects_continue,
         )
-        self._framing, self.keeps_alive = response_head.framing, response_head.keeps_alive
+        self._framing = response_head.framing
+        self.keeps_alive = response_head.keeps_alive
         # Held back for one iteration of the event loop: the first piece of the body nearly always follows at once, and
         # one system call writes both.
         self._pending_head = response_head.head
         self._context.loop.call_soon(self._write_head)
 
     def _complete(self, connection: ExchangeConnection) -> None:
-        self._is_complete, self._disconnect_callback = True, None
+        self._is_complete = True
+        self._disconnect_callback = None
         self._detach()
         connection.on_response_complete(keeps_alive=self.keeps_alive)
 
     def _on_task_done(self, task: asyncio.Task[None]) -> None:
         """Handle the end of the application's task: log an error and complete the response if it is incomplete."""
         self._context.state.tasks.discard(task)
-        connection, self._disconnect_callback = self._connection, None
+        connection = self._connection
+        self._disconnect_callback = None
         error = asyncio.CancelledError() if task.cancelled() else task.exception()
         # A task that was cancelled because the client disconnected is not an error of the application.
         if error is not None and not (task.cancelled() and connection is None):

@@ -24,7 +24,9 @@ class BadRequest(Exception):
 
     def __init__(self, status: int, message: str, lines: bytes = b"") -> None:
         super().__init__(message)
-        self.status, self.message, self.lines = status, message, lines
+        self.status = status
+        self.message = message
+        self.lines = lines
 
 
 HEAD_END = b"\r\n\r\n"
@@ -116,7 +118,8 @@ class ChunkedReader:
             if not end:
                 self._partial_line = line
                 break
-            self._partial_line, offset = b"", end
+            self._partial_line = b""
+            offset = end
             if self._parse_next(self, line):
                 return b"".join(chunks), data[offset:]
         return b"".join(chunks), None
@@ -186,7 +189,8 @@ class _HeadCallbacks:
     __slots__ = ("control_headers", "headers", "is_complete", "url")
 
     def __init__(self) -> None:
-        self.url, self.is_complete = b"", False
+        self.url = b""
+        self.is_complete = False
         self.headers: list[tuple[bytes, bytes]] = []
         self.control_headers: dict[bytes, list[bytes]] = {}
 
@@ -227,7 +231,8 @@ def parse_head(data: bytes) -> RequestHead:
         parsed = httptools.parse_url(callbacks.url)
     except httptools.HttpParserError as error:
         raise _build_malformed_error("Invalid request target") from error
-    path, query = parsed.path or b"/", parsed.query or b""
+    path = parsed.path or b"/"
+    query = parsed.query or b""
     # The absolute form of the target, as clients send it to a proxy, overrides Host and must agree with it (RFC 9112,
     # 3.2.2).
     absolute = None if callbacks.url.startswith(b"/") else _AUTHORITY.match(callbacks.url)
@@ -316,7 +321,8 @@ def check_websocket(head: RequestHead) -> None:
 
 def _build_body_reader(control_headers: Mapping[bytes, list[bytes]], version: str) -> BodyReader | None:
     """Choose the body reader. llhttp rejects most invalid combinations, but framing must not depend on its version."""
-    codings, lengths = control_headers.get(b"transfer-encoding", ()), control_headers.get(b"content-length", ())
+    codings = control_headers.get(b"transfer-encoding", ())
+    lengths = control_headers.get(b"content-length", ())
     if codings:
         # Each of these has been used to smuggle requests past proxies that read them otherwise (RFC 9112, 11.2).
         if lengths or len(codings) > 1 or version == "1.0":

@@ -86,12 +86,10 @@ class NoContentFraming:
 
 
 # These framings have no state, so all responses share one instance of each.
-_CHUNKED, _CLOSE_DELIMITED, _HEAD_REQUEST, _NO_CONTENT = (
-    ChunkedFraming(),
-    CloseDelimitedFraming(),
-    HeadRequestFraming(),
-    NoContentFraming(),
-)
+_CHUNKED = ChunkedFraming()
+_CLOSE_DELIMITED = CloseDelimitedFraming()
+_HEAD_REQUEST = HeadRequestFraming()
+_NO_CONTENT = NoContentFraming()
 
 Framing = ChunkedFraming | ContentLengthFraming | CloseDelimitedFraming | HeadRequestFraming | NoContentFraming
 
@@ -157,7 +155,8 @@ def build_response_head(
         framing = _CHUNKED
         block += b"transfer-encoding: chunked\r\n"
     else:
-        framing, keeps_alive = _CLOSE_DELIMITED, False
+        framing = _CLOSE_DELIMITED
+        keeps_alive = False
     last_lines = b"\r\n" if keeps_alive else b"connection: close\r\n\r\n"
     return ResponseHead(b"".join((_STATUS_LINES[status], common_lines, block, last_lines)), framing, keeps_alive)
 

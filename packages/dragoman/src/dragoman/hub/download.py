@@ -89,7 +89,8 @@ class _PartialFile:
         """Remove all bytes."""
         self._output.seek(0)
         self._output.truncate()
-        self.digest, self.size = hashlib.sha256(), 0
+        self.digest = hashlib.sha256()
+        self.size = 0
 
 
 class _Download:
@@ -100,7 +101,10 @@ class _Download:
     """
 
     def __init__(self, plan: DownloadPlan, on_event: OnEvent, cancelled: threading.Event, retry_seconds: float) -> None:
-        self._plan, self._on_event, self._cancelled, self._retry_seconds = plan, on_event, cancelled, retry_seconds
+        self._plan = plan
+        self._on_event = on_event
+        self._cancelled = cancelled
+        self._retry_seconds = retry_seconds
         self._storage = get_cache_folder(plan.repository)
         self._completed = {file.path: 0 for file in plan.files}
         self._lock = threading.Lock()
@@ -167,7 +171,8 @@ class _Download:
             fetch_file(self._plan.repository, self._plan.commit, file.path)
             self._report("downloading", file, file.size)
             return
-        blob, partial = self._find_blob(file), self._find_partial(file)
+        blob = self._find_blob(file)
+        partial = self._find_partial(file)
         blob.parent.mkdir(parents=True, exist_ok=True)
         # The lock of huggingface_hub: another program waits instead of downloading the same file.
         lock = self._storage.parent / ".locks" / self._storage.name / f"{blob.name}.lock"
@@ -189,7 +194,8 @@ class _Download:
             if partial.size > file.size:
                 partial.restart()
             self._report("downloading", file, partial.size)
-            failures, most = 0, partial.size
+            failures = 0
+            most = partial.size
             while partial.size < file.size:
                 self._raise_if_cancelled()
                 failure: Exception = HubError(

@@ -214,12 +214,14 @@ def list_local_models(state: Path) -> list[LocalModel]:
             cached = find_cached_repository(ModelReference(repository.repo_id, revision=revision.commit_hash))
             if cached is None:
                 continue
-            commit, directory = cached.commit, cached.directory
+            commit = cached.commit
+            directory = cached.directory
             # A snapshot may be partial: only some files were selected, or a download was cancelled.
             present = [file for file in cached.files if (directory / file.path).is_file()]
             for model in (model for model in find_gguf_models(present) if model.has_all_parts):
                 name = ModelReference(cached.id, model.quantization or model.stem.rpartition("/")[2]).name
-                path, usage = model.files[0].path, records.get(name)
+                path = model.files[0].path
+                usage = records.get(name)
                 models.append(LocalModel(name, model.size, branch, commit, directory, path, usage))
             weights = sum(file.size for file in present if file.path.endswith(".safetensors"))
             if weights and _has_indexed_files(directory):
@@ -335,7 +337,8 @@ def fetch_modelscope_metadata(reference: ModelReference) -> tuple[Path, tuple[Re
     Raises:
         HubError: the model does not exist, or ModelScope cannot be reached.
     """
-    library, revision = _import_modelscope(), _get_modelscope_revision(reference)
+    library = _import_modelscope()
+    revision = _get_modelscope_revision(reference)
     with _translate_modelscope_errors(reference.repository):
         api = import_module("modelscope.hub.api").HubApi()
         entries: list[dict[str, Any]] = api.get_model_files(reference.repository, revision=revision, recursive=True)

@@ -16,7 +16,8 @@ from typing import IO
 import msgspec
 from msgspec import Struct
 
-OK, FAILED = b"\0", b"\1"
+OK = b"\0"
+FAILED = b"\1"
 OUT_OF_MEMORY = 77
 """Exit status of a worker that exceeds its memory in Python. A Rust library aborts instead (SIGABRT)."""
 
@@ -39,7 +40,8 @@ def serve(start: Callable[[bytes], Callable[[bytes], bytes]]) -> None:
 
     start: builds the function that handles calls, from `Setup.data`.
     """
-    requests, replies = sys.stdin.buffer, sys.stdout.buffer
+    requests = sys.stdin.buffer
+    replies = sys.stdout.buffer
     first = read_frame(requests)
     if first is None:
         return

@@ -60,7 +60,8 @@ class WorkerPool:
         self, module: str, limits: WorkerLimits | None = None, setup: Callable[[], bytes] = lambda: b""
     ) -> None:
         self.limits = limits or WorkerLimits()
-        self._module, self._setup = module, setup
+        self._module = module
+        self._setup = setup
         self._limiter = anyio.CapacityLimiter(self.limits.processes)
         self._running: dict[bytes, _Shared] = {}
         self._idle: list[_Worker] = []
@@ -107,7 +108,8 @@ class WorkerPool:
         """Kill all processes, and fail running and waiting calls. A later call starts a new process."""
         with self._lock:
             self._generation += 1
-            idle, self._idle = self._idle, []
+            idle = self._idle
+            self._idle = []
             busy = list(self._busy)
         for worker in busy:
             worker.kill()
@@ -219,7 +221,8 @@ class _Worker:
     """One worker process. Every method but `kill` blocks."""
 
     def __init__(self, module: str, setup: Callable[[], bytes], limits: WorkerLimits) -> None:
-        self._setup, self._limits = setup, limits
+        self._setup = setup
+        self._limits = limits
         self._is_ready = self._is_killed = self._has_timed_out = False
         self._process: subprocess.Popen[bytes] = subprocess.Popen(
             [sys.executable, "-m", module],

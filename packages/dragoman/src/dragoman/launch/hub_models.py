@@ -70,7 +70,8 @@ class DownloadDisplay:
     """
 
     def __init__(self, name: str, print_line: Callable[[str], None] = log.info) -> None:
-        self._name, self._print_line = name, print_line
+        self._name = name
+        self._print_line = print_line
         self._bar: Progress | None = None
         self._task: TaskID | None = None
         self._next_percent = STEP_PERCENT
@@ -107,7 +108,8 @@ class DownloadDisplay:
         percent = 100 * event.all_completed // event.all_total if event.all_total else 100
         if percent >= self._next_percent:
             self._next_percent = percent - percent % STEP_PERCENT + STEP_PERCENT
-            done, total = format_bytes(event.all_completed), format_bytes(event.all_total)
+            done = format_bytes(event.all_completed)
+            total = format_bytes(event.all_total)
             self._print_line(f"{self._name}: downloaded {percent} % ({done} of {total})")
 
 
@@ -286,16 +288,19 @@ def download_prepared(prepared: PreparedModel, progress: LoadProgress) -> None:
         HubError: a file cannot be downloaded.
         EngineError: the download was cancelled.
     """
-    plan, display = prepared.plan, DownloadDisplay(prepared.name)
+    plan = prepared.plan
+    display = DownloadDisplay(prepared.name)
 
     def on_event(event: DownloadEvent) -> None:
-        progress.completed, progress.total = event.all_completed, event.all_total
+        progress.completed = event.all_completed
+        progress.total = event.all_total
         display.update(event)
 
     missing = plan.find_missing()
     if not missing:
         return
-    progress.phase, progress.total = "downloading", plan.size
+    progress.phase = "downloading"
+    progress.total = plan.size
     size = format_bytes(sum(file.size for file in missing))
     log.info("%s: downloading %s of revision %s (commit %s)", prepared.name, size, plan.revision, plan.commit)
     try:
@@ -312,7 +317,8 @@ def build_prepared(
 
     build: builds a model from settings with a path.
     """
-    choice, commit = prepared.choice, prepared.plan.commit
+    choice = prepared.choice
+    commit = prepared.plan.commit
     progress.phase = "loading"
     log.info("%s: loading commit %s with the engine %s: %s", prepared.name, commit, choice.engine, choice.reason)
     model = build(prepared.settings)
@@ -407,7 +413,8 @@ class HubPuller:
         except HubError as error:
             raise RequestError(f"{error}.", param="model") from error
         reports: asyncio.Queue[DownloadEvent | None] = asyncio.Queue()
-        loop, cancelled = asyncio.get_running_loop(), threading.Event()
+        loop = asyncio.get_running_loop()
+        cancelled = threading.Event()
 
         def on_event(event: DownloadEvent) -> None:
             loop.call_soon_threadsafe(reports.put_nowait, event)

@@ -66,7 +66,8 @@ class SocketFile:
 
     def __init__(self, path: str, mode: int) -> None:
         self.listener = listen_on_file(path, mode)
-        self._path, self._identity = path, _identify(path)
+        self._path = path
+        self._identity = _identify(path)
 
     def remove(self) -> None:
         """Remove the file, unless another server has replaced it since this one stopped listening."""
@@ -123,7 +124,8 @@ def inherit_sockets(environment: MutableMapping[str, str]) -> list[socket.socket
     Raises:
         SettingsError: an inherited descriptor is not a listening stream socket.
     """
-    pid, number = environment.pop("LISTEN_PID", ""), environment.pop("LISTEN_FDS", "")
+    pid = environment.pop("LISTEN_PID", "")
+    number = environment.pop("LISTEN_FDS", "")
     environment.pop("LISTEN_FDNAMES", None)
     # sd_listen_fds(3): the variables are only for process LISTEN_PID; its children inherit them without the sockets.
     if pid != str(os.getpid()) or not number.isdecimal():

@@ -56,7 +56,8 @@ def build_llamacpp(settings: Settings, clock: Clock, path: str) -> ServedModel:
     parts = load_gguf_parts(settings, path)
     projector = _find_projector(settings, metadata, parts.tokenizer, parts.template)
     loaded = llamacpp.load(metadata, parts.tokenizer, build_engine_limits(settings), options, projector=projector)
-    engine, length = loaded.engine, loaded.engine.max_model_len
+    engine = loaded.engine
+    length = loaded.engine.max_model_len
     return build_gguf_model(settings, clock, parts, engine, max_model_len=length, cache=engine, vision=loaded.vision)
 
 
@@ -80,7 +81,8 @@ def load_gguf_parts(settings: Settings, path: str) -> GgufParts:
     Raises: EngineError, OSError, ValueError.
     """
     metadata = llamacpp.read_metadata(Path(path))
-    template, embedded = load_configured_template(settings), metadata.get_text("tokenizer.chat_template")
+    template = load_configured_template(settings)
+    embedded = metadata.get_text("tokenizer.chat_template")
     if template is None and embedded is not None:
         template = ChatTemplate(embedded, _read_special_tokens(metadata))
     return GgufParts(metadata, build_gguf_tokenizer(metadata), template)
@@ -97,7 +99,9 @@ def build_gguf_model(
     vision: ImageProcessor | None = None,
 ) -> ServedModel:
     """Build a served model around an engine that runs the GGUF file."""
-    metadata, tokenizer, template = parts.metadata, parts.tokenizer, parts.template
+    metadata = parts.metadata
+    tokenizer = parts.tokenizer
+    template = parts.template
     name, aliases = resolve_served_names(settings, metadata.path.stem)
     reasoning, tools = detect_formats(settings, template, tokenizer)
     backend = build_token_backend(

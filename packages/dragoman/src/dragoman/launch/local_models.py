@@ -77,7 +77,8 @@ def _is_supported(engine: str, config: _ArchitectureConfig) -> bool:
             return _knows(_find_transformers_types(), [config.model_type])
         case "mlx":
             # mlx-lm has a module for each model type, and utils.py maps further types to them.
-            root, names = _find_root("mlx_lm"), _read_names("mlx_lm", "utils.py")
+            root = _find_root("mlx_lm")
+            names = _read_names("mlx_lm", "utils.py")
             modules = [] if root is None else [file.stem for file in root.glob("models/*.py")]
             known = None if names is None or len(modules) < MIN_NAMES else names.union(modules)
             return _knows(known, [config.model_type])

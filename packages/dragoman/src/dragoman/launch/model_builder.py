@@ -308,7 +308,8 @@ def read_details(path: Path) -> ModelDetails:
     """Read the details of a model directory or a GGUF file. Details that cannot be read are None: they are optional."""
     if path.suffix == ".gguf":
         return _read_gguf(path)
-    parameters, dtypes = 0, Counter[str]()
+    parameters = 0
+    dtypes = Counter[str]()
     files = sorted(path.glob("*.safetensors"))
     for file in files:
         try:
@@ -329,7 +330,8 @@ def read_details(path: Path) -> ModelDetails:
         config = _Config()
     # Multimodal models describe their language model in a separate object.
     text = config.text_config or config
-    heads, hidden = text.num_attention_heads, text.hidden_size
+    heads = text.num_attention_heads
+    hidden = text.hidden_size
     head_dim = text.head_dim or (hidden // heads if hidden and heads else None)
     kv_bytes = None
     # There is no estimate for architectures whose fields have other names.
@@ -370,7 +372,8 @@ def _read_gguf(path: Path) -> ModelDetails:
     named = models[0].quantization if models else ""
     details = ModelDetails(source=str(path), format="gguf", quantization=named or None, size=size)
     try:
-        metadata, parameters = read_metadata(path), count_parameters(path)
+        metadata = read_metadata(path)
+        parameters = count_parameters(path)
     except EngineError:
         return details
     return replace(
@@ -396,7 +399,8 @@ class HasKvCapacity(Protocol):
 
 def describe_loaded(settings: Settings, model: ServedModel) -> list[str]:
     """Return log lines about a loaded model: its engine, size, context and formats."""
-    details, engine = model.details, model.backend.engine
+    details = model.details
+    engine = model.backend.engine
     if details.engine is None:
         return []
     weights = [f"engine {details.engine} ({details.reason})", f"device {_find_device(settings, details)}"]

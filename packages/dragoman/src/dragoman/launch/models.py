@@ -361,7 +361,8 @@ def build(settings: Settings, clock: Clock) -> ServedModel:
         OSError, DragomanError: the engine cannot be loaded.
     """
     if (parsed := find_reference(settings.model, settings.revision)) is not None:
-        prepared, progress = prepare_model(settings, *parsed), LoadProgress()
+        prepared = prepare_model(settings, *parsed)
+        progress = LoadProgress()
         download_prepared(prepared, progress)
         return build_prepared(prepared, progress, lambda resolved: build(resolved, clock))
     check(settings)
@@ -393,11 +394,14 @@ def _build_checked(settings: Settings, clock: Clock) -> ServedModel:
         if settings.model == "tiny":
             from ..engines.tiny import find_bundled_model  # noqa: PLC0415 - as below
 
-            path, reason = find_bundled_model(), "it is the embedded model"
+            path = find_bundled_model()
+            reason = "it is the embedded model"
         elif rest == settings.model and Path(rest).is_dir():
-            path, reason = Path(rest), choose_directory_engine(Path(rest)).reason
+            path = Path(rest)
+            reason = choose_directory_engine(Path(rest)).reason
         else:
-            path, reason = Path(rest), "it is a GGUF file" if rest == settings.model else "MODEL names it"
+            path = Path(rest)
+            reason = "it is a GGUF file" if rest == settings.model else "MODEL names it"
         model = replace(model, details=replace(read_details(path), engine=kind, reason=reason))
     for line in describe_loaded(settings, model):
         log.info("%s: %s", model.name, line)
@@ -406,7 +410,8 @@ def _build_checked(settings: Settings, clock: Clock) -> ServedModel:
 
 def add_queues(model: ServedModel, settings: Settings) -> ServedModel:
     """Return the model with the request queues that the settings describe."""
-    max_requests, max_tokens = settings.max_queued_requests, settings.max_queued_tokens
+    max_requests = settings.max_queued_requests
+    max_tokens = settings.max_queued_tokens
     has_own_queue = isinstance(model.backend, TokenBackend)
     slots = settings.max_num_seqs or (DEFAULT_SLOTS if has_own_queue else None)
     queue = RequestQueue(max_requests, max_tokens, slots=slots, limits_concurrency=not has_own_queue)
@@ -561,9 +566,11 @@ def build_encoder(settings: Settings, clock: Clock, directory: Path) -> ServedMo
     name, aliases = resolve_served_names(settings, directory.resolve().name)
     match engine:
         case encoder.BertEmbedder():
-            backend, limit = EmbedderBackend(engine, tokenizer), engine.embedding_info.max_tokens
+            backend = EmbedderBackend(engine, tokenizer)
+            limit = engine.embedding_info.max_tokens
         case encoder.BertScorer():
-            backend, limit = ScorerBackend(engine, tokenizer), engine.max_tokens
+            backend = ScorerBackend(engine, tokenizer)
+            limit = engine.max_tokens
     info = load_tokenizer_info(directory)
     return ServedModel(name, backend, limit, int(clock.now()), aliases, tokenizer_info=info)
 

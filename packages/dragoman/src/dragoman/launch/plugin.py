@@ -27,7 +27,8 @@ from .model_builder import build_token_model, resolve_served_names
 
 log = logging.getLogger(__name__)
 
-ENGINES, STORES = "dragoman.engines", "dragoman.stores"
+ENGINES = "dragoman.engines"
+STORES = "dragoman.stores"
 
 Factory = Callable[[str, Settings], object]
 """Creates a SupportedEngine that is not started, from MODEL's argument and the settings.

@@ -62,7 +62,8 @@ class _ModelAdapters:
 def load_hosted_model(settings: Settings, clock: Clock) -> tuple[HostedEngine, HostedModel]:
     """Load a model for the engine process. Blocking. Raises ValueError, OSError, DragomanError."""
     if (parsed := find_reference(settings.model, settings.revision)) is not None:
-        prepared, progress = prepare_model(settings, *parsed), LoadProgress()
+        prepared = prepare_model(settings, *parsed)
+        progress = LoadProgress()
         _check_kind(prepared.settings.model)
         download_prepared(prepared, progress)
         settings = prepared.settings

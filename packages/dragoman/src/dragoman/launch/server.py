@@ -68,13 +68,17 @@ def build_greeting(settings: Settings, models: Models, port: int | None) -> list
     question = "What is the capital of Japan?"
     match None if first_slot.model is None else first_slot.model.backend:
         case TextEncoderBackend(engine) if EncodingTask.EMBEDDINGS not in engine.encoding_tasks:
-            route, fields = "/rerank", _RERANK_EXAMPLE
+            route = "/rerank"
+            fields = _RERANK_EXAMPLE
         case ScorerBackend():
-            route, fields = "/rerank", _RERANK_EXAMPLE
+            route = "/rerank"
+            fields = _RERANK_EXAMPLE
         case EmbedderBackend() | TextEncoderBackend():
-            route, fields = "/v1/embeddings", {"input": question}
+            route = "/v1/embeddings"
+            fields = {"input": question}
         case _:
-            route, fields = "/v1/chat/completions", {"messages": [{"role": "user", "content": question}]}
+            route = "/v1/chat/completions"
+            fields = {"messages": [{"role": "user", "content": question}]}
     body = msgspec.json.encode({"model": first_slot.name, **fields}).decode()
     curl = ["curl"] if settings.uds is None else ["curl", "--unix-socket", settings.uds]
     if settings.api_key or settings.keys_file is not None:
@@ -404,11 +408,13 @@ class Server(uvicorn.Server):
         server_ports: ports whose sockets come first among those passed to `run`, in the same order.
         """
         super().__init__(config)
-        self._reloader, self._notifier = reloader, notifier or Notifier({})
+        self._reloader = reloader
+        self._notifier = notifier or Notifier({})
         self._loop: asyncio.AbstractEventLoop | None = None
         self._reload_requested = asyncio.Event()
         self._service_task: asyncio.Task[None] | None = None
-        self._models, self._shutdown_config = models, shutdown_config or ShutdownConfig()
+        self._models = models
+        self._shutdown_config = shutdown_config or ShutdownConfig()
         self._server_ports = server_ports or ServerPorts(())
         self.failure: str | None = None
         """The reason for which a model could not be loaded at startup; the server stops then."""
@@ -475,7 +481,8 @@ class Server(uvicorn.Server):
         stop_task = asyncio.create_task(self._stop_models_on_timeout())
         read_clock = asyncio.get_running_loop().time
         # The server waits only for requests that are running now: later ones get an error at once.
-        started_at, running = read_clock(), tuple(self.server_state.tasks)
+        started_at = read_clock()
+        running = tuple(self.server_state.tasks)
         # Other connections get `Connection: close` with their next response. Closing them now would lose requests that
         # clients have already sent.
         for connection in tuple(self.server_state.connections):

@@ -87,11 +87,13 @@ def build_limits_store(settings: Settings, environment: Mapping[str, str]) -> Li
     Raises:
         SettingsError: the setting is invalid or a driver is missing.
     """
-    store, is_own = settings.limits_store, True
+    store = settings.limits_store
+    is_own = True
     if store in ("auto", "store"):
         kind = settings.store.partition(":")[0]
         if kind in ("sqlite", "postgresql", "postgres"):
-            store, is_own = settings.store, False
+            store = settings.store
+            is_own = False
         elif store == "store":
             raise SettingsError(
                 f"limits-store: `store` needs `--store sqlite` or `postgresql://...`, and the store is `{kind}`."

@@ -43,9 +43,11 @@ def build_vllm(settings: Settings, clock: Clock, path: str) -> ServedModel:
         tokenizer = load_tokenizer(directory, generates=False)
         match loaded:
             case VllmEmbedder():
-                backend, limit = EmbedderBackend(loaded, tokenizer), loaded.embedding_info.max_tokens
+                backend = EmbedderBackend(loaded, tokenizer)
+                limit = loaded.embedding_info.max_tokens
             case VllmScorer():
-                backend, limit = ScorerBackend(loaded, tokenizer), loaded.max_tokens
+                backend = ScorerBackend(loaded, tokenizer)
+                limit = loaded.max_tokens
         name, aliases = resolve_served_names(settings, directory.resolve().name)
         info = load_tokenizer_info(directory)
         return ServedModel(name, backend, limit, int(clock.now()), aliases, stats_source=loaded, tokenizer_info=info)

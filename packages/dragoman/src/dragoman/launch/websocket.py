@@ -92,7 +92,8 @@ class WebSocket(WebSocketsSansIOProtocol, LongLived):
 
         count: called on every change with the bytes of the incomplete message; returning False rejects the message.
         """
-        self._count, self._pending = count, 0
+        self._count = count
+        self._pending = 0
         self._note_pending()
 
     def _note_pending(self) -> None:
@@ -146,5 +147,6 @@ class WebSocket(WebSocketsSansIOProtocol, LongLived):
     def _discard_message(self) -> None:
         """Discard an incomplete message."""
         self._end_deadline()
-        self._fragments, self.frames = 0, []
+        self._fragments = 0
+        self.frames = []
         self.conn.reader.buffer.clear()

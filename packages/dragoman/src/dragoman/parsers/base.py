@@ -84,7 +84,8 @@ class Buffer:
             # Record where tokens that are a whole marker end, by aligning the tokens with the text. Bytes are aligned,
             # since a byte-level BPE token may hold half of a character, which has no text of its own. Text and tokens
             # need not arrive together: a token's text may be held back until its last character is complete.
-            data, pos = self._unmatched_bytes + text.encode(), 0
+            data = self._unmatched_bytes + text.encode()
+            pos = 0
             self._has_tokens = self._has_tokens or bool(tokens)
             for token in tokens:
                 start = data.find(token.utf8, pos) if token.text in self._single_tokens else -1
@@ -111,7 +112,9 @@ class Buffer:
         if len(tokens) == 1 and not tokens[0].markup:
             yield self._covered, self.end, tokens[0]
             return
-        data, at, begin = text.encode(), 0, self._covered
+        data = text.encode()
+        at = 0
+        begin = self._covered
         end = self.end - len(text)
         for token in tokens[:-1]:
             token_bytes = data[at : at + _count_overlap(data, at, token)]
@@ -147,7 +150,8 @@ class Buffer:
         released = -1 if drop or not size else self.released
         while self._tokens and (self._tokens[0][1] <= self.released or self._tokens[0][0] < released):
             tokens.append(self._tokens.popleft()[2])
-        self._chunks, self._tokens = self._chunks or None, self._tokens or None
+        self._chunks = self._chunks or None
+        self._tokens = self._tokens or None
         return "".join(parts), tuple(tokens)
 
     def text(self) -> str:
@@ -156,7 +160,8 @@ class Buffer:
 
     def peek(self, n: int) -> str:
         """Return the next n characters, which stay in the buffer."""
-        text, offset = "", self._offset
+        text = ""
+        offset = self._offset
         for chunk in self._chunks or ():
             text += chunk[offset : offset + n - len(text)]
             if len(text) == n:
@@ -313,7 +318,8 @@ class TextParser(ABC):
                 text, pos = buffered, pos + len(buffered) - len(text)
 
     def _take_events(self) -> list[Event]:
-        events, self._events = self._events, []
+        events = self._events
+        self._events = []
         return events
 
     @abstractmethod

@@ -13,7 +13,8 @@ from .model_families import CallFamily
 from .pythonic import PythonicSyntax
 from .xml_tags import XmlTagSyntax
 
-_BAR, _LOW_LINE = "\uff5c", "\u2581"  # DeepSeek's markers use U+FF5C and U+2581 instead of | and _.
+_BAR = "\uff5c"
+_LOW_LINE = "\u2581"  # DeepSeek's markers use U+FF5C and U+2581 instead of | and _.
 
 
 def _replace_bars(text: str) -> str:

@@ -53,7 +53,8 @@ class FunctionArgumentDecoder:
             # Some models encode arguments twice, as the text that OpenAI's API itself carries: a string that holds an
             # object.
             if raw[0] == '"':
-                self._string_decoder, self._string_start = StringDecoder(), []
+                self._string_decoder = StringDecoder()
+                self._string_start = []
             elif raw[0] not in "{[":
                 self._scalar = []
         if self._scalar is not None:
@@ -69,7 +70,8 @@ class FunctionArgumentDecoder:
         # The first character of the string that is not white space decides whether it holds an object.
         if not decoded.strip():
             return ""
-        start, self._string_start = "".join(self._string_start), None
+        start = "".join(self._string_start)
+        self._string_start = None
         if decoded.lstrip()[0] in "{[":
             return "".join(self._space)
         self._string_decoder = None
@@ -90,14 +92,16 @@ class FunctionArgumentDecoder:
 
     def flush(self) -> str:
         if self._string_start is not None:
-            start, self._string_start = "".join(self._string_start), []
+            start = "".join(self._string_start)
+            self._string_start = []
             # An empty string means a call without arguments; clients parse the text as JSON.
             return "{}" if len(start) > 1 and start.endswith('"') else start
         if self._string_decoder is not None:
             return self._string_decoder.flush()
         if self._scalar is None:
             return "" if self._has_begun else "{}"
-        scalar, self._scalar = "".join(self._scalar), []
+        scalar = "".join(self._scalar)
+        self._scalar = []
         return "{}" if scalar == "null" else scalar
 
 
@@ -124,9 +128,11 @@ class CustomInputDecoder:
         reader = self._object_reader
         if reader is None:
             return "" if self._string_decoder is None else self._string_decoder.decode(raw)
-        pos, decoded = 0, ""
+        pos = 0
+        decoded = ""
         while not self._is_complete:
-            start, (pos, status) = pos, reader.read(raw, pos)
+            start = pos
+            (pos, status) = reader.read(raw, pos)
             if self._string_decoder is not None:
                 decoded += self._string_decoder.decode(raw[start:pos])
             match status:
@@ -153,7 +159,8 @@ class CustomInputDecoder:
         return self._string_decoder is not None and not self._is_complete and self._string_decoder.is_plain
 
     def flush(self) -> str:
-        pending, self._pending = "".join(self._pending), []
+        pending = "".join(self._pending)
+        self._pending = []
         if pending or self._is_complete or self._string_decoder is None:
             return pending
         self._is_complete = True
@@ -356,7 +363,8 @@ class JsonCallReader:
         invalid name, or after a first key that is not in `first_keys`.
         """
         while True:
-            start, role = pos, self._role
+            start = pos
+            role = self._role
             pos, status = self._object_reader.read(text, pos)
             if role:
                 self._append_raw(role, text[start:pos])

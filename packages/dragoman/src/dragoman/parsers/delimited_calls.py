@@ -159,7 +159,8 @@ class DelimitedCallFormat:
         return self.delimiters.leading and not self.template.prefix
 
     def build_call_syntax(self, tool: Tool) -> tuple[SyntaxPiece, ...]:
-        prefix, suffix = LiteralText(self.template.call_prefix), LiteralText(self.template.call_suffix)
+        prefix = LiteralText(self.template.call_prefix)
+        suffix = LiteralText(self.template.call_suffix)
         # Adjacent literals are merged, and empty ones removed.
         merged: list[SyntaxPiece] = []
         for piece in (prefix, *self.call_syntax.build_pieces(tool), suffix):
@@ -323,7 +324,9 @@ class DelimitedCallParser(CallParser):
                 call.finish()
                 if call.has_begun:
                     self._stream_arguments(call, self._count_consumed(text, pos))
-                    self._has_started, self._follows_call, self._marker_length = False, True, 0
+                    self._has_started = False
+                    self._follows_call = True
+                    self._marker_length = 0
                     self._expect_marker(in_section=True)
                     return pos
             if status is ReadStatus.MORE:
@@ -332,7 +335,8 @@ class DelimitedCallParser(CallParser):
             return pos
         if call.has_begun and (status is ReadStatus.CLOSE or call.is_complete):
             delimiters = self._delimiters
-            self._follows_call, self._marker_length = True, 0
+            self._follows_call = True
+            self._marker_length = 0
             if call.end_marker:
                 self._handle_marker(call.end_marker, 0)
             else:
@@ -340,7 +344,8 @@ class DelimitedCallParser(CallParser):
                 self._expect_marker(in_section=bool(has_section or delimiters.call_end))
         # The client already has the call's name, so what follows is sent as its arguments, even if malformed.
         elif call.has_begun:
-            self._state, self._search_state = DelimitedCallParser._parse_malformed_call, 0
+            self._state = DelimitedCallParser._parse_malformed_call
+            self._search_state = 0
         elif status is ReadStatus.CLOSE and not self._delimiters.call_start:
             self._follows_call = False
             self._marker_length = 0
@@ -366,7 +371,8 @@ class DelimitedCallParser(CallParser):
             return end
         self._emit_buffered(ToolCallDelta, start)
         self._drop(size)
-        self._follows_call, self._marker_length = True, 0
+        self._follows_call = True
+        self._marker_length = 0
         if marker in self._delimiters.closers or marker in self._delimiters.call_openers:
             self._handle_marker(marker, end)
         else:

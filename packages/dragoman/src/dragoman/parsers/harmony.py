@@ -19,7 +19,10 @@ from .json_text import ReadStatus
 from .multi_pattern import AhoCorasick
 from .tool_parameters import build_arguments_schema
 
-START, CHANNEL, CONSTRAIN, MESSAGE = "<|start|>", "<|channel|>", "<|constrain|>", "<|message|>"
+START = "<|start|>"
+CHANNEL = "<|channel|>"
+CONSTRAIN = "<|constrain|>"
+MESSAGE = "<|message|>"
 END_MARKERS = ("<|end|>", "<|call|>", "<|return|>")
 ALL_MARKERS = (START, CHANNEL, CONSTRAIN, MESSAGE, *END_MARKERS)
 _MESSAGE_BOUNDARIES = AhoCorasick([START, CHANNEL, *END_MARKERS])
@@ -123,19 +126,20 @@ class HarmonyParser(CallParser):
             self._drop(self._count_consumed(text, pos))
             self._expect_message()
         else:
-            self._state, self._search_state = HarmonyParser._parse_header, 0
+            self._state = HarmonyParser._parse_header
+            self._search_state = 0
         return pos
 
     def _expect_message(self) -> None:
         """Expect another message, after the end of one."""
-        self._state, self._prefix_matcher, self._follows_message = (
-            HarmonyParser._parse_message_start,
-            PrefixMatcher((CHANNEL, START, *END_MARKERS)),
-            True,
-        )
+        self._state = HarmonyParser._parse_message_start
+        self._prefix_matcher = PrefixMatcher((CHANNEL, START, *END_MARKERS))
+        self._follows_message = True
 
     def _begin_message(self, build_event: Callable[..., Event]) -> None:
-        self._state, self._build_event, self._search_state = HarmonyParser._parse_message, build_event, 0
+        self._state = HarmonyParser._parse_message
+        self._build_event = build_event
+        self._search_state = 0
 
     def _parse_header(self, text: str, pos: int) -> int:
         end, self._search_state = _HEADER_ENDS.search(text, pos, self._search_state)
@@ -154,7 +158,8 @@ class HarmonyParser(CallParser):
         recipient = _read_header_word(header, "to=")
         name = recipient.removeprefix("functions.")
         if recipient and name in self._tools:
-            self._call, self._state = ArgumentsReader(name, self._tools[name]), HarmonyParser._parse_call
+            self._call = ArgumentsReader(name, self._tools[name])
+            self._state = HarmonyParser._parse_call
         elif recipient:
             self._has_prompt_header = False
             self._emit_buffered(TextDelta, size)
@@ -179,7 +184,8 @@ class HarmonyParser(CallParser):
             self._drop(len(marker))
             self._expect_message()
         else:
-            self._state, self._search_state = HarmonyParser._parse_header, 0
+            self._state = HarmonyParser._parse_header
+            self._search_state = 0
         return end
 
     def _parse_call(self, text: str, pos: int) -> int:

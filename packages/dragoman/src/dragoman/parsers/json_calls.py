@@ -97,7 +97,8 @@ class NamePrefixedSyntax(Struct, frozen=True):
         return NamePrefixedReader(self, tools)
 
     def build_pieces(self, tool: Tool) -> tuple[SyntaxPiece, ...]:
-        separator, name = self.separators[0].join(self.padding), check_name(tool.name)
+        separator = self.separators[0].join(self.padding)
+        name = check_name(tool.name)
         if self.is_numbered:
             header = LiteralText(f"{self.name_prefix}functions.{name}:"), FreeText(separator, pattern="[0-9]{1,2}")
         else:
@@ -176,7 +177,8 @@ class NamePrefixedReader:
             # Kimi K2 requires the id of a call in exactly this form in the next prompt, so it is kept as written.
             prefix, colon, number = raw.rpartition(":")
             if colon and number.isdecimal():
-                name, id = prefix.removeprefix("functions."), raw
+                name = prefix.removeprefix("functions.")
+                id = raw
         self._arguments_reader = ArgumentsReader(name, self._tools.get(name), id)
 
     def is_plain_continuation(self, text: str) -> bool:

@@ -241,7 +241,9 @@ class StringDecoder:
 
     def decode(self, raw: str) -> str:
         """Decode the next chunk, except for an incomplete escape at its end."""
-        text, pos, parts = self._pending + raw, 0, list[str]()
+        text = self._pending + raw
+        pos = 0
+        parts = list[str]()
         while pos < len(text):
             plain = self._plain_text.match(text, pos)
             if plain is not None:
@@ -260,7 +262,8 @@ class StringDecoder:
 
     def flush(self) -> str:
         """Return the remaining text, when the string is complete or truncated."""
-        pending, self._pending = self._pending, ""
+        pending = self._pending
+        self._pending = ""
         return self._flush_surrogate() + pending
 
     @property
@@ -288,7 +291,8 @@ class StringDecoder:
     def _decode_code_unit(self, code: int) -> str:
         """Decode one UTF-16 code unit; the first half of a surrogate pair waits for the second."""
         # JSON escapes characters above U+FFFF as a pair of UTF-16 code units (RFC 8259, section 7).
-        high_surrogate, self._high_surrogate = self._high_surrogate, 0
+        high_surrogate = self._high_surrogate
+        self._high_surrogate = 0
         if high_surrogate and 0xDC00 <= code < 0xE000:
             return chr(0x10000 + ((high_surrogate - 0xD800) << 10) + (code - 0xDC00))
         replacement = "\ufffd" if high_surrogate else ""
@@ -298,7 +302,8 @@ class StringDecoder:
         return replacement + ("\ufffd" if 0xDC00 <= code < 0xE000 or code > 0x10FFFF else chr(code))
 
     def _flush_surrogate(self) -> str:
-        high_surrogate, self._high_surrogate = self._high_surrogate, 0
+        high_surrogate = self._high_surrogate
+        self._high_surrogate = 0
         return "\ufffd" if high_surrogate else ""
 
 

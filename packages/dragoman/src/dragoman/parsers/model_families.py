@@ -59,10 +59,8 @@ class CallFamily(Struct, frozen=True):
     fallback_name: str = ""
 
 
-HARMONY_REASONING_NAMES, HARMONY_TOOL_NAMES = (
-    ("openai_gptoss", "gpt_oss", "gpt-oss"),
-    ("openai", "gpt_oss", "gpt-oss", "harmony"),
-)
+HARMONY_REASONING_NAMES = ("openai_gptoss", "gpt_oss", "gpt-oss")
+HARMONY_TOOL_NAMES = ("openai", "gpt_oss", "gpt-oss", "harmony")
 """Names of the gpt-oss format. Its markers separate messages instead of enclosing reasoning or calls, so it has its own
 parser.
 """

@@ -35,7 +35,8 @@ class AhoCorasick:
                     self.match_lengths.append(0)
                     self.match_texts.append("")
                 state = self._transitions[state][char]
-            self.match_lengths[state], self.match_texts[state] = len(text), text
+            self.match_lengths[state] = len(text)
+            self.match_texts[state] = text
         self._build_fail_links()
         self.pending_lengths: list[int] = []
         """Per state: how many of the last characters may be the beginning of an incomplete text."""
@@ -58,10 +59,8 @@ class AhoCorasick:
             # A pattern may end inside a longer one that is being read: this state then matches the shorter pattern.
             fail_link = self._fail_links[state]
             if not self.match_lengths[state]:
-                self.match_lengths[state], self.match_texts[state] = (
-                    self.match_lengths[fail_link],
-                    self.match_texts[fail_link],
-                )
+                self.match_lengths[state] = self.match_lengths[fail_link]
+                self.match_texts[state] = self.match_texts[fail_link]
             for char, next_state in self._transitions[state].items():
                 self._fail_links[next_state] = self._step(fail_link, char)
                 queue.append(next_state)
@@ -82,7 +81,9 @@ class AhoCorasick:
 
         Return the position after the match, -1 if there is none, and the new state.
         """
-        transitions, match_lengths, pos = self._transitions, self.match_lengths, start
+        transitions = self._transitions
+        match_lengths = self.match_lengths
+        pos = start
         while pos < len(text):
             if not state:
                 start_match = self._first_chars.search(text, pos)
@@ -120,7 +121,8 @@ class MarkerScanner:
         cut = len(pending) - pending_length
         self._pending = pending[cut:]
         if end >= 0:
-            self.marker, self._pending = self._automaton.match_texts[self._state], ""
+            self.marker = self._automaton.match_texts[self._state]
+            self._pending = ""
         return stop, pending[:cut]
 
     def is_plain_continuation(self, text: str) -> bool:
@@ -129,5 +131,6 @@ class MarkerScanner:
 
     def flush(self) -> str:
         """Return the text that was held back, when the stream ends without a marker."""
-        pending, self._pending = self._pending, ""
+        pending = self._pending
+        self._pending = ""
         return pending

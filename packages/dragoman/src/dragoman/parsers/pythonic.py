@@ -169,10 +169,8 @@ class PythonicValueReader:
             self._state = PythonicValueReader._parse_string
             return pos + 1, ReadStatus.MORE
         if self._string_marker and char == self._string_marker[0]:
-            self._prefix_matcher, self._state = (
-                PrefixMatcher((self._string_marker,)),
-                PythonicValueReader._parse_string_marker,
-            )
+            self._prefix_matcher = PrefixMatcher((self._string_marker,))
+            self._state = PythonicValueReader._parse_string_marker
         elif char in _CLOSERS and not self._in_key:
             self._chunks.append(_OPENERS[char])
             self._in_key = char == "{"
@@ -188,7 +186,9 @@ class PythonicValueReader:
         return pos, ReadStatus.MORE
 
     def _begin_string(self, quote: str) -> None:
-        self._quote, self._decoder, self._raw = quote, StringDecoder(PYTHON_ESCAPES), ""
+        self._quote = quote
+        self._decoder = StringDecoder(PYTHON_ESCAPES)
+        self._raw = ""
         self._is_empty_string = True
         self.is_string = not self._brackets
         if not self.is_string:
@@ -235,7 +235,8 @@ class PythonicValueReader:
         if text[pos].isspace():
             self._space += text[pos]
             return pos + 1, ReadStatus.MORE
-        space, self._space = self._space, ""
+        space = self._space
+        self._space = ""
         if text[pos] == self._quote and self._is_empty_string and not space:
             self._quote *= 3
             self._state = PythonicValueReader._parse_string
@@ -256,10 +257,8 @@ class PythonicValueReader:
         pos, result = self._prefix_matcher.read(text, pos)
         if result is PrefixResult.MATCHED and self._string_marker_patterns is not None:
             self._begin_string("")
-            self._scanner, self._state = (
-                MarkerScanner(self._string_marker_patterns),
-                PythonicValueReader._parse_marked_string,
-            )
+            self._scanner = MarkerScanner(self._string_marker_patterns)
+            self._state = PythonicValueReader._parse_marked_string
         return pos, ReadStatus.INVALID if result is PrefixResult.NO_MATCH else ReadStatus.MORE
 
     def _parse_marked_string(self, text: str, pos: int) -> tuple[int, ReadStatus]:
@@ -315,19 +314,22 @@ class PythonicValueReader:
                     return pos, ReadStatus.INVALID
                 self._chunks[bracket.undecided + 1 :] = [word]
             self._chunks[bracket.undecided] = "["
-            bracket.json_closer, bracket.undecided = "]", None
+            bracket.json_closer = "]"
+            bracket.undecided = None
             self._state = PythonicValueReader._parse_separator
             return pos, ReadStatus.MORE
         if text[pos] != ":":
             return pos, ReadStatus.INVALID
         bracket.undecided = None
         self._chunks.append(": ")
-        self._in_key, self._state = False, PythonicValueReader._parse_start
+        self._in_key = False
+        self._state = PythonicValueReader._parse_start
         return pos + 1, ReadStatus.MORE
 
     def _parse_separator(self, text: str, pos: int) -> tuple[int, ReadStatus]:
         """Read a comma or a closing bracket."""
-        char, bracket = text[pos], self._brackets[-1]
+        char = text[pos]
+        bracket = self._brackets[-1]
         if char.isspace():
             return pos + 1, ReadStatus.MORE
         if char == bracket.closer:
@@ -338,7 +340,8 @@ class PythonicValueReader:
         if char != ",":
             return pos, ReadStatus.INVALID
         bracket.undecided = None
-        self._needs_comma, self._state = True, PythonicValueReader._parse_start
+        self._needs_comma = True
+        self._state = PythonicValueReader._parse_start
         self._in_key = bracket.json_closer == "}"
         return pos + 1, ReadStatus.MORE
 
@@ -417,7 +420,8 @@ class CompiledPythonicSyntax:
         return PythonicReader(self, tools)
 
     def build_pieces(self, tool: Tool) -> tuple[SyntaxPiece, ...]:
-        parameters, syntax = read_enforceable_parameters(tool), self.syntax
+        parameters = read_enforceable_parameters(tool)
+        syntax = self.syntax
         comma = LiteralText("," if syntax.string_marker else ", ")
         declared: list[tuple[tuple[SyntaxPiece, ...], bool]] = []
         for parameter in parameters.properties:
@@ -466,7 +470,8 @@ class CompiledPythonicSyntax:
             items = join_items(self._build_part(schema, item, depth), comma, *read_bounds(schema))
             return LiteralText("["), *items, LiteralText("]")
         check_keywords(schema, "properties", "required", "additionalProperties")
-        declared, required = schema.get("properties"), schema.get("required", [])
+        declared = schema.get("properties")
+        required = schema.get("required", [])
         if not isinstance(declared, dict) or not declared or schema.get("additionalProperties") is not False:
             raise Unsupported("The object may have other members.")
         if not isinstance(required, list) or not set(required) <= declared.keys():
@@ -542,7 +547,8 @@ class PythonicReader:
             return pos, ReadStatus.INVALID
         self.name = self._name.name
         tool = self._tools.get(self.name)
-        self.has_begun, self.is_undeclared = tool is not None, tool is None
+        self.has_begun = tool is not None
+        self.is_undeclared = tool is None
         self.is_custom = isinstance(tool, CustomTool)
         self._writer = build_argument_writer(is_custom=self.is_custom)
         if tool is not None and self._syntax.string_marker:
@@ -559,20 +565,23 @@ class PythonicReader:
             self._prefix_matcher = PrefixMatcher((self._syntax.string_marker,))
             self._state = PythonicReader._parse_name_marker
         else:
-            self._name, self._state = NameReader(ARGUMENT_NAME), PythonicReader._parse_argument_name
+            self._name = NameReader(ARGUMENT_NAME)
+            self._state = PythonicReader._parse_argument_name
         return pos, ReadStatus.MORE
 
     def _parse_argument_name(self, text: str, pos: int) -> tuple[int, ReadStatus]:
         pos, is_complete = self._name.read(text, pos)
         if is_complete:
-            self._argument, self._state = self._name.name, PythonicReader._parse_value_start
+            self._argument = self._name.name
+            self._state = PythonicReader._parse_value_start
         return pos, ReadStatus.INVALID if is_complete and not self._name.name else ReadStatus.MORE
 
     def _parse_name_marker(self, text: str, pos: int) -> tuple[int, ReadStatus]:
         pos, result = self._prefix_matcher.read(text, pos)
         patterns = self._compiled.string_syntax.marker_patterns
         if result is PrefixResult.MATCHED and patterns is not None:
-            self._argument, self._name_scanner = "", MarkerScanner(patterns)
+            self._argument = ""
+            self._name_scanner = MarkerScanner(patterns)
             self._state = PythonicReader._parse_marked_name
         return pos, ReadStatus.INVALID if result is PrefixResult.NO_MATCH else ReadStatus.MORE
 

@@ -85,8 +85,10 @@ class ThinkFormat:
         )
         # Depending on the request's options, templates of hybrid models write `<think>` or an empty `<think></think>`
         # into the prompt.
-        tail, begin = context.prompt_tail, self._syntax.begin
-        opened_pos, closed_pos = tail.rfind(begin), tail.rfind(self._syntax.end)
+        tail = context.prompt_tail
+        begin = self._syntax.begin
+        opened_pos = tail.rfind(begin)
+        closed_pos = tail.rfind(self._syntax.end)
         if closed_pos > opened_pos:
             parser.begin_answer()
         elif opened_pos >= 0:
@@ -252,7 +254,8 @@ class AnswerTagParser(TextParser):
                 return pos
             case PrefixResult.MATCHED:
                 self._drop(self._count_consumed(text, pos))
-                self._may_skip_newline, self._state = True, AnswerTagParser._parse_tagged
+                self._may_skip_newline = True
+                self._state = AnswerTagParser._parse_tagged
                 return pos
             case PrefixResult.NO_MATCH:
                 self._state = AnswerTagParser._parse_untagged
@@ -271,7 +274,8 @@ class AnswerTagParser(TextParser):
         marker_length = self._end_patterns.match_lengths[self._search_state]
         self._emit_buffered(TextDelta, self._count_consumed(text, end) - marker_length)
         self._drop(marker_length)
-        self._search_state, self._state = 0, AnswerTagParser._parse_trailing_space
+        self._search_state = 0
+        self._state = AnswerTagParser._parse_trailing_space
         return end
 
     def _parse_trailing_space(self, text: str, pos: int) -> int:
@@ -315,7 +319,8 @@ class InlineThinkFormat(ThinkFormat):
     """
 
     def create_parser(self, context: ParseContext, calls: Sequence[str] = ()) -> Parser:  # noqa: ARG002
-        tail, syntax = context.prompt_tail, self.syntax
+        tail = context.prompt_tail
+        syntax = self.syntax
         return InlineThinkParser(syntax.begin if tail.rfind(syntax.begin) > tail.rfind(syntax.end) else "")
 
 

@@ -262,7 +262,8 @@ def _find_options(schema: Schema) -> tuple[str, list[Schema]]:
         options = _filter_objects(schema.get(union))
         if options:
             return union, [{**defs, **option} for option in options]
-    reference, parts = schema.get("$ref"), _filter_objects(schema.get("allOf"))
+    reference = schema.get("$ref")
+    parts = _filter_objects(schema.get("allOf"))
     if isinstance(reference, str) and isinstance(target := resolve(reference, schema), dict):
         return "$ref", [{**defs, **target}]
     return "allOf", [{**defs, **parts[0]}] if len(parts) == 1 and "type" not in schema else []
@@ -278,7 +279,9 @@ def build_free_text(schema: Schema, end: str, avoid: tuple[str, ...] = ()) -> Fr
     end: the text that ends the string.
     avoid: texts that may not occur in it.
     """
-    pattern, min_length, max_length = schema.get("pattern"), schema.get("minLength"), schema.get("maxLength")
+    pattern = schema.get("pattern")
+    min_length = schema.get("minLength")
+    max_length = schema.get("maxLength")
     return FreeText(
         end,
         avoid,
@@ -298,7 +301,9 @@ def _anchor_pattern(pattern: str) -> str:
     """Convert a schema's pattern, which may match a part of the string, to one that matches the whole string."""
     # The unescaped characters outside groups and classes, by position.
     top_level: dict[int, str] = {}
-    depth, escaped, in_class = 0, False, False
+    depth = 0
+    escaped = False
+    in_class = False
     for index, char in enumerate(pattern):
         if escaped or char == "\\":
             escaped = not escaped
@@ -312,7 +317,8 @@ def _anchor_pattern(pattern: str) -> str:
     # With alternatives at the top level, `^` and `$` apply to one of them only, so they may not be removed.
     if "|" in top_level.values():
         return f"(?s:.*)(?:{pattern})(?s:.*)"
-    begins, ends = top_level.get(0) == "^", top_level.get(len(pattern) - 1) == "$"
+    begins = top_level.get(0) == "^"
+    ends = top_level.get(len(pattern) - 1) == "$"
     inner = pattern[begins : len(pattern) - ends]
     if begins and ends:
         return inner
@@ -364,7 +370,8 @@ def read_bounds(schema: Schema) -> tuple[int, int | None]:
 
     Raises Unsupported for more than `_MAX_ITEMS`, since the grammar has one piece per item.
     """
-    least, most = schema.get("minItems", 0), schema.get("maxItems")
+    least = schema.get("minItems", 0)
+    most = schema.get("maxItems")
     if not isinstance(least, int) or not (most is None or isinstance(most, int)):
         raise Unsupported("The bounds of a list must be integers.")
     if (least if most is None else most) > _MAX_ITEMS or (most is not None and least > most):
@@ -526,7 +533,8 @@ def read_enforceable_parameters(tool: Tool) -> ToolParameters:
         [parameter.schema for parameter in tool_parameters.properties],
         {key: root[key] for key in _DEFINITIONS if key in root},
     )
-    declared, required = tool_parameters.names, root.get("required")
+    declared = tool_parameters.names
+    required = root.get("required")
     missing = next((name for name in required if name not in declared), None) if isinstance(required, list) else None
     if missing is not None:
         raise Unsupported(f"{missing!r} is required, and not among the properties.")

@@ -30,7 +30,8 @@ from .tool_parameters import (
     read_parameters,
 )
 
-_CDATA_START, _CDATA_END = "<![CDATA[", "]]>"
+_CDATA_START = "<![CDATA["
+_CDATA_END = "]]>"
 
 
 class XmlTagSyntax(Struct, frozen=True):
@@ -128,7 +129,8 @@ class CompiledXmlTagSyntax:
         return XmlTagReader(self, tools)
 
     def build_pieces(self, tool: Tool) -> tuple[SyntaxPiece, ...]:
-        parameters, syntax = read_enforceable_parameters(tool), self.syntax
+        parameters = read_enforceable_parameters(tool)
+        syntax = self.syntax
         arguments: list[SyntaxPiece] = []
         for parameter in parameters.properties:
             name = check_free_of_markers(parameter.name, [*self.key_end_tags, "\n"])
@@ -237,10 +239,8 @@ class XmlTagReader:
     def _parse_name(self, text: str, pos: int) -> tuple[int, ReadStatus]:
         pos, is_complete = self._name_reader.read(text, pos)
         if is_complete:
-            self._state, self._prefix_matcher = (
-                XmlTagReader._parse_name_suffix,
-                PrefixMatcher((self._syntax.name_suffix,)),
-            )
+            self._state = XmlTagReader._parse_name_suffix
+            self._prefix_matcher = PrefixMatcher((self._syntax.name_suffix,))
         return pos, ReadStatus.INVALID if is_complete and not self._name_reader.name else ReadStatus.MORE
 
     def _parse_name_suffix(self, text: str, pos: int) -> tuple[int, ReadStatus]:
@@ -248,7 +248,8 @@ class XmlTagReader:
         if self._syntax.name_suffix:
             pos, result = self._prefix_matcher.read(text, pos)
         if result is PrefixResult.MATCHED and self._compiled.number_patterns is not None:
-            self._scanner, self._state = MarkerScanner(self._compiled.number_patterns), XmlTagReader._parse_number
+            self._scanner = MarkerScanner(self._compiled.number_patterns)
+            self._state = XmlTagReader._parse_number
         elif result is PrefixResult.MATCHED:
             self._begin_call()
         return pos, ReadStatus.INVALID if result is PrefixResult.NO_MATCH else ReadStatus.MORE
@@ -287,7 +288,8 @@ class XmlTagReader:
     def _handle_tag(self, marker: str) -> ReadStatus:
         """Handle a tag between arguments: another argument begins, or the call ends."""
         if marker == self._syntax.key_tag:
-            self._state, self._scanner = XmlTagReader._parse_key, MarkerScanner(self._compiled.key_patterns)
+            self._state = XmlTagReader._parse_key
+            self._scanner = MarkerScanner(self._compiled.key_patterns)
             self._key.clear()
             return ReadStatus.MORE
         self.is_complete = True
@@ -300,7 +302,8 @@ class XmlTagReader:
         self._key.append(key)
         if not self._scanner.marker:
             return pos, ReadStatus.MORE
-        key, is_text = "".join(self._key).strip(), self._compiled.key_end_tags[self._scanner.marker]
+        key = "".join(self._key).strip()
+        is_text = self._compiled.key_end_tags[self._scanner.marker]
         key = _unescape(key) if self._syntax.has_escaped_names else key
         self._types = self._parameters.find_types(key)
         # A tag that marks a string counts only if the schema allows one, as clients validate arguments by the schema.
@@ -317,10 +320,8 @@ class XmlTagReader:
         else:
             self._append_text(self._writer.begin_argument(key))
         if self._syntax.value_tag:
-            self._state, self._prefix_matcher = (
-                XmlTagReader._parse_value_start,
-                PrefixMatcher((self._syntax.value_tag,)),
-            )
+            self._state = XmlTagReader._parse_value_start
+            self._prefix_matcher = PrefixMatcher((self._syntax.value_tag,))
         else:
             self._begin_value()
         return pos, ReadStatus.MORE
@@ -340,22 +341,27 @@ class XmlTagReader:
             self._append_text(self._writer.begin_string())
         # Only these types are certainly JSON; "object or string" must be complete before its type is known.
         elif self._types and not set(self._types) - {"object", "array"}:
-            self._state, self._value = XmlTagReader._parse_json_start, ValueReader()
+            self._state = XmlTagReader._parse_json_start
+            self._value = ValueReader()
         else:
             self._state = XmlTagReader._parse_value
         if self._syntax.has_cdata:
-            self._cdata_read, self._after_cdata_start = 0, self._state
+            self._cdata_read = 0
+            self._after_cdata_start = self._state
             self._state = XmlTagReader._parse_cdata_start
 
     def _parse_cdata_start(self, text: str, pos: int) -> tuple[int, ReadStatus]:
         """Read the start of a CDATA section, if there is one; any other text belongs to the value."""
         while pos < len(text) and _CDATA_START.startswith(text[pos], self._cdata_read):
-            pos, self._cdata_read = pos + 1, self._cdata_read + 1
+            pos = pos + 1
+            self._cdata_read = self._cdata_read + 1
             if self._cdata_read == len(_CDATA_START):
-                self._scanner, self._state = MarkerScanner(self._compiled.cdata_patterns), self._after_cdata_start
+                self._scanner = MarkerScanner(self._compiled.cdata_patterns)
+                self._state = self._after_cdata_start
                 return pos, ReadStatus.MORE
         if pos < len(text):
-            self._state, replay_pos = self._after_cdata_start, 0
+            self._state = self._after_cdata_start
+            replay_pos = 0
             while replay_pos < self._cdata_read:  # The text has no tag, so no value ends in it.
                 replay_pos, _ = self._state(self, _CDATA_START[: self._cdata_read], replay_pos)
         return pos, ReadStatus.MORE
@@ -413,7 +419,8 @@ class XmlTagReader:
             self._append_text(self._writer.begin_argument(self._spliced_key))
         # The value is converted to a type of the schema if possible, else to a string. A number keeps its digits: a
         # float would change 1.10 or 10000000000000001.
-        writer, digits = self._writer, match_number(raw, self._types)
+        writer = self._writer
+        digits = match_number(raw, self._types)
         value = coerce(raw, self._types) if self._types else guess(raw)
         if digits is not None:
             self._append_text(writer.write_json(digits))
@@ -457,7 +464,8 @@ class XmlTagReader:
             return
         pending = self._scanner.flush()
         if self._state is XmlTagReader._parse_cdata_start:
-            pending, self._state = _CDATA_START[: self._cdata_read], self._after_cdata_start
+            pending = _CDATA_START[: self._cdata_read]
+            self._state = self._after_cdata_start
         if self._state is XmlTagReader._parse_string:
             self._append_text(self._writer.write_text(pending))
         elif self._state in (XmlTagReader._parse_value, XmlTagReader._parse_json_end):

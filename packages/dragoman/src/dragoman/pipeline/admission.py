@@ -271,7 +271,8 @@ def _find_prompt_parameters(request: GenerateRequest, terms: CallTerms) -> Itera
     if (request.best_of or 0) > request.choices:
         yield "best_of"
     if isinstance(request.prompt, Conversation):
-        reasoning, template = request.prompt.reasoning, request.prompt.template
+        reasoning = request.prompt.reasoning
+        template = request.prompt.template
         if reasoning.effort is not None:
             yield "reasoning_effort"
         elif reasoning.enabled is not None:
@@ -309,11 +310,14 @@ def check_text_length(request: GenerateRequest, limit: int, longest_token: int) 
             check_countable(prompt, limit, longest_token, verb="truncated")
         return
     if isinstance(prompt, str):
-        size, param = len(prompt), "prompt"
+        size = len(prompt)
+        param = "prompt"
     elif isinstance(prompt, Conversation):
-        size, param = _estimate_conversation_size(prompt), "messages"
+        size = _estimate_conversation_size(prompt)
+        param = "messages"
     else:
-        size, param = 0, "prompt"
+        size = 0
+        param = "prompt"
     # A template writes at least one token around every message, so more messages than tokens cannot fit.
     count = len(prompt.messages) if isinstance(prompt, Conversation) else 0 if isinstance(prompt, str) else len(prompt)
     if count > limit:
@@ -339,7 +343,8 @@ def check_countable(
     if isinstance(prompt, str):
         size = len(prompt)
     else:
-        size, param = _estimate_conversation_size(prompt), "messages"
+        size = _estimate_conversation_size(prompt)
+        param = "messages"
         _check_arguments(prompt, limit, longest_token)
     if size > most:
         raise RequestError(f"`{param}` has {size} characters; at most {most} are {verb} at a time.", param=param)

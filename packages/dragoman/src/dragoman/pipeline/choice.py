@@ -34,7 +34,8 @@ class ChoicePipeline:
     __slots__ = ("_parser", "_stops", "has_finished", "n_reasoning_tokens", "n_tokens")
 
     def __init__(self, parser: Parser | None, stops: StopStage | None) -> None:
-        self._parser, self._stops = parser, stops
+        self._parser = parser
+        self._stops = stops
         self.has_finished = False
         self.n_tokens = 0
         self.n_reasoning_tokens = 0
@@ -136,7 +137,8 @@ class StopStrings:
 
         ignore: a stop string that this text completes does not count.
         """
-        patterns, pos = self._patterns, 0
+        patterns = self._patterns
+        pos = 0
         if patterns is None:
             return text
         if self._matched is not None:
@@ -149,14 +151,16 @@ class StopStrings:
                 self._pending = text[n_released:]
                 return text[:n_released]
             if not ignore:
-                text, self._pending = self._pending + text[:pos], ""
+                text = self._pending + text[:pos]
+                self._pending = ""
                 stop_start = len(text) - patterns.match_lengths[self._state]
                 self._matched = text[stop_start:]
                 return text if self._includes_stop else text[:stop_start]
 
     def flush(self) -> str:
         """Return the text that is still held back."""
-        text, self._pending = self._pending, ""
+        text = self._pending
+        self._pending = ""
         return text
 
 
@@ -250,7 +254,8 @@ class Detokenizer:
 
     def flush(self) -> str:
         """Return the replacement (U+FFFD) for bytes that never completed a character."""
-        data, self.pending_bytes = self.pending_bytes, b""
+        data = self.pending_bytes
+        self.pending_bytes = b""
         return data.decode("utf-8", "replace")
 
 
@@ -299,12 +304,14 @@ class TextAssembler:
         kv_transfer_params, weights: as in `events.ChoiceFinished`.
         """
         final_delta = self._build_delta(self._detokenizer.flush()) if self._detokenizer.pending_bytes else None
-        tokens, self._pending_tokens = tuple(self._pending_tokens), []
+        tokens = tuple(self._pending_tokens)
+        self._pending_tokens = []
         finished = ChoiceFinished(self._choice, reason, stop, tokens, kv_transfer_params, weights)
         return [finished] if final_delta is None else [final_delta, finished]
 
     def _build_delta(self, text: str) -> TextDelta | None:
         if not text:
             return None
-        tokens, self._pending_tokens = tuple(self._pending_tokens), []
+        tokens = tuple(self._pending_tokens)
+        self._pending_tokens = []
         return TextDelta(self._choice, text, tokens)

@@ -121,7 +121,8 @@ async def encode_inputs(tokenizer: HfTokenizer, texts: TextInputs, limit: int) -
 
 
 def _encode_input(tokenizer: HfTokenizer, texts: TextInputs, index: int, limit: int) -> tuple[int, ...]:
-    text, wrapping = texts.inputs[index], tokenizer.wrapping
+    text = texts.inputs[index]
+    wrapping = tokenizer.wrapping
     is_wrapped = isinstance(text, str) and texts.add_special_tokens
     prefix, suffix = (wrapping.prefix, wrapping.suffix) if is_wrapped else ((), ())
     param = "input" if len(texts.inputs) == 1 else f"input[{index}]"

@@ -187,7 +187,8 @@ class DeliveryRounds:
     def _call_receivers(self) -> None:
         # The list is swapped first, so a receiver that causes new output is called in the next iteration. Sockets are
         # served in between.
-        receivers, self._receivers = self._receivers, []
+        receivers = self._receivers
+        self._receivers = []
         for receive in receivers:
             receive()
 
@@ -220,14 +221,16 @@ class OutputQueue(Generic[T]):
 
     def receive_directly(self, rounds: DeliveryRounds, receiver: Callable[[], None]) -> None:
         """Call `receiver` instead of waking the consumer. It takes the items, or wakes the consumer itself."""
-        self._rounds, self._receiver = rounds, receiver
+        self._rounds = rounds
+        self._receiver = receiver
 
     def take_awaited(self, kinds: frozenset[type[T]]) -> list[T]:
         """Take all items, if the consumer waits for them and the last one is of one of these types; else none.
 
         A consumer that waits has handled all earlier items.
         """
-        items, waiter = self._items, self._waiter
+        items = self._items
+        waiter = self._waiter
         if waiter is None or waiter.done() or not items or type(items[-1]) not in kinds:
             return []
         self._items = []
@@ -249,5 +252,6 @@ class OutputQueue(Generic[T]):
 
     def take_all(self) -> list[T]:
         """Take all items."""
-        items, self._items = self._items, []
+        items = self._items
+        self._items = []
         return items

@@ -34,7 +34,8 @@ from .served_model import (
 
 log = logging.getLogger(__name__)
 
-MIN_BACKOFF, MAX_BACKOFF = 0.5, 60.0
+MIN_BACKOFF = 0.5
+MAX_BACKOFF = 60.0
 """Seconds before a failed engine or load is retried; doubled after each failure."""
 HEALTHY_AFTER = 60.0
 """Seconds after a restart at which an engine counts as healthy again and the backoff is reset."""
@@ -144,7 +145,9 @@ class ModelSlot:
 
     def __init__(self, spec: ModelSpec | ServedModel, clock: Callable[[], float]) -> None:
         self.spec = spec if isinstance(spec, ModelSpec) else None
-        self.name, self.aliases, self.created = spec.name, spec.aliases, spec.created
+        self.name = spec.name
+        self.aliases = spec.aliases
+        self.created = spec.created
         self.model = spec if isinstance(spec, ServedModel) else None
         self._state = ModelState.UNLOADED if self.spec else ModelState.LOADED
         self.on_change: Callable[[], None] | None = None
@@ -308,7 +311,8 @@ class ModelSlot:
         model = self.model
         if model is None:
             return
-        events, is_paused = model.progress.events, model.control is not None and model.control.is_paused
+        events = model.progress.events
+        is_paused = model.control is not None and model.control.is_paused
         if events != self._events_seen or not model.progress.running or is_paused:
             self._events_seen, self._progressed = events, self._clock()
 
@@ -395,7 +399,8 @@ class ModelSlot:
             if self.model is not None and isinstance(self.model.trainable, SucceedingTrainable):
                 self._weight_history = self.model.trainable.history
             await self.stop()
-            self.model, self.state = None, ModelState.UNLOADED
+            self.model = None
+            self.state = ModelState.UNLOADED
         finally:
             self._is_unloading = False
         log.info("%s is unloaded", self.name)
@@ -447,7 +452,8 @@ class ModelSlot:
     async def restart(self) -> None:
         """Restart the engine. A model that failed while it was loading is loaded by the next request."""
         if self._was_never_loaded:
-            self.model, self.state = None, ModelState.UNLOADED
+            self.model = None
+            self.state = ModelState.UNLOADED
             return
         self._is_restarting = True
         try:
@@ -506,7 +512,8 @@ class Lease(AsyncGenerator[list[Event]]):
             self._release()
 
     def _release(self) -> None:
-        usage_guard, self._usage_guard = self._usage_guard, None
+        usage_guard = self._usage_guard
+        self._usage_guard = None
         if usage_guard is not None:
             usage_guard.__exit__(None, None, None)
 

@@ -23,7 +23,8 @@ class ModelMetrics:
     """The counters of all served models."""
 
     def __init__(self, models: Models, clock: Clock) -> None:
-        self._models, self._clock = models, clock
+        self._models = models
+        self._clock = clock
         self._stats_by_model: dict[str, EngineStats] = {}
 
     def start_request(self, model: ServedModel) -> RequestMetrics | None:
@@ -38,7 +39,8 @@ class ModelMetrics:
         """Yield every model with the current counters of its engine's cores."""
         for model in self._models:
             if model.stats_source is not None:
-                cores, n_held = model.stats_source.stats(), model.queue.n_held
+                cores = model.stats_source.stats()
+                n_held = model.queue.n_held
                 if n_held:
                     # Requests that wait in front of the engine are listed with its first core.
                     first = copy.copy(cores[0])
@@ -46,8 +48,10 @@ class ModelMetrics:
                     cores = [first, *cores[1:]]
                 yield model, cores
                 continue
-            stats, health = self._find_stats(model), model.backend.engine.health()
-            stats.running, stats.waiting = health.running, health.waiting + model.queue.n_held
+            stats = self._find_stats(model)
+            health = model.backend.engine.health()
+            stats.running = health.running
+            stats.waiting = health.waiting + model.queue.n_held
             stats.kv_cache_usage = health.kv_cache_usage
             yield model, [stats]
 
@@ -68,7 +72,8 @@ class RequestMetrics:
     )
 
     def __init__(self, stats: EngineStats, clock: Clock) -> None:
-        self._stats, self._clock = stats, clock
+        self._stats = stats
+        self._clock = clock
         self._arrival_time = self._start_time = self._last_token_time = clock()
         self._first_token_time: float | None = None
         self._prompt_tokens = self._tokens = 0
@@ -87,7 +92,8 @@ class RequestMetrics:
         return 0.0 if self._first_token_time is None else self._last_token_time - self._first_token_time
 
     def observe_batch(self, events: list[Event]) -> None:
-        count, stats = 0, self._stats
+        count = 0
+        stats = self._stats
         for event in events:
             if type(event) is TextDelta:  # The common case.
                 count += len(event.tokens)
@@ -139,7 +145,8 @@ class RequestMetrics:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, _: BaseException | None, __: TracebackType | None) -> None:
-        stats, now = self._stats, self._clock()
+        stats = self._stats
+        now = self._clock()
         # Only if an exception ended the request; finished choices have already been recorded.
         if kind is not None and self._open_choices:
             is_aborted = issubclass(kind, GeneratorExit | asyncio.CancelledError)
@@ -172,13 +179,15 @@ async def add_timings(batches: AsyncGenerator[list[Event]], clock: Clock) -> Asy
     """
     admitted_at = started_at = clock()
     first_token_at: float | None = None
-    last_token_at, choices = admitted_at, 1
+    last_token_at = admitted_at
+    choices = 1
     async with aclosing(batches):
         async for batch in batches:
             for index, event in enumerate(batch):
                 match event:
                     case Started():
-                        started_at, choices = clock() - event.elapsed, event.choices
+                        started_at = clock() - event.elapsed
+                        choices = event.choices
                     case Finished(usage) if choices == 1:
                         first_token = None if first_token_at is None else first_token_at - started_at
                         decode = 0.0 if first_token_at is None else last_token_at - first_token_at

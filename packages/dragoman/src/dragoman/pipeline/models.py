@@ -64,7 +64,9 @@ class Models:
     ) -> None:
         if not served:
             raise ValueError("at least one model must be served")
-        self._memory, self._sleep, self._clock = memory, sleep, clock
+        self._memory = memory
+        self._sleep = sleep
+        self._clock = clock
         self._watchers: set[asyncio.Event] = set()
         self._set_slots(tuple(ModelSlot(spec, clock) for spec in served))
         # One load or unload at a time, since whether a model fits into memory depends on the loaded models.

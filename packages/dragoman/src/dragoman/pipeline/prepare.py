@@ -183,7 +183,8 @@ def _find_stops(request: GenerateRequest) -> tuple[str, ...]:
 
 
 def _build_stop_stage(request: GenerateRequest, choice: int) -> StopStage | None:
-    stops, limits = _find_stops(request), request.limits
+    stops = _find_stops(request)
+    limits = request.limits
     return StopStage(choice, stops, includes_stop=limits.include_stop, min_tokens=limits.min_tokens) if stops else None
 
 
@@ -199,7 +200,9 @@ class _TokenPreparation(msgspec.Struct, frozen=True):
     tool_format: ToolFormat | None
 
     async def build_job(self) -> TokenJob:
-        model, backend, request = self.model, self.backend, self.request
+        model = self.model
+        backend = self.backend
+        request = self.request
         fitting_prompt = await build_fitting_prompt(backend, request, self.terms, model.max_model_len)
         encoded = truncate_prompt(fitting_prompt, request, model.max_model_len)
         if encoded.n_dropped:
@@ -252,7 +255,8 @@ class _TokenPreparation(msgspec.Struct, frozen=True):
 
         prompt: number of tokens of the prompt.
         """
-        limit, requested = self.model.max_model_len, self.request.limits.max_tokens
+        limit = self.model.max_model_len
+        requested = self.request.limits.max_tokens
         available = limit - prompt
         if available < (0 if requested == 0 else 1):
             raise ContextTooLong(limit=limit, prompt=prompt, param=find_prompt_param(self.request))
@@ -268,7 +272,8 @@ class _TokenPreparation(msgspec.Struct, frozen=True):
     def _build_requests(
         self, encoded: EncodedPrompt, max_tokens: int, grammar: CompiledGrammar | None
     ) -> tuple[TokenRequest, ...]:
-        request, limits = self.request, self.request.limits
+        request = self.request
+        limits = self.request.limits
         check_ids(request.logprob_ids, self.backend.tokenizer.vocab_size, "logprob_token_ids")
         candidates = max(request.choices, request.best_of or 0)
         # best_of ranks candidates by likelihood, so it needs logprobs even if the client does not.

@@ -105,7 +105,8 @@ def read_reused_ids(request: GenerateRequest) -> tuple[int, ...] | None:
     As in vLLM 0.33 (`renderers/online_renderer.py`), a conversation with media is rendered instead. Raises RequestError
     if the field is not a non-empty list of ids.
     """
-    prompt, text = request.prompt, request.extras.kv_transfer_params
+    prompt = request.prompt
+    text = request.extras.kv_transfer_params
     if text is None or REUSED_IDS not in text or not isinstance(prompt, Conversation):
         return None
     ids = _decode_transfer(text).get(REUSED_IDS)
@@ -162,14 +163,16 @@ async def render_conversation(
     """
     # As in OpenAI's API, with `none` the model does not see the tools.
     visible_tools = () if conversation.tool_choice.mode == "none" else None
-    vision, images = backend.vision, list[bytes]()
+    vision = backend.vision
+    images = list[bytes]()
     if vision is not None:
         placeholder = Text(vision.placeholder) if vision.uses_text_placeholder else None
         conversation, images = extract_images(conversation, placeholder)
     source = conversation.template.template
     if source is not None:
         # The template in the request is untrusted: it is rendered in a worker process.
-        base, templates = _model_renderer(backend), backend.request_templates
+        base = _model_renderer(backend)
+        templates = backend.request_templates
         if templates is None:
             raise Unsupported(
                 "This server does not accept chat templates in requests (--trust-request-chat-template).",
@@ -211,7 +214,8 @@ def _prepare_images(
 
 def _apply_effort(renderer: Renderer, conversation: Conversation) -> Conversation:
     """Map the reasoning effort to the template's thinking switch, if it has a switch but no effort levels."""
-    reasoning, features = conversation.reasoning, renderer.template.features
+    reasoning = conversation.reasoning
+    features = renderer.template.features
     if reasoning.effort is None or features.supports_reasoning_effort or not features.supports_thinking:
         return conversation
     enabled = reasoning.effort != "none" if reasoning.enabled is None else reasoning.enabled
@@ -302,15 +306,19 @@ async def build_edited_prompt(
     An edit that would save nothing is skipped. Raises what `encode_prompt` raises.
     """
     encoded = await encode_prompt(backend, request, terms)
-    prompt, applied_edits = request.prompt, encoded.applied_edits
+    prompt = request.prompt
+    applied_edits = encoded.applied_edits
     if not isinstance(prompt, Conversation) or not prompt.edits:
         return request, encoded
     for edit in prompt.edits:
         if isinstance(edit, ClearReasoning):
-            kind, least_saved, is_due = ClearedKind.REASONING, 1, True
+            kind = ClearedKind.REASONING
+            least_saved = 1
+            is_due = True
             messages, count = _clear_reasoning(edit, prompt.messages)
         else:
-            kind, least_saved = ClearedKind.RESULTS, edit.at_least
+            kind = ClearedKind.RESULTS
+            least_saved = edit.at_least
             messages, count = _clear_results(edit, prompt.messages)
             if edit.above_uses is None:
                 is_due = len(encoded.ids) > edit.above_tokens
@@ -325,7 +333,8 @@ async def build_edited_prompt(
         # Counted by rendering again: a template may drop old reasoning by itself, and then clearing it saves nothing.
         saved_tokens = len(encoded.ids) - len(shorter_prompt.ids)
         if saved_tokens >= least_saved:
-            prompt, encoded = edited_conversation, shorter_prompt
+            prompt = edited_conversation
+            encoded = shorter_prompt
             applied_edits = (*applied_edits, AppliedEdit(kind, count, saved_tokens))
     return msgspec.structs.replace(request, prompt=prompt), msgspec.structs.replace(
         encoded, applied_edits=applied_edits
@@ -422,7 +431,8 @@ async def build_fitting_prompt(
         return msgspec.structs.replace(shorter_prompt, n_dropped=len(dropped), applied_edits=encoded.applied_edits)
 
     # By bisection: each try renders and tokenizes the conversation, so a linear search would be quadratic.
-    low, high = 1, len(turns)
+    low = 1
+    high = len(turns)
     while low < high:
         middle = (low + high) // 2
         if len((await encode_without(middle)).ids) <= prompt_limit:
@@ -476,7 +486,9 @@ class RecentPrompts:
     """
 
     def __init__(self, max_owners: int = 64, max_prompts: int = 8, max_tokens: int = 131_072) -> None:
-        self._max_owners, self._max_prompts, self._max_tokens = max_owners, max_prompts, max_tokens
+        self._max_owners = max_owners
+        self._max_prompts = max_prompts
+        self._max_tokens = max_tokens
         self._prompts: OrderedDict[tuple[str, str], deque[Prompt]] = OrderedDict()
 
     def remember(self, owner: str, model: str, prompt: Prompt) -> None:
@@ -499,7 +511,8 @@ def count_common_prefix(first: Prompt, second: Prompt) -> int:
 
     This is a binary search over slices, whose comparison runs in C, unlike a loop over tokens.
     """
-    low, high = 0, min(len(first), len(second))
+    low = 0
+    high = min(len(first), len(second))
     while low < high:
         middle = (low + high + 1) // 2
         # Slices begin at `low`, as all before is known to be equal; together they are no longer than the prompt.

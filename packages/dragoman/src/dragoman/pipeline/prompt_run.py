@@ -89,11 +89,13 @@ class TokenRun:
 
     def __init__(self, job: TokenJob, progress: Progress, rounds: DeliveryRounds) -> None:
         self._job: TokenJob | None = job
-        self._progress, self._rounds = progress, rounds
+        self._progress = progress
+        self._rounds = rounds
         self._receiver: BatchReceiver | None = None
         self._observers: tuple[Callable[[list[Event]], None], ...] = ()
         self._direct_failure: Exception | None = None
-        self._engine, self._eos = job.engine, job.eos
+        self._engine = job.engine
+        self._eos = job.eos
         self._ticket = job.queue_ticket
         self._queued_request: QueuedRequest | None = None
         self._generates_nothing = job.generates_nothing
@@ -160,7 +162,8 @@ class TokenRun:
         self._observers += (observe,)
 
     def _deliver_directly(self) -> None:
-        queue, receiver = self._queue, self._receiver
+        queue = self._queue
+        receiver = self._receiver
         outputs = queue.take_awaited(_DIRECT_OUTPUTS) if receiver is not None and receiver.is_ready else None
         if not outputs or receiver is None:
             queue.wake()
@@ -189,7 +192,8 @@ class TokenRun:
 
     def _submit_all(self) -> None:
         """Submit all sequences. Raises the engine's error if it rejects one."""
-        job, deliver = self._job, self._queue.put
+        job = self._job
+        deliver = self._queue.put
         assert job is not None
         try:
             for request in job.requests:
@@ -219,7 +223,8 @@ class TokenRun:
             case Scheduled():
                 return self._handle_scheduled(output)
             case PromptLogprobs(_, scores):
-                pending, self._pending_outputs = self._pending_outputs or [], None
+                pending = self._pending_outputs or []
+                self._pending_outputs = None
                 return [
                     *self._build_prompt_events(scores),
                     *(event for pending_output in pending for event in self._handle_output(pending_output)),
@@ -244,7 +249,8 @@ class TokenRun:
         if self._has_started:
             return []
         self._has_started = True
-        self._cached_tokens, self._written_tokens = scheduled.cached_tokens, scheduled.written_tokens
+        self._cached_tokens = scheduled.cached_tokens
+        self._written_tokens = scheduled.written_tokens
         if self._queued_request is not None:
             self._queued_request.start()
         edited = () if self._job is None else self._job.applied_edits
@@ -266,7 +272,8 @@ class TokenRun:
 
     def _build_prompt_events(self, scores: Sequence[TokenLogprob | None] | None) -> list[Event]:
         """Build the prompt's events, if the client requests them. Releases the job's prompt."""
-        job, self._job = self._job, None
+        job = self._job
+        self._job = None
         if job is None or not job.returns_prompt:
             return []
         scored_ids = zip(job.prompt, scores or [None] * len(job.prompt), strict=True)
@@ -306,10 +313,12 @@ class TokenRun:
         if choice.pipeline.has_finished:
             return []
         # OpenAI's and vLLM's `stop_reason` is null for the end of the turn, and names only stops that the request set.
-        reason, stop = ended.reason, None if ended.stop in self._eos else ended.stop
+        reason = ended.reason
+        stop = None if ended.stop in self._eos else ended.stop
         # The grammar was closed because of the token limit, so the response is truncated, although it is valid.
         if reason is FinishReason.STOP and (choice.was_closed or ended.was_closed):
-            reason, stop = FinishReason.LENGTH, None
+            reason = FinishReason.LENGTH
+            stop = None
         return self._finish_choice(choice, reason, stop, ended.kv_transfer_params)
 
     def _finish_choice(
@@ -378,7 +387,8 @@ class EventRun:
     """
 
     def __init__(self, job: EventJob, progress: Progress) -> None:
-        self._job, self._progress = job, progress
+        self._job = job
+        self._progress = progress
         self._grammar = EventGrammar()
         self._choices: list[ChoicePipeline] = []
         self._started = Started(0)
@@ -391,7 +401,8 @@ class EventRun:
         self._queued_request: QueuedRequest | None = None
 
     async def stream_batches(self) -> AsyncGenerator[list[Event]]:
-        task, progress = asyncio.current_task(), self._progress
+        task = asyncio.current_task()
+        progress = self._progress
         assert task is not None
         self._queued_request = place = self._job.queue_ticket.enqueue()
         progress.begin(self._fail)
@@ -399,7 +410,8 @@ class EventRun:
         try:
             await place.wait_for_turn()
             with EngineCall():
-                engine, request = self._job.engine, self._job.request
+                engine = self._job.engine
+                request = self._job.request
                 events = (
                     engine.generate_directly(request, self)
                     if self._receiver is not None and isinstance(engine, DirectEngine)

@@ -79,7 +79,10 @@ class QueuedRequest:
     __slots__ = ("_queue", "_waiter", "n_ended", "order", "owner", "state", "tokens")
 
     def __init__(self, queue: RequestQueue, owner: _Owner, tokens: int, order: tuple[bool, int, int]) -> None:
-        self._queue, self.owner, self.tokens, self.order = queue, owner, tokens, order
+        self._queue = queue
+        self.owner = owner
+        self.tokens = tokens
+        self.order = order
         self.state = _State.WAITING
         self.n_ended = 0
         self._waiter: asyncio.Future[None] | None = None
@@ -119,7 +122,8 @@ class _Owner:
     __slots__ = ("last_arrival", "n_pending", "n_present", "name", "pending_tokens", "served", "waiting", "weight")
 
     def __init__(self, share: QueueShare) -> None:
-        self.name, self.weight = share.name, share.weight
+        self.name = share.name
+        self.weight = share.weight
         self.waiting: list[QueuedRequest] = []
         self.n_pending = self.pending_tokens = self.n_present = self.last_arrival = 0
         self.served = 0.0
@@ -144,7 +148,8 @@ class RequestQueue:
         slots: int | None = None,
         limits_concurrency: bool = False,
     ) -> None:
-        self._max_requests, self._max_tokens = max_requests, max_tokens
+        self._max_requests = max_requests
+        self._max_tokens = max_tokens
         self._slots = slots
         self._concurrency = slots if limits_concurrency else None
         self._owners: dict[str, _Owner] = {}
@@ -335,7 +340,8 @@ class RequestQueue:
         oldest = next(iter(self._dispatched), None)
         if oldest is not None:
             if self._n_ended - oldest.n_ended >= ENDS_OF_FULL_ENGINE:
-                self._capacity, self._window = self._n_running, MIN_WINDOW
+                self._capacity = self._n_running
+                self._window = MIN_WINDOW
         elif not self._n_waiting:
             self._capacity = None
         elif self._capacity is not None and self._n_ended % ENDS_OF_FULL_ENGINE == 0:

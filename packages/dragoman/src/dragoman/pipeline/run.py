@@ -212,7 +212,8 @@ class _MergeState:
                     tuple(dict.fromkeys(warning for event in started for warning in event.warnings)),
                     min(event.elapsed for event in started),
                 )
-                pending, self._pending = self._pending, []
+                pending = self._pending
+                self._pending = []
                 return [merged_start, *(self._renumber(index, pending_event) for index, pending_event in pending)]
             case Finished(usage):
                 self._usages.append(usage)
@@ -254,7 +255,9 @@ async def select_best(batches: Batches, n_best: int) -> Batches:
 
     Nothing can be emitted before every candidate is complete. Usage counts all candidates.
     """
-    started, prompts, finished = Started(0), list[Event](), Finished(Usage(0, 0))
+    started = Started(0)
+    prompts = list[Event]()
+    finished = Finished(Usage(0, 0))
     candidate_events: dict[int, list[Event]] = {}
     async with aclosing(batches):
         async for batch in batches:

@@ -228,7 +228,8 @@ async def _enforce(
 
     Raises RequestError if the tool is strict and its schema cannot be fully enforced.
     """
-    tool, error = composed.tool, composed.error
+    tool = composed.tool
+    error = composed.error
     unenforced: tuple[str, ...] = ()
     tool_is_strict = isinstance(tool, FunctionTool) and bool(tool.strict)
     try:

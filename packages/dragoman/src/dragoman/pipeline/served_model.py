@@ -280,7 +280,8 @@ class Adapters:
     def __init__(
         self, adapters: tuple[Adapter, ...] = (), loader: AdapterLoader | None = None, *, is_remote: bool = False
     ) -> None:
-        self._loader, self._is_remote = loader, is_remote
+        self._loader = loader
+        self._is_remote = is_remote
         self._adapters = {adapter.name: adapter for adapter in adapters}
 
     @property

@@ -68,9 +68,11 @@ class ControlTokens:
 
     def find_completed_names(self, literals: Iterable[str]) -> frozenset[str]:
         """Return the strings that form a name together with the end of one literal and the beginning of another."""
-        prefixes, suffixes = set[str](), set[str]()
+        prefixes = set[str]()
+        suffixes = set[str]()
         for literal in literals:
-            end, start = literal[-self.max_length :].lower(), literal[: self.max_length].lower()
+            end = literal[-self.max_length :].lower()
+            start = literal[: self.max_length].lower()
             prefixes.update(end[n:] for n in range(len(end)) if end[n:] in self.prefixes)
             suffixes.update(start[:n] for n in range(1, len(start) + 1) if start[:n] in self.suffixes)
         return frozenset(
@@ -98,8 +100,10 @@ class ControlTokenBreaker:
         completable: frozenset[str] = frozenset(),
         breaks_all_starts: bool = False,
     ) -> None:
-        self._control_tokens, self._break_char = control_tokens, break_char
-        self._completable, self._breaks_all_starts = completable, breaks_all_starts
+        self._control_tokens = control_tokens
+        self._break_char = break_char
+        self._completable = completable
+        self._breaks_all_starts = breaks_all_starts
 
     def break_text(self, text: str) -> str:
         control_tokens = self._control_tokens

@@ -13,14 +13,18 @@ from msgspec import Struct
 
 from .tokenizer import TokenizerError
 
-_UNKNOWN, _CONTROL, _USER_DEFINED, _UNUSED = 2, 3, 4, 5
+_UNKNOWN = 2
+_CONTROL = 3
+_USER_DEFINED = 4
+_UNUSED = 5
 """Token types, as in llama.cpp's llama_token_type."""
 
 _WORD = r"[^\r\n\p{L}\p{N}]?\p{L}+"
 _PUNCTUATION = r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 _CONTRACTIONS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 _GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
-_UPPER, _LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
+_UPPER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]"
+_LOWER = r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
 # SHORT (contractions) and DIGITS are placeholders, which each pre-tokenizer replaces.
 _CASE_AWARE = (
     rf"[^\r\n\p{{L}}\p{{N}}]?{_UPPER}*{_LOWER}+SHORT|[^\r\n\p{{L}}\p{{N}}]?{_UPPER}+{_LOWER}*SHORT|DIGITS"
@@ -218,7 +222,8 @@ def _order_merges_by_score(vocabulary: GgufVocabulary) -> list[tuple[str, ...]]:
     candidates: list[tuple[float, int, int, str, str]] = []
     for name, id in ordinary_ids.items():
         for cut in range(1, len(name)):
-            left, right = ordinary_ids.get(name[:cut]), ordinary_ids.get(name[cut:])
+            left = ordinary_ids.get(name[:cut])
+            right = ordinary_ids.get(name[cut:])
             if left is not None and right is not None:
                 # GGUF has scores instead of merges; the order of all possible merges by score gives the same result.
                 # Without scores all are equal, as in llama.cpp.

@@ -73,7 +73,8 @@ def build_message_values(messages: Sequence[Message], options: MessageOptions, v
     # Leading system messages are merged into one: many templates reject several.
     count = next((n for n, message in enumerate(supported) if message.role not in _LEADING_ROLES), len(supported))
     if count > 1:
-        leading, texts = supported[:count], list[str]()
+        leading = supported[:count]
+        texts = list[str]()
         for message in leading:
             lines = [part.text for part in message.parts if isinstance(part, Text)]
             if len(lines) < len(message.parts):
@@ -124,9 +125,11 @@ class _MessageConverter:
     """
 
     def __init__(self, options: MessageOptions, names: Mapping[str, str], visit: StringVisitor) -> None:
-        self._features, self._reasoning_markers = options.features, options.reasoning_markers
+        self._features = options.features
+        self._reasoning_markers = options.reasoning_markers
         self._allows_images = options.allows_images
-        self._names, self._visit_string = names, visit
+        self._names = names
+        self._visit_string = visit
 
     def convert(self, message: Message) -> Iterator[JsonDict]:
         """Yield the message, then one message per tool result in it."""
@@ -316,8 +319,10 @@ class Renderer:
     """Renders conversations with a template and its model's tokenizer. Thread-safe."""
 
     def __init__(self, template: Template, tokenizer: HfTokenizer) -> None:
-        self._template, self._tokenizer = template, tokenizer
-        control_tokens, features = tokenizer.control_tokens, template.features
+        self._template = template
+        self._tokenizer = tokenizer
+        control_tokens = tokenizer.control_tokens
+        features = template.features
         source = template.source.encode("utf-8", "surrogatepass")
         self._has_noncharacters = any(start in source for start in _NONCHARACTER_STARTS)
         completable = control_tokens.find_completed_names(features.literals)
@@ -403,7 +408,8 @@ class Renderer:
             break_char, marker_char = _choose_unused_chars(" ".join([*values.collect_texts(), self._template.source]))
             breaker = self._build_breaker(break_char)
         else:
-            (break_char, marker_char), breaker = _USUAL_MARKS, self._usual_breaker
+            (break_char, marker_char) = _USUAL_MARKS
+            breaker = self._usual_breaker
         prompt = _Prompt(values.build_all(breaker.break_text), now, len(encoded), break_char)
         options = conversation.template
         if options.continue_final_message:
@@ -414,7 +420,8 @@ class Renderer:
             text, tail = yield from prompt.render_closed(options.add_generation_prompt, mark_char)
         if pictures is not None:
             text = pictures.insert_into(text)
-        tokenizer, prefixes = self._tokenizer, None
+        tokenizer = self._tokenizer
+        prefixes = None
         if conversation.sampled_turns:
             prefixes = SampledPrefixes(conversation.sampled_turns, tokenizer.control_ids, tokenizer.token_bytes)
         ids = tuple(tokenizer.encode_broken(text, break_char, prefixes, cache_owner=cache_owner))
@@ -431,7 +438,9 @@ class _TemplateValues:
         self, template: Template, message_options: MessageOptions, conversation: Conversation, tools: Sequence[Tool]
     ) -> None:
         options = conversation.template
-        self._message_options, self._messages, self._tools = message_options, conversation.messages, tools
+        self._message_options = message_options
+        self._messages = conversation.messages
+        self._tools = tools
         reasoning = conversation.reasoning
         self._reasoning_variables: JsonDict = {}
         if reasoning.enabled is not None:
@@ -450,7 +459,8 @@ class _TemplateValues:
         documents = _decode_json(options.documents, "documents") if options.documents else None
         if documents is not None and not isinstance(documents, list):
             raise RequestError("documents must be a list.", param="documents")
-        self._kwargs, self._documents = kwargs, documents
+        self._kwargs = kwargs
+        self._documents = documents
         names = [*self._reasoning_variables, *self._kwargs, *(["documents"] if self._documents else [])]
         self.ignored_options = tuple(name for name in names if name not in template.features.variables)
 
@@ -483,8 +493,10 @@ class _Prompt:
     """
 
     def __init__(self, values: Mapping[str, Json], now: datetime, n_chars: int, break_char: str) -> None:
-        self._values, self._now = values, now
-        self._n_chars, self._break_char = n_chars, break_char
+        self._values = values
+        self._now = now
+        self._n_chars = n_chars
+        self._break_char = break_char
 
     def render_closed(self, generate: bool, mark_char: str | None) -> Steps[tuple[str, str]]:
         """Return the text and its tail.

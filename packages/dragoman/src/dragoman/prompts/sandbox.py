@@ -136,8 +136,11 @@ class Budget:
     """The budget of one rendering: characters created, steps, seconds."""
 
     def __init__(self, characters: int, steps: int, seconds: float, clock: Callable[[], float]) -> None:
-        self._characters, self._steps, self._seconds = characters, steps, seconds
-        self._clock, self._deadline = clock, clock() + seconds
+        self._characters = characters
+        self._steps = steps
+        self._seconds = seconds
+        self._clock = clock
+        self._deadline = clock() + seconds
 
     def count_step(self) -> None:
         self._steps -= 1
@@ -366,7 +369,9 @@ def _tojson(
 
 @pass_environment
 def _replace(environment: Sandbox, text: Value, old: Value, new: Value, count: int | None = None) -> str:
-    source, old, new = str(text), str(old), str(new)
+    source = str(text)
+    old = str(old)
+    new = str(new)
     environment.budget.spend_chars(_count_replaced(source, old, new))
     return source.replace(old, new, -1 if count is None else count)
 

@@ -238,14 +238,16 @@ class ChatTemplate:
     ) -> None:
         self.source = source
         self.special_tokens: Mapping[str, str] = MappingProxyType(dict(special_tokens))
-        self._limits, self._clock = limits or TemplateLimits(), clock
+        self._limits = limits or TemplateLimits()
+        self._clock = clock
         self._sandbox = Sandbox()
         if len(source) > self._limits.source:
             raise RequestError("The chat template is too long.", param="chat_template")
         try:
             # Parsed twice: hooks change the tree in place, and features are detected from the template as it was
             # written.
-            tree, hooked_tree = self._sandbox.parse(source), self._sandbox.parse_with_hooks(source)
+            tree = self._sandbox.parse(source)
+            hooked_tree = self._sandbox.parse_with_hooks(source)
             variables = meta.find_undeclared_variables(hooked_tree)
             marks_generation = insert_generation_mark(hooked_tree)
             self._code = self._sandbox.compile(hooked_tree)

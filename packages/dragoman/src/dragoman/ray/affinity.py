@@ -25,10 +25,12 @@ from ..serving.clock import RandomIdGenerator
 TAG_LENGTH = 6
 MAX_ROUTED_BYTES = 256 * 1024
 """Bytes at the beginning of a decompressed body that are read."""
-LOAD_FACTOR, LOAD_SLACK = 1.25, 8.0
+LOAD_FACTOR = 1.25
+LOAD_SLACK = 8.0
 """A replica is ranked last if its load exceeds the mean load times LOAD_FACTOR plus LOAD_SLACK requests."""
 
-LOAD, ENDED = "load", "ended"
+LOAD = "load"
+ENDED = "ended"
 """Keys of a replica's reports: requests that run or wait, and all requests that have ended since its start."""
 RECENT = 3.0
 """Seconds for which the router counts a request that it sent, unless the replica's reports already include it."""
@@ -40,7 +42,8 @@ _PROMPT_FIELDS = ("messages", "input", "prompt", "inputs", "text", "token_ids", 
 _ITEM_FIELDS = frozenset({"messages", "input"})
 _NOTHING = msgspec.Raw(b"null")
 # The magic numbers at the beginning of compressed data.
-_GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
+_GZIP = b"\x1f\x8b"
+_ZSTD = b"\x28\xb5\x2f\xfd"
 _DECODER = json.JSONDecoder()
 _BLANKS = re.compile(r"[ \t\r\n]*")
 
@@ -85,7 +88,8 @@ class TaggedIdGenerator:
     """Generates random ids that begin with the replica's tag, so that continuations are routed to the same replica."""
 
     def __init__(self, replica: str) -> None:
-        self._tag, self._ids = compute_tag(replica), RandomIdGenerator()
+        self._tag = compute_tag(replica)
+        self._ids = RandomIdGenerator()
 
     def new(self, prefix: str) -> str:
         random_id = self._ids.new(prefix)
@@ -108,7 +112,8 @@ def find_key(body: bytes, session: str | None = None, *, by_model: bool = False)
         return RoutingKey(text=f"session {session}")
     fields = _read_envelope(body)
     # The response, conversation or message that the request continues.
-    conversation, thread = fields.get("conversation"), _get_object(fields, "thread")
+    conversation = fields.get("conversation")
+    thread = _get_object(fields, "thread")
     if isinstance(conversation, dict):
         conversation = cast("dict[str, object]", conversation).get("id")
     for previous in (fields.get("previous_response_id"), conversation, thread.get("previous_message_id")):
@@ -294,7 +299,8 @@ class LoadEstimates:
         load: requests that run or wait.
         ended: all requests that have ended since the replica's start.
         """
-        last, now = self._reports.get(replica), self._now()
+        last = self._reports.get(replica)
+        now = self._now()
         if last is None or (last.load, last.ended) != (load, ended):
             elapsed = 0.0 if last is None else now - last.time
             rate = max(0.0, ended - last.ended) / elapsed if last is not None and elapsed else 0.0

@@ -51,7 +51,8 @@ def app(args: dict[str, Any]) -> Any:  # noqa: ANN401 - a Serve application; Ray
 
     Raises SettingsError.
     """
-    names, ray_names = {*(field.name for field in FIELDS), *NEGATED_NAMES}, set(RaySettings.__struct_fields__)
+    names = {*(field.name for field in FIELDS), *NEGATED_NAMES}
+    ray_names = set(RaySettings.__struct_fields__)
     values = {name.replace("-", "_"): value for name, value in args.items()}
     for name in values:
         if name not in names | ray_names:
@@ -193,7 +194,8 @@ class RoutingApplication:
     """
 
     def __init__(self, replicas: Any, routing: str) -> None:  # noqa: ANN401 - Ray has no types
-        self._replicas, self._routing = replicas, routing
+        self._replicas = replicas
+        self._routing = routing
         self._session_header = os.environ.get("RAY_SERVE_SESSION_ID_HEADER_KEY", "x-session-id").lower().encode()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -202,10 +204,12 @@ class RoutingApplication:
                 await receive()
                 await send({"type": f"lifespan.{event}.complete"})
             return
-        status, answer = 404, b"{}"
+        status = 404
+        answer = b"{}"
         if scope["type"] == "http" and scope["path"] == "/internal/route":
             session = next((value for name, value in scope["headers"] if name == self._session_header), b"")
-            body, has_more = bytearray(), self._routing != "session"
+            body = bytearray()
+            has_more = self._routing != "session"
             while has_more:
                 message = await receive()
                 body += message.get("body", b"")
@@ -218,7 +222,8 @@ class RoutingApplication:
                 replica = selection._replica
                 host, port = replica.backend_http_endpoint
                 backend = {"host": host, "port": port, "replica_id": replica.replica_id.to_full_id_str()}
-            status, answer = 200, msgspec.json.encode(backend)
+            status = 200
+            answer = msgspec.json.encode(backend)
         headers = [(b"content-type", b"application/json"), (b"content-length", str(len(answer)).encode())]
         await send({"type": "http.response.start", "status": status, "headers": headers})
         await send({"type": "http.response.body", "body": answer})

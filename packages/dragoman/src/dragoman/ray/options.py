@@ -12,7 +12,8 @@ import msgspec
 
 from ..settings import Settings, SettingsError, read_ray_settings
 
-HAPROXY_VARIABLE, BODY_VARIABLE = "RAY_SERVE_ENABLE_HA_PROXY", "RAY_SERVE_INGRESS_REQUEST_ROUTER_FORWARD_BODY"
+HAPROXY_VARIABLE = "RAY_SERVE_ENABLE_HA_PROXY"
+BODY_VARIABLE = "RAY_SERVE_INGRESS_REQUEST_ROUTER_FORWARD_BODY"
 HAPROXY_CONNECTIONS = 4096
 """Ray's default limit of concurrent connections to HAProxy."""
 

@@ -25,7 +25,9 @@ from .options import StateHome
 
 # The autoscaling policy: computes the number of replicas from their load. Ray applies the bounds and the delays.
 
-REQUESTS, WAITING_TOKENS, KV_USAGE = "requests", "waiting_tokens", "kv_usage"
+REQUESTS = "requests"
+WAITING_TOKENS = "waiting_tokens"
+KV_USAGE = "kv_usage"
 """Names of the metrics that a replica reports."""
 
 
@@ -42,7 +44,8 @@ class AutoscalingContext(Protocol):
 
 def measure_load(models: Models) -> dict[str, float]:
     """Measure the load of a replica: requests that run or wait, waiting prompt tokens, share of the KV cache in use."""
-    requests, usage = 0, 0.0
+    requests = 0
+    usage = 0.0
     for model in models:
         states = [engine.health() for engine in model.engines]
         requests += sum(state.running + state.waiting for state in states) + model.queue.n_held
@@ -67,7 +70,8 @@ class LoadPolicy:
 
     def __init__(self, target_requests: float, target_waiting_tokens: int, target_kv_usage: float) -> None:
         self._target_requests = target_requests
-        self._target_waiting_tokens, self._target_kv_usage = target_waiting_tokens, target_kv_usage
+        self._target_waiting_tokens = target_waiting_tokens
+        self._target_kv_usage = target_kv_usage
 
     def __call__(self, context: AutoscalingContext) -> tuple[int, dict[str, Any]]:
         """Return the number of replicas, and the policy's state, which is empty."""
@@ -116,7 +120,8 @@ class Replica:
         node = import_module("ray").get_runtime_context().get_node_id()
         if home.node is not None and home.node != node:
             raise SettingsError(f"this replica is on another node than the first: {home.reason}")
-        self._settings, self._secret = settings, secret
+        self._settings = settings
+        self._secret = secret
         self._server: AssembledServer | None = None
         self._application: ReplicaApplication | None = None
 
@@ -143,7 +148,8 @@ class Replica:
         return {} if self._server is None else measure_load(self._server.models)
 
     async def record_routing_stats(self) -> dict[str, Any]:
-        server, application = self._server, self._application
+        server = self._server
+        application = self._application
         if server is None or application is None:
             return {}
         # The engines also count background responses, the application also requests that have not reached an engine.
@@ -155,7 +161,8 @@ class ReplicaApplication:
     """The application of a replica: completes its startup once the models are loaded, and drains before it stops."""
 
     def __init__(self, server: AssembledServer, drain_timeout: float) -> None:
-        self._server, self._drain_timeout = server, drain_timeout
+        self._server = server
+        self._drain_timeout = drain_timeout
         self._start_failure: str | None = None
         self.started = self.ended = 0
         """Numbers of POST requests, which the router counts as load."""

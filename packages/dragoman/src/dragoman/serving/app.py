@@ -171,7 +171,8 @@ def create_app(
     metrics_exchange: adds the other workers of the server to `/metrics`; None if there are none.
     requires_lifespan: requests get a 500 unless the lifespan runs; if false, the caller may start the engines itself.
     """
-    options, clock = options or ServingOptions(), clock or SystemClock()
+    options = options or ServingOptions()
+    clock = clock or SystemClock()
     features = Features(
         background=None if store is None else BackgroundRuns(store, options.max_background),
         recent_prompts=RecentPrompts() if options.explain else None,
@@ -233,7 +234,8 @@ def _build_application(
     )
     websocket = ResponsesWebSocket(service, policy, features.conversation_locks)
     not_started = FallbackEndpoint(Access.PUBLIC, raise_not_started, routes, service, policy, http_metrics)
-    client, slots = InternalClient(service, routes), asyncio.Semaphore(options.batch_concurrency)
+    client = InternalClient(service, routes)
+    slots = asyncio.Semaphore(options.batch_concurrency)
     # Both kinds of batches share the slots: `batch_concurrency` limits all work that no client waits for.
     workers = (
         run_cleanup,
@@ -262,8 +264,11 @@ class Application:
         keyring: Keyring | None = None,
     ) -> None:
         self.keyring = keyring or Keyring()
-        self._router, self._websocket, self._lifespan_factory = router, websocket, lifespan_factory
-        self._not_started, self._is_started = not_started, False
+        self._router = router
+        self._websocket = websocket
+        self._lifespan_factory = lifespan_factory
+        self._not_started = not_started
+        self._is_started = False
 
     @asynccontextmanager
     async def lifespan(self, _app: object = None) -> AsyncGenerator[None]:
@@ -293,7 +298,8 @@ class Application:
             return
         # The path of a mounted application includes the prefix (`root_path` in ASGI 3.0); the routes do not.
         if scope.get("root_path"):
-            root, path = scope["root_path"].rstrip("/"), scope["path"]
+            root = scope["root_path"].rstrip("/")
+            path = scope["path"]
             relative = path.removeprefix(root) if path.startswith(f"{root}/") or path == root else path
             scope = {**scope, "path": relative or "/", "root_path": ""}
         if scope["type"] == "websocket":
@@ -309,7 +315,8 @@ class Application:
         else:
             not_started = None if self._is_started else self._not_started
             endpoint = not_started or self._router.find_endpoint(scope)
-            lifecycle, direct = endpoint.open_request(scope, receive, on_disconnect), find_direct_response(scope)
+            lifecycle = endpoint.open_request(scope, receive, on_disconnect)
+            direct = find_direct_response(scope)
             # Without these references a running stream does not keep its request in memory.
             del scope, receive
             try:

@@ -81,7 +81,8 @@ class Keyring:
         self._user_digests = tuple({hash_key(key) for key in keys})
         self._admin_digests = tuple({hash_key(key) for key in admin_keys})
         self._unnamed_owners = {_build_owner(digest) for digest in (*self._user_digests, *self._admin_digests)}
-        self._has_file, self._now = tenants is not None, now
+        self._has_file = tenants is not None
+        self._now = now
         self.replace_tenants(tenants or {})
 
     def replace_tenants(self, tenants: Mapping[str, Tenant]) -> None:

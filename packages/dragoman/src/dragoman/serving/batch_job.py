@@ -80,7 +80,9 @@ class _BatchJob:
     """A batch in progress."""
 
     def __init__(self, service: Service, store: Store, record: Record) -> None:
-        self._service, self._store, self._key = service, store, record.key
+        self._service = service
+        self._store = store
+        self._key = record.key
         self._lease = RecordLease(store, record)
         self._write_lock = asyncio.Lock()
         self.batch = decode_batch(record)
@@ -127,7 +129,8 @@ class _BatchJob:
         if errors:
             await self.fail(*errors)
             return
-        output_file, error_file = self._build_file("output"), self._build_file("errors")
+        output_file = self._build_file("output")
+        error_file = self._build_file("errors")
         started = replace(
             self.batch,
             status="in_progress",
@@ -162,7 +165,8 @@ class _BatchJob:
         )
         # Results arrive concurrently, and each commit expects the version that the previous one wrote.
         async with self._write_lock:
-            counts, usage = self.batch.request_counts, self.batch.usage
+            counts = self.batch.request_counts
+            usage = self.batch.usage
             counts = replace(
                 counts, completed=counts.completed + has_succeeded, failed=counts.failed + (not has_succeeded)
             )
@@ -198,9 +202,12 @@ class _BatchJob:
             await self._finalize("expired", expired_at=self._now())
         elif self.batch.status == "cancelling":
             # The cancellation may have overwritten the latest counts, see `routes.batches.cancel`.
-            completed, failed, usage = 0, 0, BatchUsage()
+            completed = 0
+            failed = 0
+            usage = BatchUsage()
             async for entry in self._load_results(self.batch.output_file_id):
-                completed, usage = completed + 1, usage.add(read_usage(read_answer(entry.body)))
+                completed = completed + 1
+                usage = usage.add(read_usage(read_answer(entry.body)))
             async for _ in self._load_results(self.batch.error_file_id):
                 failed += 1
             counts = replace(counts, completed=completed, failed=failed)

@@ -24,7 +24,8 @@ class BodyMemoryBudget:
     """The memory budget for all request bodies in flight, in bytes. A body that is alone may exceed `limit`."""
 
     def __init__(self, limit: int) -> None:
-        self.limit, self.used = limit, 0
+        self.limit = limit
+        self.used = 0
 
 
 class BodyMemoryShare:
@@ -33,7 +34,8 @@ class BodyMemoryShare:
     __slots__ = ("_budget", "_reserved")
 
     def __init__(self, budget: BodyMemoryBudget) -> None:
-        self._budget, self._reserved = budget, 0
+        self._budget = budget
+        self._reserved = 0
 
     def reserve(self, size: int) -> None:
         """Set the share to `size` bytes; shrinking always succeeds.
@@ -42,10 +44,12 @@ class BodyMemoryShare:
             Overloaded: the budget is exhausted.
         """
         # Without other bodies in flight the budget does not apply: only the limit of a single body does.
-        budget, used_by_others = self._budget, self._budget.used - self._reserved
+        budget = self._budget
+        used_by_others = self._budget.used - self._reserved
         if size > self._reserved and used_by_others and used_by_others + size > budget.limit:
             raise Overloaded("The memory for request bodies is exhausted; retry later.")
-        budget.used, self._reserved = used_by_others + size, size
+        budget.used = used_by_others + size
+        self._reserved = size
 
     def release(self) -> None:
         self.reserve(0)

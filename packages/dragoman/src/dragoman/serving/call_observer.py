@@ -40,9 +40,13 @@ class CallObserver:
         traced: TracedCall | None = None,
         recent: RecentRequest | None = None,
     ) -> None:
-        self.line, self.account, self._traced = line, account, traced
-        self._request_log, self._recent = request_log, recent
-        self._now, self._started_at = now, now()
+        self.line = line
+        self.account = account
+        self._traced = traced
+        self._request_log = request_log
+        self._recent = recent
+        self._now = now
+        self._started_at = now()
 
     def observe(self, batches: AsyncGenerator[list[Event]]) -> AsyncGenerator[list[Event]]:
         """Return the same batches. This context exits when they end, are closed or are dropped before the first."""
@@ -64,7 +68,9 @@ class CallObserver:
     def record_computation(self, prompt_tokens: int) -> None:
         """Record that an embedding or a score has been computed."""
         line = self.line
-        line.status, line.prompt_tokens, line.queue_s = 200, prompt_tokens, None
+        line.status = 200
+        line.prompt_tokens = prompt_tokens
+        line.queue_s = None
 
     def fail(self, error: Exception) -> None:
         self.line.record_failure(error)
@@ -109,7 +115,8 @@ class _ObservedBatches(Lease):
         self, observer: CallObserver, batches: AsyncGenerator[list[Event]], span_context: SpanContext | None
     ) -> None:
         super().__init__(observer, batches)
-        self._observer, self._span_context = observer, span_context
+        self._observer = observer
+        self._span_context = span_context
 
     async def asend(self, value: None) -> list[Event]:
         if self._span_context is not None:
@@ -137,8 +144,11 @@ async def observe_call(
     Raises:
         RateLimited: a limit of the key is reached.
     """
-    service, record = context.service, context.record
-    request_log, tenancy, telemetry = service.generation.request_log, service.tenancy, service.telemetry
+    service = context.service
+    record = context.record
+    request_log = service.generation.request_log
+    tenancy = service.tenancy
+    telemetry = service.telemetry
     recent_requests = service.generation.recent_requests
     is_observed = (
         service.options.observes_calls

@@ -54,7 +54,8 @@ class CorsPolicy:
         if "*" in self._allowed:
             # No `Vary`: the response is the same for all origins, so caches may share it.
             return [(b"access-control-allow-origin", b"*"), (b"access-control-expose-headers", _EXPOSED_HEADERS)]
-        origin, vary = self._find_allowed_origin(headers), (b"vary", b"origin")
+        origin = self._find_allowed_origin(headers)
+        vary = (b"vary", b"origin")
         if origin is None:
             # Caches must not give this response to an allowed origin.
             return [vary]

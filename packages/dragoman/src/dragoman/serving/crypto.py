@@ -18,7 +18,8 @@ from ..dialects.base import Purpose, VerificationMode
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-SEALED_PREFIX, SIGNED_PREFIX = b"\x01", b"\x02"
+SEALED_PREFIX = b"\x01"
+SIGNED_PREFIX = b"\x02"
 """First byte: the kind of data and the version of its format."""
 NONCE_SIZE = 12
 
@@ -58,7 +59,8 @@ class OwnerSealer:
         from cryptography.exceptions import InvalidTag  # noqa: PLC0415 - see `_derive_key`
 
         data = _decode_base64(sealed)
-        nonce, ciphertext = data[1 : 1 + NONCE_SIZE], data[1 + NONCE_SIZE :]
+        nonce = data[1 : 1 + NONCE_SIZE]
+        ciphertext = data[1 + NONCE_SIZE :]
         # Clients also send data that other servers, or later versions of this one, have encrypted.
         if data[:1] != SEALED_PREFIX or len(nonce) < NONCE_SIZE:
             return None

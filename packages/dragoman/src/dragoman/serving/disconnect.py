@@ -76,7 +76,8 @@ class _DisconnectWatcher:
         # After a disconnect, every call of `receive` returns `http.disconnect`.
         while (await self._receive())["type"] != "http.disconnect":
             pass
-        callback, self._callback = self._callback, None
+        callback = self._callback
+        self._callback = None
         if callback is not None:
             callback()
 

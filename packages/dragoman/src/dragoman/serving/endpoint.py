@@ -190,7 +190,8 @@ class HttpRequest(msgspec.Struct, frozen=True):
         self, content_type: tuple[bytes, bytes] = JSON_CONTENT_TYPE, warnings: Sequence[str] = ()
     ) -> RawHeaders:
         """Build the headers of this request's response."""
-        elapsed, id = (self.service.clock.monotonic() - self.started_at) * 1000, self.id.encode()
+        elapsed = (self.service.clock.monotonic() - self.started_at) * 1000
+        id = self.id.encode()
         headers = [
             content_type,
             (b"x-request-id", id),
@@ -323,7 +324,9 @@ class Endpoint:
 
     def __init__(self, route: Route, service: Service, policy: AccessPolicy, http_metrics: HttpMetrics) -> None:
         self.route = route
-        self._service, self._policy, self._http_metrics = service, policy, http_metrics
+        self._service = service
+        self._policy = policy
+        self._http_metrics = http_metrics
 
     def find_envelope(self, _path: str) -> ErrorEnvelope:
         """Return the envelope for a path that this endpoint serves."""
@@ -332,7 +335,8 @@ class Endpoint:
     def open_request(self, scope: Scope, receive: Receive, on_disconnect: OnDisconnect) -> RequestLifecycle:
         envelope = self.find_envelope(scope["path"])
         http = build_http_request(scope, receive, on_disconnect, self._service, envelope)
-        telemetry, method = self._service.telemetry, scope["method"]
+        telemetry = self._service.telemetry
+        method = scope["method"]
         if telemetry is not None:
             scheme = scope.get("scheme", "http")
             span = ServerSpan(method, self.route.path, http.path, http.headers, http.client_host, scheme)
@@ -346,7 +350,8 @@ class Endpoint:
             DragomanError: the request is rejected.
             ClientGone: the client has disconnected.
         """
-        policy, handlers = self._policy, self.route.handlers
+        policy = self._policy
+        handlers = self.route.handlers
         policy.check_headers(http.headers)
         policy.check_origin(http.headers, self.route.access, reads=method in ("GET", "HEAD"))
         # A preflight carries no key, so it is answered before authentication.
@@ -373,7 +378,8 @@ class Endpoint:
 
     def record_outcome(self, lifecycle: RequestLifecycle, outcome: ResponseOutcome) -> None:
         """Record metrics and the access log after a request."""
-        service, span = self._service, lifecycle.record.span
+        service = self._service
+        span = lifecycle.record.span
         elapsed = service.clock.monotonic() - lifecycle.started_at
         if span is not None and service.telemetry is not None:
             # The error's own status, since a dialect may map it to one below 500 and a stream begins with 200.
@@ -412,7 +418,8 @@ def build_log_fields(
     elapsed: seconds.
     key: the name of its API key.
     """
-    call, span = lifecycle.record.call, lifecycle.record.span
+    call = lifecycle.record.call
+    span = lifecycle.record.span
     fields: dict[str, object] = {
         "client": format_address(lifecycle.client),
         "request_id": lifecycle.id,
@@ -447,19 +454,21 @@ class RequestLifecycle:
     __slots__ = ("_endpoint", "_http", "client", "content_length", "id", "method", "path", "record", "started_at")
 
     def __init__(self, endpoint: Endpoint, http: HttpRequest, method: str) -> None:
-        self._endpoint, self._http, self.method = endpoint, http, method
-        self.id, self.path, self.started_at, self.content_length = (
-            http.id,
-            http.path,
-            http.started_at,
-            http.content_length,
-        )
-        self.client, self.record = http.client, http.record
+        self._endpoint = endpoint
+        self._http = http
+        self.method = method
+        self.id = http.id
+        self.path = http.path
+        self.started_at = http.started_at
+        self.content_length = http.content_length
+        self.client = http.client
+        self.record = http.record
 
     async def respond(self) -> Responder | CompleteResponse:
         """Call the handler and build the response. Raises ClientGone: the client has disconnected."""
         # A stream can last for hours; the request with its body is released once the handler has returned.
-        http, self._http = self._http, None
+        http = self._http
+        self._http = None
         assert http is not None
         return build_response(
             http, await call_handler(self._endpoint.handle(http, self.method)), with_body=self.method != "HEAD"
@@ -537,7 +546,8 @@ def build_response(
             result.has_body = with_body
         return result
     if isinstance(result, EnvelopedError):
-        http, result = msgspec.structs.replace(http, envelope=result.envelope), result.error
+        http = msgspec.structs.replace(http, envelope=result.envelope)
+        result = result.error
     if isinstance(result, DragomanError):
         status, headers, error_body = http.render_error(result)
         # HEAD has no body, not even in an error.

@@ -75,8 +75,10 @@ class Fetcher:
     ) -> None:
         # Host names are case-insensitive.
         self._hosts = tuple(host.lower() for host in hosts)
-        self._resolve, self._is_allowed = resolve or resolve_addresses, is_allowed or is_public
-        self._timeout, self._transport = timeout, transport
+        self._resolve = resolve or resolve_addresses
+        self._is_allowed = is_allowed or is_public
+        self._timeout = timeout
+        self._transport = transport
 
     async def fetch(self, url: str, param: str) -> bytes:
         """Return the content at `url`.
@@ -122,7 +124,8 @@ class Fetcher:
         # https://trusted@evil.example looks like another host than it is, and credentials would be sent to any host.
         if parsed.userinfo:
             raise _build_invalid_url_error(param, "a URL with a user or a password in it is not fetched")
-        host, port = parsed.host, parsed.port or (443 if parsed.scheme == "https" else 80)
+        host = parsed.host
+        port = parsed.port or (443 if parsed.scheme == "https" else 80)
         if self._hosts and not any(fnmatchcase(host.lower(), pattern) for pattern in self._hosts):
             raise _build_invalid_url_error(param, f"this server does not fetch from {abbreviate(host)}")
         resolved = [ip_address(text) for text in await self._resolve(host, port)]

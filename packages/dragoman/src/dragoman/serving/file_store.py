@@ -12,7 +12,8 @@ from ..store import CommitConflict, Delete, Key, Record, Store
 
 FILE_KIND = "file"
 CONTENT_SERIES = "content"
-UPLOADING, PROCESSED = "uploading", "processed"
+UPLOADING = "uploading"
+PROCESSED = "processed"
 
 
 class OwnerFiles(Struct, frozen=True):
@@ -46,7 +47,8 @@ async def read_chunks(store: Store, key: Key, batch_size: int = 16) -> AsyncGene
 
 async def read_lines(store: Store, key: Key) -> AsyncGenerator[tuple[int, bytes]]:
     """Iterate over the non-blank lines with their numbers, from 1."""
-    number, partial_line = 0, b""
+    number = 0
+    partial_line = b""
     # One chunk at a time, since the lines of a chunk are processed without yielding to the event loop.
     async for chunk in read_chunks(store, key, batch_size=1):
         # A line can span chunks.

@@ -203,7 +203,8 @@ def _add_timings(context: RequestContext, admitted: AdmittedCall) -> AdmittedCal
 
 async def prepare_call(context: RequestContext, call: GenerationCall, header: Header) -> AdmittedCall:
     """Prepare and admit a call without logging it or remembering its prompt."""
-    generation, names = context.service.generation, call.field_names
+    generation = context.service.generation
+    names = call.field_names
     try:
         warnings = collect_warnings(call, strict=context.service.options.strict)
         model = await context.service.models.load_and_find(header.model)
@@ -355,7 +356,8 @@ def request_timeout(context: RequestContext) -> float | None:
     Raises:
         RequestError: the header is malformed.
     """
-    limit, requested = context.service.options.request_timeout, context.headers.get(TIMEOUT_HEADER)
+    limit = context.service.options.request_timeout
+    requested = context.headers.get(TIMEOUT_HEADER)
     if requested is None:
         return limit
     # float() would also accept nan, inf and 1_0.
@@ -371,8 +373,10 @@ def _apply_header_directives(request: GenerateRequest, headers: Headers) -> Gene
     x-data-parallel-rank: the engine core that a router selected, as in vLLM.
     x-session-id: the client's session.
     """
-    reply, fault = headers.get("x-dragoman-reply"), headers.get("x-dragoman-fault")
-    rank, session = headers.get("x-data-parallel-rank"), headers.get("x-session-id")
+    reply = headers.get("x-dragoman-reply")
+    fault = headers.get("x-dragoman-fault")
+    rank = headers.get("x-data-parallel-rank")
+    session = headers.get("x-session-id")
     if reply is None and fault is None and rank is None and session is None:
         return request
     directives: dict[str, str | int] = {}

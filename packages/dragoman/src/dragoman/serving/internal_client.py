@@ -38,7 +38,8 @@ class InternalClient:
     async def __call__(self, caller: Caller, path: str, body: bytes) -> InternalResponse:
         """Call a handler. Errors of the request become a status, not an exception. Cancellation frees the engine."""
         # The endpoint's checks are skipped: the owner was authenticated when the job was created.
-        connection, route = _InMemoryConnection(body), self._routes[path]
+        connection = _InMemoryConnection(body)
+        route = self._routes[path]
         service = restrict_service(self._service, caller)
         http = HttpRequest(
             service,
@@ -76,7 +77,8 @@ class _InMemoryConnection:
         if self._body is None:
             # Behave like a client that stays connected and sends nothing more: never return.
             await asyncio.get_running_loop().create_future()
-        body, self._body = self._body, None
+        body = self._body
+        self._body = None
         return {"type": "http.request", "body": body, "more_body": False}
 
     async def send(self, message: Message) -> None:

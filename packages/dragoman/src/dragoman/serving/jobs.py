@@ -76,7 +76,8 @@ class RecordLease:
     """
 
     def __init__(self, store: Store, record: Record) -> None:
-        self._store, self.record = store, record
+        self._store = store
+        self.record = record
 
     @property
     def key(self) -> Key:
@@ -128,8 +129,12 @@ class JobRunner:
         max_jobs: int = 4,
     ) -> None:
         self._new_jobs = new_jobs
-        self._service, self._store, self._client, self._kind = service, store, client, kind
-        self._slots, self._max_jobs = slots, max_jobs
+        self._service = service
+        self._store = store
+        self._client = client
+        self._kind = kind
+        self._slots = slots
+        self._max_jobs = max_jobs
 
     async def run(self, process: Callable[[Record, JobRunner], Awaitable[None]]) -> None:
         """Claim and process jobs until cancelled; other processes then take over unfinished jobs."""

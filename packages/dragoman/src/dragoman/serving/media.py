@@ -58,7 +58,8 @@ class MediaResolver:
     """
 
     def __init__(self, options: MediaOptions, fetcher: Fetcher | None = None) -> None:
-        self._options, self._fetcher = options, fetcher
+        self._options = options
+        self._fetcher = fetcher
 
     async def resolve_requests(
         self, owner_files: OwnerFiles, model: ServedModel, requests: list[GenerateRequest]
@@ -97,7 +98,9 @@ class MediaResolver:
         media = _list_media(conversation.messages)
         if not media:
             return conversation
-        features, pending, unreadable_files = model.capabilities.features, dict[Medium, str](), list[File]()
+        features = model.capabilities.features
+        pending = dict[Medium, str]()
+        unreadable_files = list[File]()
         images = 0
         for index, medium in media:
             images += isinstance(medium, Image)
@@ -137,7 +140,8 @@ class MediaResolver:
 
     async def _resolve_all(self, owner_files: OwnerFiles, pending: Mapping[Medium, str]) -> dict[Medium, Medium]:
         """Resolve each medium once, several concurrently."""
-        semaphore, total = asyncio.Semaphore(_MAX_CONCURRENT), 0
+        semaphore = asyncio.Semaphore(_MAX_CONCURRENT)
+        total = 0
 
         async def resolve(medium: Medium, param: str) -> Medium:
             nonlocal total
@@ -175,7 +179,8 @@ class MediaResolver:
                         code="image_too_large",
                     )
                 media_type = file.mime_type or guess_media_type(file.filename)
-                inline, name = InlineMedia(await owner_files.content(id), media_type), file.filename
+                inline = InlineMedia(await owner_files.content(id), media_type)
+                name = file.filename
             case RemoteMedia(url):
                 if self._options.urls != "fetch":
                     raise Unsupported(

@@ -66,9 +66,12 @@ class RequestLogLine(Struct):
         for event in batch:
             match event:
                 case Started(prompt_tokens, cached_tokens):
-                    self.prompt_tokens, self.cached_tokens, self.queue_s = prompt_tokens, cached_tokens, elapsed
+                    self.prompt_tokens = prompt_tokens
+                    self.cached_tokens = cached_tokens
+                    self.queue_s = elapsed
                 case Finished(usage):
-                    self.output_tokens, self.status = usage.completion, 200
+                    self.output_tokens = usage.completion
+                    self.status = 200
                     # Many upstreams report the prompt's tokens only at the end.
                     self.prompt_tokens = usage.prompt or self.prompt_tokens
                     self.cached_tokens = self.cached_tokens if usage.cached is None else usage.cached
@@ -117,7 +120,8 @@ class RequestLog:
         self._file.close()
 
     def _write(self) -> None:
-        encode, reported = msgspec.json.Encoder().encode, 0
+        encode = msgspec.json.Encoder().encode
+        reported = 0
         while (line := self._lines.get()) is not None:
             try:
                 self._file.write(encode(line) + b"\n")

@@ -143,15 +143,20 @@ class Responder(ABC):
         *,
         stream: bool,
     ) -> None:
-        self._source, self._framing, self._is_stream = source, framing, stream
+        self._source = source
+        self._framing = framing
+        self._is_stream = stream
         self._response_start: ResponseStart | None = response_start
         self._monitor = monitor
         self._direct: DirectResponse | None = None
-        self._ticks, self._is_writing = 0, False
+        self._ticks = 0
+        self._is_writing = False
         self._task: asyncio.Task[object] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._keepalive_task: asyncio.Task[None] | None = None
-        self._status, self._length, self._is_cancelled = 499, 0, False
+        self._status = 499
+        self._length = 0
+        self._is_cancelled = False
         self._error: DragomanError | None = None
 
     @abstractmethod
@@ -166,7 +171,9 @@ class Responder(ABC):
         on_disconnect: registers the callback that cancels it.
         direct: writes pieces of a stream without a coroutine, where the server supports that.
         """
-        self._send, self._task, self._direct = send, asyncio.current_task(), direct
+        self._send = send
+        self._task = asyncio.current_task()
+        self._direct = direct
         # From here on a disconnect cancels this task; until now the handler had to watch for it.
         on_disconnect(self._abort)
         if self._is_stream and self._response_start is not None:
@@ -219,7 +226,8 @@ class Responder(ABC):
 
     async def _send_headers(self) -> None:
         assert self._response_start is not None
-        headers, self._response_start = self._response_start.headers, None
+        headers = self._response_start.headers
+        self._response_start = None
         self._status = 200
         if self._timer is not None:
             self._timer.cancel()
@@ -232,7 +240,8 @@ class Responder(ABC):
 
     async def _send_whole(self, status: int, headers: RawHeaders, body: bytes) -> None:
         self._response_start = None
-        self._status, self._length = status, len(body)
+        self._status = status
+        self._length = len(body)
         # A keepalive task that has already started must not write before the body.
         self._is_writing = True
         length = (b"content-length", str(len(body)).encode())
@@ -240,7 +249,8 @@ class Responder(ABC):
         await self._write(body, more_body=False)
 
     async def _write(self, body: bytes, *, more_body: bool = True) -> None:
-        self._ticks, self._is_writing = 0, True
+        self._ticks = 0
+        self._is_writing = True
         await self._send({"type": "http.response.body", "body": body, "more_body": more_body})
         self._is_writing = False
 
@@ -299,7 +309,10 @@ class GenerationResponder(Responder):
         run: DirectRun | None = None,
     ) -> None:
         super().__init__(batches, writer, response_start, monitor, stream=stream)
-        self._batches, self._writer, self._warnings, self._run = batches, writer, warnings, run
+        self._batches = batches
+        self._writer = writer
+        self._warnings = warnings
+        self._run = run
         self._add_warnings = add_warnings
 
     def _produce(self) -> Awaitable[None]:
@@ -328,7 +341,8 @@ class GenerationResponder(Responder):
 
     async def _stream(self) -> None:
         """Write each batch of events as one chunk."""
-        send, run = self._send, self._run
+        send = self._send
+        run = self._run
         if run is not None and self._direct is not None:
             # From now on the engine's step can write to the socket directly, while this coroutine stays suspended.
             run.attach(self)
@@ -340,7 +354,8 @@ class GenerationResponder(Responder):
                 await self._send_headers()
             if chunk:
                 # Inlined `_write`: saves a coroutine per token.
-                self._ticks, self._is_writing = 0, True
+                self._ticks = 0
+                self._is_writing = True
                 await send({"type": "http.response.body", "body": chunk, "more_body": True})
                 self._is_writing = False
             # Release the batch while waiting for the next.

@@ -25,8 +25,13 @@ from .auth import Caller, Keyring
 from .clock import Clock
 from .usage import UsageCounts, UsageKey, UsageLedger, end_of_month, start_of_day
 
-REQUESTS, TOKENS, CONCURRENCY, DAY, MONTH = "requests", "tokens", "concurrency", "day", "month"
-COMPLETIONS, EMBEDDINGS = "completions", "embeddings"
+REQUESTS = "requests"
+TOKENS = "tokens"
+CONCURRENCY = "concurrency"
+DAY = "day"
+MONTH = "month"
+COMPLETIONS = "completions"
+EMBEDDINGS = "embeddings"
 """Kinds of usage, as in OpenAI's usage routes."""
 SECOND = 1_000_000
 """Microseconds per second: counters measure time in microseconds."""
@@ -73,8 +78,11 @@ class Tenancy:
     def __init__(
         self, keyring: Keyring, counters: Counters, ledger: UsageLedger, metrics: KeyMetrics, clock: Clock
     ) -> None:
-        self.keyring, self.ledger, self.metrics = keyring, ledger, metrics
-        self.counters, self._clock = counters, clock
+        self.keyring = keyring
+        self.ledger = ledger
+        self.metrics = metrics
+        self.counters = counters
+        self._clock = clock
         if isinstance(counters, SharedCounters):
             metrics.shared_counters = counters
 
@@ -97,7 +105,8 @@ class Tenancy:
         if self.keyring.is_open:
             return None
         owner = caller.owner
-        tenant, name = self.keyring.find_tenant(owner), self.keyring.find_name(owner) or ""
+        tenant = self.keyring.find_tenant(owner)
+        name = self.keyring.find_name(owner) or ""
         account = CallAccount(self, tenant, UsageKey(owner, name, kind, model, caller.is_background))
         if tenant is not None:
             demands = self._build_demands(tenant)
@@ -141,7 +150,8 @@ class Tenancy:
         unmet = await self.counters.take(tenant.id, demands) if demands else None
         if unmet is None:
             return
-        demand, state = unmet.demand, unmet.state
+        demand = unmet.demand
+        state = unmet.state
         self.metrics.count_rejection(name, demand.counter)
         if demand.until:
             raise BudgetExhausted(
@@ -231,7 +241,9 @@ class CallAccount:
     """
 
     def __init__(self, tenancy: Tenancy, tenant: Tenant | None, key: UsageKey) -> None:
-        self._tenancy, self._tenant, self.key = tenancy, tenant, key
+        self._tenancy = tenancy
+        self._tenant = tenant
+        self.key = key
         self._charged = 0
         self._counts: UsageCounts | None = None
         self.is_begun = False
@@ -251,7 +263,9 @@ class CallAccount:
         return None
 
     def __exit__(self, kind: type[BaseException] | None, _: BaseException | None, __: TracebackType | None) -> None:
-        tenancy, tenant, counts = self._tenancy, self._tenant, self._counts or UsageCounts()
+        tenancy = self._tenancy
+        tenant = self._tenant
+        counts = self._counts or UsageCounts()
         tenancy.metrics.running[self.key.name] -= 1
         if tenant is not None and self.is_begun:
             # The minute's tokens: negative if the prompt was charged but never reached the engine, else the output.

@@ -45,13 +45,16 @@ class Telemetry:
     """
 
     def __init__(self, tracer: Tracer, metrics: GenAiMetrics, exporter: OtlpExporter | None = None) -> None:
-        self._tracer, self._metrics, self.exporter = tracer, metrics, exporter
+        self._tracer = tracer
+        self._metrics = metrics
+        self.exporter = exporter
 
     def start_request(self, request: ServerSpan) -> Span | None:
         """Start a request's span; None for probes."""
         if request.route in EXCLUDED_PATHS:
             return None
-        headers, route = request.headers, None if request.route == "*" else request.route
+        headers = request.headers
+        route = None if request.route == "*" else request.route
         method = request.method if request.method in _METHODS else None
         attributes: dict[str, AttributeValue] = {
             "http.request.method": method or "_OTHER",

@@ -73,7 +73,8 @@ async def store_upload(http: HttpRequest, describe: Callable[[FormData], UploadD
         # The run id names the uploading process: after its crash `delete_abandoned_uploads` finds and deletes the file.
         put = build_put(http.caller.owner, file, UPLOADING, store.run)
         await store.commit(put)
-        content, size = find_file_part(form).file, 0
+        content = find_file_part(form).file
+        size = 0
         try:
             while chunk := await anyio.to_thread.run_sync(content.read, CHUNK_SIZE):
                 await store.commit(Append(put.key, CONTENT_SERIES, (Item(chunk),)))
@@ -139,7 +140,8 @@ async def _receive_chunks(http: HttpRequest) -> AsyncGenerator[bytes]:
         BodyTooLarge: the body exceeds `max_file_bytes`.
         ClientGone: the client disconnected.
     """
-    limit, size = http.service.options.max_file_bytes, 0
+    limit = http.service.options.max_file_bytes
+    size = 0
     while True:
         message = await http.receive()
         if message["type"] == "http.disconnect":

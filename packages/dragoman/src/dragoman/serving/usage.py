@@ -107,7 +107,8 @@ class UsageLedger:
     """
 
     def __init__(self, store: Store, now: Callable[[], float]) -> None:
-        self._store, self._now = store, now
+        self._store = store
+        self._now = now
         self._pending: dict[int, HourUsage] = {}
         self._stored_tokens: dict[int, Counter[str]] = {}
         """Tokens by owner, for each hour of this month, as last read from or written to the store."""
@@ -223,7 +224,8 @@ class UsageLedger:
         stored: the hour's record.
         own: the counts that this process has just added to it.
         """
-        previous_tokens, stored_tokens = self._stored_tokens.get(hour, Counter()), _sum_by_owner(stored.items())
+        previous_tokens = self._stored_tokens.get(hour, Counter())
+        stored_tokens = _sum_by_owner(stored.items())
         own_tokens = _sum_by_owner(own.items())
         for owner, tokens in stored_tokens.items():
             # The record's growth since this process last saw it, less its own counts, comes from other processes.

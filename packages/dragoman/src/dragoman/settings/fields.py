@@ -123,7 +123,8 @@ def describe_unsupported(names: Iterable[str], *engines: str) -> list[str]:
         return []
     sentences: list[str] = []
     for name in sorted(names):
-        field, supporting = FIELDS_BY_NAME[name], SUPPORTED_BY.get(name)
+        field = FIELDS_BY_NAME[name]
+        supporting = SUPPORTED_BY.get(name)
         if supporting is None or set(supporting) & set(engines):
             continue
         engine_names = supporting[0] if len(supporting) == 1 else f"{', '.join(supporting[:-1])} and {supporting[-1]}"

@@ -138,7 +138,8 @@ def _merge(sources: Sequence[_Source]) -> Settings:
     for field in FIELDS:
         source = next((source for source in sources if field.name in source.raw), None)
         if source is not None and source.raw[field.name] is not None:
-            values[field.name], origins[field.name] = source.read_value(field), source.locate(field.name)
+            values[field.name] = source.read_value(field)
+            origins[field.name] = source.locate(field.name)
     settings = Settings(**values)  # pyright: ignore[reportArgumentType] - each value was read by its field's type
     _check_combinations(settings, origins)
     return settings
@@ -396,7 +397,8 @@ def _read_number(field: SettingField, raw: object) -> float:
         suffix_hint = ", which may end in k, m, g (thousands) or K, M, G (1024s)"
         suffix_hint = suffix_hint if field.option.allows_size_suffix else ""
         raise ValueError(f"must be {kind}{suffix_hint}, not {_shorten_repr(raw)}")
-    minimum, maximum = field.option.minimum, field.option.maximum
+    minimum = field.option.minimum
+    maximum = field.option.maximum
     if (minimum is not None and value < minimum) or (maximum is not None and value > maximum):
         allowed = f"at least {minimum:g}" if maximum is None else f"from {minimum or 0:g} to {maximum:g}"
         raise ValueError(f"must be {allowed}, not {value}")

@@ -20,7 +20,8 @@ UNCLAIMED_RUN = "run_" + 32 * "0"
 class StoreUnavailable(EngineError):
     """The disk is full, the file is locked or the database is unreachable. Nothing of the change was stored."""
 
-    status, code = 503, "store_unavailable"
+    status = 503
+    code = "store_unavailable"
 
 
 class StoreFull(BodyTooLarge):
@@ -171,7 +172,8 @@ class CommitConflict(Exception):
 
     def __init__(self, change: Change, found_state: str | None) -> None:
         super().__init__(f"{type(change).__name__} of {change.key.kind} {change.key.id}: found {found_state!r}")
-        self.change, self.found_state = change, found_state
+        self.change = change
+        self.found_state = found_state
 
 
 class RecordChain(Struct, frozen=True):

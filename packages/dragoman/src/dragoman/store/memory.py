@@ -54,7 +54,8 @@ class MemoryStore:
     """An in-memory store. Every operation completes without awaiting, which makes it atomic."""
 
     def __init__(self, bounds: Bounds | None = None, *, now: Callable[[], float] = time.time) -> None:
-        self._bounds, self._now = bounds or Bounds(), now
+        self._bounds = bounds or Bounds()
+        self._now = now
         self._records: OrderedDict[Key, _StoredRecord] = OrderedDict()
         """Records, least recently used first."""
         self._nbytes = self._pinned_bytes = self._last_position = 0
@@ -282,7 +283,8 @@ class MemoryStore:
         return stored if stored is not None and self._is_live(stored) else None
 
     def _is_live(self, stored: _StoredRecord) -> bool:
-        record, now = stored.record, self._now()
+        record = stored.record
+        now = self._now()
         if record.expires is not None and record.expires <= now:
             return False
         return not _is_evictable(stored) or stored.touched > now - self._bounds.ttl

@@ -68,7 +68,8 @@ class PostgresStore(SqlStore):
         now: Callable[[], float] = time.time,
     ) -> None:
         super().__init__(bounds or Bounds(), now)
-        self._dsn, self._timeout = dsn, timeout
+        self._dsn = dsn
+        self._timeout = timeout
         self._run = "run_" + secrets.token_hex(16)
         self._pool: Any = None
         self._lock_connection: Any = None
@@ -100,8 +101,10 @@ class PostgresStore(SqlStore):
             raise
 
     async def close(self) -> None:
-        pool, self._pool = self._pool, None
-        lock_connection, self._lock_connection = self._lock_connection, None
+        pool = self._pool
+        self._pool = None
+        lock_connection = self._lock_connection
+        self._lock_connection = None
         try:
             async with _translate_errors():
                 if pool is not None:
@@ -135,7 +138,8 @@ class PostgresStore(SqlStore):
     async def clean(self, limit: int = 256) -> int:
         async with _translate_errors():
             await self._ensure_run_lock()
-        now, touches = self._now(), self._take_touches()
+        now = self._now()
+        touches = self._take_touches()
         await self._write(lambda: sql.update_touched(touches))
         return await self._write(lambda: sql.delete_surplus(limit, self._bounds, now))
 

@@ -132,7 +132,8 @@ _LEAST_USED = """SELECT position, nbytes FROM dragoman_records WHERE pinned = 0 
     ORDER BY touched, position LIMIT $1"""
 
 # Cursors beyond all positions, within a BIGINT.
-_AFTER_LAST, _BEFORE_FIRST = 2**62, -1
+_AFTER_LAST = 2**62
+_BEFORE_FIRST = -1
 
 
 def apply_changes(changes: Sequence[Change], bounds: Bounds, now: float) -> Steps[None]:
@@ -148,7 +149,9 @@ def apply_changes(changes: Sequence[Change], bounds: Bounds, now: float) -> Step
 
 def _apply_change(change: Change, bounds: Bounds, now: float) -> Steps[None]:
     if isinstance(change, Put):
-        key, pinned, size = _build_key_parameters(change.key), int(change.pinned), len(change.body)
+        key = _build_key_parameters(change.key)
+        pinned = int(change.pinned)
+        size = len(change.body)
         fields = (change.created, change.state, change.body, change.parent, change.run, change.expires, pinned)
         if not (yield _INSERT, (*key, *fields, now, size)):
             # The key exists, possibly as an expired record, which blocks it until `clean` removes it.
@@ -158,7 +161,8 @@ def _apply_change(change: Change, bounds: Bounds, now: float) -> Steps[None]:
         yield from _check_pinned_bytes(pinned, size, bounds)
         return
     # Mark the record as used and lock it until the commit ends: the UPDATE takes the row lock.
-    key, states = change.key, frozenset[str]() if isinstance(change, Remove) else change.states
+    key = change.key
+    states = frozenset[str]() if isinstance(change, Remove) else change.states
     rows = (yield _LOCK_RECORD, _build_live_parameters(key, bounds, now)) if is_storable(key.id) else ()
     if not rows or (states and rows[0][1] not in states):
         raise CommitConflict(change, rows[0][1] if rows else None)
@@ -265,7 +269,9 @@ def delete_surplus(limit: int, bounds: Bounds, now: float) -> Steps[int]:
         if count <= bounds.records and size <= bounds.nbytes:
             break
         yield _DELETE, (position,)
-        count, size, removed = count - 1, size - nbytes, removed + 1
+        count = count - 1
+        size = size - nbytes
+        removed = removed + 1
     return removed
 
 
@@ -297,7 +303,8 @@ class SqlStore(ABC):
     """
 
     def __init__(self, bounds: Bounds, now: Callable[[], float]) -> None:
-        self._bounds, self._now = bounds, now
+        self._bounds = bounds
+        self._now = now
         # Times of last use by position. Written later, in bulk, so that reads do not wait for writes.
         self._touches: dict[int, float] = {}
 
@@ -337,5 +344,6 @@ class SqlStore(ABC):
         return await self._read(select_entry(key, series, id, self._bounds, self._now()))
 
     def _take_touches(self) -> list[tuple[int, float]]:
-        touches, self._touches = self._touches, {}
+        touches = self._touches
+        self._touches = {}
         return list(touches.items())

@@ -61,7 +61,8 @@ class SqliteStore(SqlStore):
     ) -> None:
         super().__init__(bounds or Bounds(), now)
         self._path = path
-        self._synchronous, self._busy_timeout = synchronous, busy_timeout
+        self._synchronous = synchronous
+        self._busy_timeout = busy_timeout
         self._run = "run_" + secrets.token_hex(16)
         self._writer: GroupWriter | None = None
         self._reader_pool: ThreadPoolExecutor | None = None
@@ -90,8 +91,10 @@ class SqliteStore(SqlStore):
         self._writer = GroupWriter(connection, loop)
 
     async def close(self) -> None:
-        writer, self._writer = self._writer, None
-        reader_pool, self._reader_pool = self._reader_pool, None
+        writer = self._writer
+        self._writer = None
+        reader_pool = self._reader_pool
+        self._reader_pool = None
         if writer is None or reader_pool is None:
             return
         touches = self._take_touches()
@@ -119,7 +122,8 @@ class SqliteStore(SqlStore):
         return tuple(abandoned)
 
     async def clean(self, limit: int = 256) -> int:
-        now, touches = self._now(), self._take_touches()
+        now = self._now()
+        touches = self._take_touches()
 
         def write(connection: sqlite3.Connection) -> int:
             run_steps(connection, sql.update_touched(touches))
@@ -251,7 +255,8 @@ class _WriteJob:
     """A write, and the future that gets its result when the transaction is on disk."""
 
     def __init__(self, work: Callable[[sqlite3.Connection], Any], future: asyncio.Future[Any]) -> None:
-        self._work, self._future = work, future
+        self._work = work
+        self._future = future
         self._result: object = None
         self.error: Exception | None = None
 
@@ -286,7 +291,8 @@ class GroupWriter:
     """The thread that owns the writing connection and groups queued writes. A disk error fails the whole group."""
 
     def __init__(self, connection: sqlite3.Connection, loop: asyncio.AbstractEventLoop) -> None:
-        self._connection, self._loop = connection, loop
+        self._connection = connection
+        self._loop = loop
         self._queue: queue.SimpleQueue[_WriteJob | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="store-writer", daemon=True)
         self._thread.start()

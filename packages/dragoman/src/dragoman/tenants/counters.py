@@ -120,14 +120,17 @@ class Counter:
     __slots__ = ("until", "updated", "used")
 
     def __init__(self, updated: int, used: int = 0, until: int = 0) -> None:
-        self.used, self.updated, self.until = used, updated, until
+        self.used = used
+        self.updated = updated
+        self.until = until
 
     def advance(self, demand: Demand, now: int) -> None:
         """Refill the counter, or reset a budget whose day or month has ended."""
         if demand.until:
             # A later end means that the next day or month has begun.
             if demand.until > self.until:
-                self.used, self.until = 0, demand.until
+                self.used = 0
+                self.until = demand.until
             if demand.until == self.until:
                 self.used = max(self.used, demand.floor)
             return

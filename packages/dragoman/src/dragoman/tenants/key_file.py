@@ -186,9 +186,11 @@ def edit_key_file(
     path = Path(os.path.realpath(path))
     with _lock(path):
         try:
-            tenants, old_stat = dict(load_key_file(path)), path.stat()
+            tenants = dict(load_key_file(path))
+            old_stat = path.stat()
         except FileNotFoundError:
-            tenants, old_stat = {}, None
+            tenants = {}
+            old_stat = None
         edit(tenants)
         data = _render(tenants, now())
         # Validate before writing: an invalid entry would lock out all clients at the next reload.

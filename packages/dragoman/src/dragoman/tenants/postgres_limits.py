@@ -163,7 +163,8 @@ class PostgresLimits:
     """
 
     def __init__(self, dsn: str, now: Callable[[], int] | None = None) -> None:
-        self._dsn, self._now = dsn, now
+        self._dsn = dsn
+        self._now = now
         self._connection: Any = None
 
     async def open(self) -> None:
@@ -182,7 +183,8 @@ class PostgresLimits:
             raise _build_unavailable(error) from error
 
     async def close(self) -> None:
-        connection, self._connection = self._connection, None
+        connection = self._connection
+        self._connection = None
         if connection is not None:
             try:
                 await connection.close(timeout=TIMEOUT)
@@ -217,7 +219,8 @@ class PostgresLimits:
         return connection
 
     def _drop(self) -> None:
-        connection, self._connection = self._connection, None
+        connection = self._connection
+        self._connection = None
         if connection is not None:
             connection.terminate()
 

@@ -180,7 +180,8 @@ class RedisLimits:
     """
 
     def __init__(self, url: str, now: Callable[[], int] | None = None, *, prefix: str = PREFIX) -> None:
-        self._now, self._prefix = now, prefix
+        self._now = now
+        self._prefix = prefix
         url = url.replace("valkey", "redis", 1) if url.startswith("valkey") else url
         # No retries by the client: a repeated batch would return `repeated`. `SharedCounters` handles failures itself.
         retry = _retry(_no_backoff(), 0)

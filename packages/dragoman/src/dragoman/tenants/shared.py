@@ -48,7 +48,8 @@ HOLDER_RETENTION = 3_600_000_000
 class LimitsStoreUnavailable(EngineError):
     """The limits store does not respond, or not correctly."""
 
-    status, code = 503, "limits_store_unavailable"
+    status = 503
+    code = "limits_store_unavailable"
 
 
 class LimitOperation(Struct, frozen=True):
@@ -234,8 +235,10 @@ class SharedCounters:
     def __init__(
         self, store: LimitsStore, read_clock: Callable[[], float], *, lease: float = LEASE, timeout: float = TIMEOUT
     ) -> None:
-        self._store, self._read_clock = store, read_clock
-        self._lease, self._timeout = lease, timeout
+        self._store = store
+        self._read_clock = read_clock
+        self._lease = lease
+        self._timeout = timeout
         self._known = LocalCounters(read_clock)
         """Last known values of the shared counters; they enforce the limits while the store fails."""
         self._takes: list[_Take] = []
@@ -246,7 +249,9 @@ class SharedCounters:
         self._recovery: Batch | None = None
         self._failed_at: float | None = None
         self._logged_at = 0.0
-        self._wake, self._retry, self._settled = asyncio.Event(), asyncio.Event(), asyncio.Event()
+        self._wake = asyncio.Event()
+        self._retry = asyncio.Event()
+        self._settled = asyncio.Event()
         self._settled.set()
         self._is_closing = False
         self._task: asyncio.Task[None] | None = None
@@ -320,10 +325,12 @@ class SharedCounters:
         while not is_last:
             # Wait until there is something to send, the lease must be renewed, or the failing store is to be retried.
             if self.is_failing:
-                event, timeout = self._retry, RETRY_INTERVAL
+                event = self._retry
+                timeout = RETRY_INTERVAL
             else:
                 # A third of the lease: a late or failed renewal can be repeated before the lease expires.
-                event, timeout = self._wake, self._lease / 3 if self._places.total() else None
+                event = self._wake
+                timeout = self._lease / 3 if self._places.total() else None
             with suppress(TimeoutError):
                 async with asyncio.timeout(timeout):
                     await event.wait()
@@ -392,7 +399,8 @@ class SharedCounters:
         ]
         for add in adds:
             del self._adds[add.key, add.demands[0].counter]
-        takes, self._takes = self._takes[:MAX_BATCH], self._takes[MAX_BATCH:]
+        takes = self._takes[:MAX_BATCH]
+        self._takes = self._takes[MAX_BATCH:]
         gives_places = any(add.demands[0].is_hold for add in adds)
         is_idle = self._read_clock() - self._contacted_at > self._lease / 2
         if not self._places.total() and not gives_places and is_idle:
@@ -439,7 +447,8 @@ class SharedCounters:
             # It is unknown whether the batch was applied. The recovery names it, so that the store applies `redo` only
             # if it was not.
             self._recover((batch.holder, batch.seq), forced)
-        waiting, self._takes = self._takes, []
+        waiting = self._takes
+        self._takes = []
         for take in waiting:
             self._resolve(take, self._take_alone(take.key, take.demands))
 
@@ -487,5 +496,6 @@ class SharedCounters:
         self._adds[key, demand.counter] = msgspec.structs.replace(demand, amount=amount)
 
     def _use_new_holder(self) -> None:
-        self._holder, self._seq = secrets.token_hex(8), 1
+        self._holder = secrets.token_hex(8)
+        self._seq = 1
         self._contacted_at = self._read_clock()

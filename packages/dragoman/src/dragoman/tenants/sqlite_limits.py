@@ -39,7 +39,8 @@ class SqliteLimits:
     """
 
     def __init__(self, path: Path, now: Callable[[], int] = read_wall_clock) -> None:
-        self._path, self._now = path, now
+        self._path = path
+        self._now = now
         self._thread: ThreadPoolExecutor | None = None
         self._connection: sqlite3.Connection | None = None
 
@@ -52,7 +53,8 @@ class SqliteLimits:
             raise LimitsStoreUnavailable(f"The file {self._path} cannot be opened: {error}.") from error
 
     async def close(self) -> None:
-        thread, self._thread = self._thread, None
+        thread = self._thread
+        self._thread = None
         if thread is not None:
             await asyncio.to_thread(thread.shutdown)
         if self._connection is not None:
@@ -87,7 +89,8 @@ class SqliteLimits:
         assert connection is not None
         connection.execute("BEGIN IMMEDIATE")
         try:
-            now, keys = self._now(), batch.list_keys()
+            now = self._now()
+            keys = batch.list_keys()
             states = {key: KeyState() for key in keys}
             places = ", ".join("?" * len(keys))
             query = f"SELECT key, state FROM limits_of_keys WHERE key IN ({places})"

@@ -69,7 +69,8 @@ def test_messages_of_the_system_stay_where_they_are():
 
 def test_a_message_of_the_system_may_hold_for_one_turn_only():
     note = {"role": "system", "content": "note", "clear_at": "next_user_message"}
-    user, answer = {"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}
+    user = {"role": "user", "content": "a"}
+    answer = {"role": "assistant", "content": "b"}
     assert [message.role for message in turns(user, note)] == [Role.USER, Role.SYSTEM]
     assert [message.role for message in turns(user, note, answer, user)] == [Role.USER, Role.ASSISTANT, Role.USER]
 

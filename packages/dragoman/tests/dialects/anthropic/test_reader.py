@@ -237,7 +237,8 @@ def test_threads_are_refused():
     assert messages(thread=None).warnings == ()
 
 
-USES, TURNS = {"type": "clear_tool_uses_20250919"}, {"type": "clear_thinking_20251015"}
+USES = {"type": "clear_tool_uses_20250919"}
+TURNS = {"type": "clear_thinking_20251015"}
 ALL = frozenset({"search", "read"})
 
 

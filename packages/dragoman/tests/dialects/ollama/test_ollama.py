@@ -343,7 +343,8 @@ def test_errors_are_a_message_that_names_the_field():
 
 
 def test_lists_have_tags_and_unknown_facts_are_left_out():
-    plain, tagged = OllamaModelCard("org/a", "org/a", 0), OllamaModelCard("b:8b", "org/a", 0)
+    plain = OllamaModelCard("org/a", "org/a", 0)
+    tagged = OllamaModelCard("b:8b", "org/a", 0)
     models = json.loads(render_tags([plain, tagged]))["models"]
     assert [model["name"] for model in models] == ["org/a:latest", "b:8b"]
     assert models[0]["digest"] == models[1]["digest"]
@@ -392,7 +393,8 @@ def test_what_is_honoured_is_what_is_read(name: str):
 def test_a_row_says_what_happens(name: str, row: ParameterSupport):
     if (name, row.name) in (("embed", "options"), ("embeddings", "options")):
         return
-    read, path = TABLES[name][2], "options." if name == "options" else ""
+    read = TABLES[name][2]
+    path = "options." if name == "options" else ""
     for harmless in (None, *row.harmless):
         assert read({row.name: harmless}).warnings == ()
     match row.status:

@@ -91,7 +91,8 @@ def answer(name: str, arguments: str, reason: FinishReason = FinishReason.STOP) 
 def test_a_call_is_an_item_of_its_own_type_streamed_and_whole(
     tool: Json, name: str, arguments: Json, kind: str, fields: Json
 ):
-    request, reply = call(tools=[tool]), answer(name, json.dumps(arguments))
+    request = call(tools=[tool])
+    reply = answer(name, json.dumps(arguments))
     assert request.warnings == request.unknown == ()
     item = whole(request, *reply)["output"][0]
     assert item == {"id": item["id"], "type": kind, "status": "completed", "call_id": "call_1", **fields}
@@ -158,7 +159,8 @@ def test_the_commands_of_a_shell_call_are_streamed():
 
 @pytest.mark.parametrize("arguments", ['{"commands": ["rm -rf', '{"commands": "ls"}', "", "[]", '{"commands": [1]}'])
 def test_arguments_of_another_shape_are_a_plain_function_call(arguments: str):
-    request, reply = call(tools=[{"type": "shell"}]), answer("shell", arguments, FinishReason.LENGTH)
+    request = call(tools=[{"type": "shell"}])
+    reply = answer("shell", arguments, FinishReason.LENGTH)
     item = whole(request, *reply)["output"][0]
     assert (item["type"], item["name"], item["arguments"]) == ("function_call", "shell", arguments)
     assert item["status"] == "incomplete"

@@ -52,7 +52,8 @@ def read_trigger() -> ResponsesCall:
     "parsed", [read_trigger(), compact(input=[USER, CALL, RESULT], tools=TOOLS)], ids=("trigger", "endpoint")
 )
 def test_the_model_writes_the_summary_in_free_text(parsed: ResponsesCall):
-    conversation, request = prompt(parsed), parsed.call.requests[0]
+    conversation = prompt(parsed)
+    request = parsed.call.requests[0]
     assert conversation.messages[-1] == SUMMARY_REQUEST
     assert [message.role for message in conversation.messages] == ["user", "assistant", "tool", "user"]
     assert (conversation.tool_choice.mode, conversation.drop_oldest, request.constraint) == ("none", True, None)

@@ -18,7 +18,8 @@ RUN: dict[str, Any] = {
     "name": "run",
     "format": {"type": "grammar", "syntax": "lark", "definition": "start: /a/"},
 }
-SPAWN, CLOSE = "multi_agent_v1__spawn_agent", "multi_agent_v1__close_agent"
+SPAWN = "multi_agent_v1__spawn_agent"
+CLOSE = "multi_agent_v1__close_agent"
 TOOLS = [WEATHER, RUN, AGENTS]
 
 

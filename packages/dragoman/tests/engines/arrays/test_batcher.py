@@ -25,7 +25,8 @@ class Gate:
     """A function that computes on demand, and records its batches."""
 
     def __init__(self) -> None:
-        self.open, self.busy = threading.Event(), threading.Event()
+        self.open = threading.Event()
+        self.busy = threading.Event()
         self.batches: list[list[int]] = []
 
     def __call__(self, batch: list[int]) -> list[int]:

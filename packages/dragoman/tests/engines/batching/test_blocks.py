@@ -75,7 +75,9 @@ class Pool(RuleBasedStateMachine):
     @rule()
     def clear(self) -> None:
         self.pool.reset()
-        self.users, self.names, self.queue = [], {}, []
+        self.users = []
+        self.names = {}
+        self.queue = []
 
     @invariant()
     def every_block_is_either_free_or_held(self) -> None:
@@ -139,8 +141,10 @@ def test_a_hash_names_the_images_that_the_tokens_stand_for() -> None:
     def named(*images: PromptImage, begin: int = 16, end: int = 32) -> bytes:
         return hash_block(hash_root(""), [7] * 16, encode_image_key(images, begin, end))
 
-    one, other = PromptImage(20, 28, b"1" * 16, None), PromptImage(20, 28, b"2" * 16, None)
-    before, behind = PromptImage(0, 16, b"3" * 16, None), PromptImage(32, 40, b"3" * 16, None)
+    one = PromptImage(20, 28, b"1" * 16, None)
+    other = PromptImage(20, 28, b"2" * 16, None)
+    before = PromptImage(0, 16, b"3" * 16, None)
+    behind = PromptImage(32, 40, b"3" * 16, None)
     assert named(one) == named(one, before, behind)
     assert named(one, begin=16) != named(replace(one, begin=21), begin=16)
     assert named() == named(before, behind) == hash_block(hash_root(""), [7] * 16)

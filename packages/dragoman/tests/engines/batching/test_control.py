@@ -48,7 +48,8 @@ def versions(outputs: Outputs) -> list[str]:
 
 
 async def test_abort_ends_what_runs_and_refuses_what_comes(client: Client) -> None:
-    steering, outputs = client.engine.control, client.send(LONG)
+    steering = client.engine.control
+    outputs = client.send(LONG)
     await client.until(outputs, tokens=3)
     await steering.pause("abort")
     count = len(outputs.tokens)
@@ -63,11 +64,13 @@ async def test_abort_ends_what_runs_and_refuses_what_comes(client: Client) -> No
 
 
 async def test_keep_holds_what_runs_and_what_comes_and_changes_nothing_in_it(client: Client, small: Llama) -> None:
-    steering, outputs = client.engine.control, client.send(replace(LONG, max_tokens=200))
+    steering = client.engine.control
+    outputs = client.send(replace(LONG, max_tokens=200))
     await client.until(outputs, tokens=3)
     await steering.pause("keep")
     await asyncio.sleep(0)
-    count, late = len(outputs.tokens), client.send(ASK)
+    count = len(outputs.tokens)
+    late = client.send(ASK)
     await client.engine.run_between_steps(lambda _: None)
     assert (len(outputs.tokens), late, steering.is_paused) == (count, [], True)
     await steering.resume()
@@ -220,8 +223,10 @@ async def test_what_lies_in_files_is_of_the_weights_that_it_was_computed_with(
     small: Llama, other: Path, tmp_path: Path
 ) -> None:
     """Checked before and after a restart of the engine, and in a new process."""
-    config, ask = EngineConfig(max_model_len=1024, num_kv_tokens=4096), replace(ASK, max_tokens=20)
-    old, new = alone(small, ask).tokens, alone(read_model(other), ask).tokens
+    config = EngineConfig(max_model_len=1024, num_kv_tokens=4096)
+    ask = replace(ASK, max_tokens=20)
+    old = alone(small, ask).tokens
+    new = alone(read_model(other), ask).tokens
     engine = TinyEngine(small, config, build_rng, files=BlockFiles(tmp_path, ROOM))
     async with run_client(engine) as client:
         assert (await client.ask(ask)).tokens == old
@@ -253,7 +258,8 @@ async def test_a_prompt_is_scored_by_one_set_of_weights(small: Llama, other: Pat
 
 
 async def test_lost_weights_are_not_replaced_by_those_of_the_start(client: Client, small: Llama, other: Path) -> None:
-    steering, weights = client.engine.control, WeightsOnDisk(str(other))
+    steering = client.engine.control
+    weights = WeightsOnDisk(str(other))
     await steering.update_weights(weights)
     await steering.update_weights(weights, "step-7")
     history = steering.history

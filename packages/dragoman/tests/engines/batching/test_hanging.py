@@ -31,7 +31,8 @@ class Stuck(Only):
 
     def __init__(self) -> None:
         super().__init__([range(96)] * 4)
-        self.reached, self._going = threading.Event(), threading.Event()
+        self.reached = threading.Event()
+        self._going = threading.Event()
         self.left = threading.Event()
 
     def mask(self) -> bytes:
@@ -53,7 +54,8 @@ def hanging(model: Llama) -> tuple[BatchingEngine, Clock]:
 async def test_a_step_that_hangs_is_given_up_with_its_thread(small: Llama) -> None:
     engine, clock = hanging(small)
     await engine.start()
-    client, stuck = Client(engine), Stuck()
+    client = Client(engine)
+    stuck = Stuck()
     outputs = client.send(TokenRequest(id="x", prompt=ASK.prompt, max_tokens=4, sampling=GREEDY, matcher=stuck))
     await asyncio.to_thread(stuck.reached.wait, 30)
     clock.now += 61

@@ -26,7 +26,8 @@ def names(directory: Path) -> list[str]:
 
 
 def test_after_a_restart_a_prompt_is_found_and_says_the_same_to_the_bit(small: Llama, tmp_path: Path) -> None:
-    first, second = generate_with_files(small, tmp_path, ASK), generate_with_files(small, tmp_path, ASK)
+    first = generate_with_files(small, tmp_path, ASK)
+    second = generate_with_files(small, tmp_path, ASK)
     assert (first.cached, second.cached) == ([0], [80])
     assert second.answer == first.answer == alone(small, ASK).answer
 
@@ -51,7 +52,8 @@ def test_a_file_that_is_not_as_it_was_is_computed_again(small: Llama, tmp_path: 
     for path in tmp_path.iterdir():
         data = path.read_bytes()
         path.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
-    spoilt, mended = generate_with_files(small, tmp_path, ASK), generate_with_files(small, tmp_path, ASK)
+    spoilt = generate_with_files(small, tmp_path, ASK)
+    mended = generate_with_files(small, tmp_path, ASK)
     assert (spoilt.cached, mended.cached) == ([0], [80])
     assert spoilt.answer == mended.answer == expected
 

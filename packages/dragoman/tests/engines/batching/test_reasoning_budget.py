@@ -5,7 +5,9 @@ from __future__ import annotations
 from dragoman.core.engine import ReasoningBudget
 from dragoman.engines.batching.sequence import ReasoningBudgetState
 
-BEGIN, END, CLOSE = (7,), (8,), (5, 8, 6)
+BEGIN = (7,)
+END = (8,)
+CLOSE = (5, 8, 6)
 
 
 def thought(tokens: int, *, open: bool = True, end: tuple[int, ...] = END) -> ReasoningBudgetState:

@@ -140,7 +140,8 @@ def test_rows_do_not_touch_each_other(cases: list[tuple[list[float], Sampling, I
 
 def test_a_frequency_counts_every_time_and_a_presence_only_once() -> None:
     logits = [0.0] * VOCAB
-    logits[5], logits[6] = 3.0, 1.5
+    logits[5] = 3.0
+    logits[6] = 1.5
     greedy = Sampling(temperature=0)
     for times, frequency, presence, best in [(2, 1.0, 0.0, 6), (1, 1.0, 0.0, 5), (9, 0.0, 1.0, 5), (1, 0.0, 2.0, 6)]:
         penalties = replace(greedy, frequency_penalty=frequency, presence_penalty=presence)

@@ -116,7 +116,8 @@ def test_the_head_of_the_queue_is_not_skipped() -> None:
 
 def test_the_least_urgent_gives_way_when_the_pool_is_full_and_starts_again() -> None:
     plan = Plan(blocks=13)
-    first, second = plan.add(95, 100), plan.add(95, 100, first=500)
+    first = plan.add(95, 100)
+    second = plan.add(95, 100, first=500)
     steps = [plan.step() for _ in range(3)]
     while not plan.scheduler.num_preemptions:
         steps.append(plan.step())
@@ -145,7 +146,8 @@ def test_no_sequence_is_admitted_in_a_step_with_a_preemption() -> None:
 
 def test_a_more_urgent_newcomer_is_not_the_one_that_gives_way() -> None:
     plan = Plan(blocks=13)
-    old, urgent = plan.add(95, 100), plan.add(95, 100, first=500, priority=-1)
+    old = plan.add(95, 100)
+    urgent = plan.add(95, 100, first=500, priority=-1)
     while not plan.scheduler.num_preemptions:
         plan.step()
     assert old.blocks == []

@@ -16,7 +16,8 @@ from dragoman.engines.tiny.model import Llama
 
 from ..harness import Bench, GREEDY, alone, run_client
 
-RED, BLUE = PromptImage(20, 36, b"r" * 16, None), PromptImage(20, 36, b"b" * 16, None)
+RED = PromptImage(20, 36, b"r" * 16, None)
+BLUE = PromptImage(20, 36, b"b" * 16, None)
 ASK = TokenRequest(id="a", prompt=tuple(range(3, 67)), max_tokens=4, sampling=GREEDY)
 
 

@@ -21,7 +21,8 @@ from ..tiny.models import Shape, make_model
 RNG = np.random.default_rng(11)
 PROMPT = tuple(RNG.integers(0, 96, 40).tolist())
 ASK = TokenRequest(id="a", prompt=PROMPT, max_tokens=8, sampling=GREEDY)
-LENGTH, STOP = FinishReason.LENGTH, FinishReason.STOP
+LENGTH = FinishReason.LENGTH
+STOP = FinishReason.STOP
 
 
 def test_outputs_of_a_sequence_come_in_order(small: Llama) -> None:
@@ -138,7 +139,8 @@ def test_the_sampled_token_has_its_score_and_the_best_come_first(small: Llama) -
 
 def test_scores_are_the_models_own_whatever_is_done_to_the_logits(small: Llama) -> None:
     forced = replace(GREEDY, logit_bias=((9, 90.0),), repetition_penalty=1.9, temperature=0.0)
-    plain, changed = alone(small, replace(ASK, logprobs=3)), alone(small, replace(ASK, logprobs=3, sampling=forced))
+    plain = alone(small, replace(ASK, logprobs=3))
+    changed = alone(small, replace(ASK, logprobs=3, sampling=forced))
     assert plain.scores[0] is not None
     assert changed.scores[0] is not None
     assert changed.tokens[0] == 9
@@ -164,9 +166,11 @@ def test_a_prompt_of_one_token_has_nothing_to_score(small: Llama) -> None:
 
 def test_the_cache_is_not_read_for_prompt_logprobs(small: Llama) -> None:
     bench = Bench(small)
-    first, plain = bench.add(ASK), replace(ASK, id="b")
+    first = bench.add(ASK)
+    plain = replace(ASK, id="b")
     bench.finish()
-    scored, cached = bench.add(replace(plain, prompt_logprobs=1)), bench.add(replace(plain, id="c"))
+    scored = bench.add(replace(plain, prompt_logprobs=1))
+    cached = bench.add(replace(plain, id="c"))
     bench.finish()
     assert (first.cached, scored.cached, cached.cached) == ([0], [0], [32])
     assert scored.tokens == cached.tokens == first.tokens

@@ -59,7 +59,8 @@ async def answer() -> AsyncGenerator[list[Event]]:
 
 
 async def test_the_prefill_is_counted_from_the_start_of_its_step() -> None:
-    clock, stats = Clock(), EngineStats()
+    clock = Clock()
+    stats = EngineStats()
     metrics = RequestMetrics(stats, clock)
     timed = add_timings(measure(answer(), metrics), clock)
     clock.now += 3.0

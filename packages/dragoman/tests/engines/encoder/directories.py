@@ -108,7 +108,8 @@ def config(shape: Shape) -> dict[str, object]:
 
 def tensors(shape: Shape) -> Mapping[str, NDArray[np.float32]]:
     rng = np.random.default_rng(0)
-    hidden, prefix = shape.hidden, "" if shape.task == "Model" else f"{shape.family}."
+    hidden = shape.hidden
+    prefix = "" if shape.task == "Model" else f"{shape.family}."
     first = 0 if shape.family == "bert" else 2
     arrays: dict[str, NDArray[np.float32]] = {}
 

@@ -198,7 +198,8 @@ def tensors(directory: Path, config: Mapping[str, Any]) -> dict[str, Floats]:
     hidden, vocab, heads, kv = (
         config[k] for k in ("hidden_size", "vocab_size", "num_attention_heads", "num_key_value_heads")
     )
-    dim, inner = config["head_dim"], config["intermediate_size"]
+    dim = config["head_dim"]
+    inner = config["intermediate_size"]
     out = {
         "token_embd.weight": found.take("model.embed_tokens.weight", vocab, hidden),
         "output_norm.weight": found.take("model.norm.weight", hidden),
@@ -206,7 +207,8 @@ def tensors(directory: Path, config: Mapping[str, Any]) -> dict[str, Floats]:
     if not config["tie_word_embeddings"]:
         out["output.weight"] = found.take("lm_head.weight", vocab, hidden)
     for layer in range(config["num_hidden_layers"]):
-        theirs, ours = f"model.layers.{layer}.", f"blk.{layer}."
+        theirs = f"model.layers.{layer}."
+        ours = f"blk.{layer}."
         out |= {
             f"{ours}attn_norm.weight": found.take(f"{theirs}input_layernorm.weight", hidden),
             f"{ours}ffn_norm.weight": found.take(f"{theirs}post_attention_layernorm.weight", hidden),
@@ -231,7 +233,10 @@ def write_projector(file: Path, *, patches: int = 2) -> Path:
     """Write a random LLaVA projector for the embedded model: a square of patches, one token per patch."""
     gguf: Any = import_module("gguf")
 
-    width, inner, side, layers = 16, 32, 8, 2
+    width = 16
+    inner = 32
+    side = 8
+    layers = 2
     hidden = json.loads((tiny.find_bundled_model() / "config.json").read_text())["hidden_size"]
     random = np.random.default_rng(0)
     writer = gguf.GGUFWriter(file, "clip")

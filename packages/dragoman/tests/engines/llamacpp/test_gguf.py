@@ -14,7 +14,11 @@ from dragoman.core.errors import EngineError
 from dragoman.engines.llamacpp import find_end_tokens, read_metadata
 from dragoman.engines.llamacpp.gguf import GgufMetadata, count_parameters
 
-U32, F32, BOOL, STRING, ARRAY = 4, 6, 7, 8, 9
+U32 = 4
+F32 = 6
+BOOL = 7
+STRING = 8
+ARRAY = 9
 
 
 def text(value: str) -> bytes:

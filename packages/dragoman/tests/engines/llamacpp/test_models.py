@@ -182,7 +182,8 @@ async def test_the_logprobs_of_a_prompt_are_those_of_numpy(packaged: Llama, file
             )  # fmt: skip
             ours, theirs = alone(packaged, ask), await client.ask(ask)
             assert (theirs.tokens, theirs.cached) == (ours.tokens, [0])
-            (known,), (found,) = ours.prompt, theirs.prompt
+            (known,) = ours.prompt
+            (found,) = theirs.prompt
             assert len(found.logprobs) == len(prompt)
             assert found.logprobs[0] is None
             for mine, other in zip(known.logprobs[1:], found.logprobs[1:], strict=True):
@@ -247,7 +248,8 @@ class Follows:
 async def test_a_failing_matcher_fails_only_its_request(file: Path) -> None:
     ask = TokenRequest(id="a", prompt=talk("Hi"), max_tokens=5, matcher=Only([[300]], fail_at=0))
     async with serving(file) as client:
-        broken, fine = client.send(ask), client.send(msgspec.structs.replace(ask, id="b", matcher=None))
+        broken = client.send(ask)
+        fine = client.send(msgspec.structs.replace(ask, id="b", matcher=None))
         await client.ends(broken, fine)
         assert isinstance(broken.end, Failed)
         assert len(fine.tokens) == 5
@@ -282,7 +284,8 @@ async def test_random_bytes_are_reported_completely(file: Path) -> None:
 
 
 async def test_min_tokens_allowed_tokens_and_bad_words_hold(file: Path) -> None:
-    story, end = talk("Tell me a story."), frozenset({2})
+    story = talk("Tell me a story.")
+    end = frozenset({2})
     plain = TokenRequest(id="a", prompt=story, max_tokens=100, sampling=GREEDY, stop_token_ids=end)
     async with serving(file) as client:
         first = (await client.ask(plain)).tokens
@@ -401,7 +404,8 @@ def test_a_vocabulary_that_llamacpp_reads_in_another_way_is_refused() -> None:
 async def test_an_aborted_sequence_makes_room_at_once(file: Path) -> None:
     ask = TokenRequest(id="a", prompt=talk("Hi"), max_tokens=900, sampling=GREEDY)
     async with serving(file, max_num_seqs=1) as client:
-        running, waiting = client.send(ask), client.send(msgspec.structs.replace(ask, id="b", max_tokens=3))
+        running = client.send(ask)
+        waiting = client.send(msgspec.structs.replace(ask, id="b", max_tokens=3))
         await client.until(running, tokens=2)
         client.engine.abort("a")
         await client.ends(waiting)

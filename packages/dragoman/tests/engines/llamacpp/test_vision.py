@@ -31,7 +31,8 @@ pytestmark = pytest.mark.llamacpp
 PATCHES = 4
 """Number of tokens of any image."""
 
-RED, GREEN = png(16, 16, (255, 0, 0)), png(40, 20, (0, 255, 0))
+RED = png(16, 16, (255, 0, 0))
+GREEN = png(40, 20, (0, 255, 0))
 
 
 @pytest.fixture(scope="module")

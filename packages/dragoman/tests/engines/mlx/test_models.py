@@ -58,7 +58,8 @@ def network(kind: str, **more: Any) -> Any:
 
 def generate_alone(model: Any, prompt: list[int], count: int) -> list[int]:
     cache = caches.make_prompt_cache(model)
-    ids, generated_ids = prompt, list[int]()
+    ids = prompt
+    generated_ids = list[int]()
     for _ in range(count):
         generated_ids.append(int(mx.argmax(model(mx.array([ids]), cache=cache)[0, -1])))
         ids = generated_ids[-1:]
@@ -125,7 +126,8 @@ def test_the_embedded_model_says_the_same_in_mlx(packaged: Llama) -> None:
     model, _ = build_paged_model(loaded, vocab=packaged.config.vocab, max_positions=packaged.config.max_positions)
     prompt = tuple(np.random.default_rng(5).integers(3, model.vocab, 200).tolist())
     ask = TokenRequest(id="a", prompt=prompt, max_tokens=30, sampling=GREEDY, logprobs=3, prompt_logprobs=1)
-    ours, theirs = alone(packaged, ask), alone(model, ask)
+    ours = alone(packaged, ask)
+    theirs = alone(model, ask)
     assert theirs.tokens == ours.tokens
     found = [score.logprob for score in theirs.prompt[0].logprobs if score]
     assert found == pytest.approx([score.logprob for score in ours.prompt[0].logprobs if score], abs=1e-3)

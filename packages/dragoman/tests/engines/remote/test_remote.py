@@ -316,7 +316,9 @@ async def test_an_exception_of_the_engine_reaches_its_own_requests_alone() -> No
         await server.start()
         client = EngineClient(running.path, hosted.describe())
         await client.start()
-        good, bad, later = send(client, "good"), send(client, "bad", prompt=(7,)), send(client, "later", prompt=(8,))
+        good = send(client, "good")
+        bad = send(client, "bad", prompt=(7,))
+        later = send(client, "later", prompt=(8,))
         scheduled, *outputs = await bad.wait()
         assert isinstance(scheduled, Scheduled)
         assert msgspec.structs.replace(scheduled, elapsed=0.0) == Scheduled("bad", 0, 0)
@@ -442,7 +444,8 @@ async def test_the_next_process_has_the_adapters_and_knows_of_lost_weights(runni
     await running.server.stop()
     await running.start(on_change=changes.append)
     async with running.front_ends(1) as (model,):
-        client, adapters = get_client(model), model.adapters
+        client = get_client(model)
+        adapters = model.adapters
         assert adapters is not None
         await adapters.load(Adapter("other", "b"))
         await adapters.load(Adapter("gone", "c"))
@@ -486,7 +489,8 @@ async def test_the_end_of_the_engine_process_ends_everything_and_the_next_one_is
         peer.write(encode_frame(EngineState(1, 0, True, None, 0.0, False, 0, "other", ())))
         await until(lambda: client.health().ready)
         assert client.control.weight_version == "other"
-        started, waiting = send(client, "started"), send(client, "waiting")
+        started = send(client, "started")
+        waiting = send(client, "waiting")
         calling = asyncio.create_task(client.control.pause())
         call, _ = await _accept(running)
         peer.write(encode_frame(OutputBatch([Scheduled("started", 0), Sampled("started", 5)])))
@@ -553,7 +557,9 @@ async def test_outputs_for_a_slow_front_end_are_merged(running: Split) -> None:
     request = msgspec.structs.replace(build_add("a", 250), logprobs=250)
     writer.write(encode_frame(AttachFrontEnd()) + encode_frame(request))
     await settle_after_start(get_backend(running.local).engine)
-    buffer, outputs, sizes = FrameBuffer(), list[TokenOutput](), list[int]()
+    buffer = FrameBuffer()
+    outputs = list[TokenOutput]()
+    sizes = list[int]()
     while not any(isinstance(output, Ended) for output in outputs):
         for frame in buffer.feed(await reader.read(1 << 16)):
             match decode_engine_message(frame):

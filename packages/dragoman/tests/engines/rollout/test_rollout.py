@@ -80,7 +80,8 @@ class Slow(Dice):
 
     def __init__(self) -> None:
         super().__init__()
-        self.entered, self.go_on = threading.Event(), threading.Event()
+        self.entered = threading.Event()
+        self.go_on = threading.Event()
 
     def generate(self, prompts: Sequence[tuple[int, ...]], n: int, sampling: RolloutSampling) -> object:
         self.entered.set()
@@ -190,7 +191,8 @@ async def test_an_update_waits_for_the_call_that_runs():
     class Held(Trained):
         def __init__(self) -> None:
             super().__init__()
-            self.entered, self.go_on = asyncio.Event(), asyncio.Event()
+            self.entered = asyncio.Event()
+            self.go_on = asyncio.Event()
 
         async def generate(self, prompts: Sequence[tuple[int, ...]], n: int, sampling: RolloutSampling) -> object:
             self.entered.set()

@@ -99,7 +99,8 @@ async def test_no_text_makes_the_engine_fail(text: str):
 
 async def test_an_agents_loop_goes_turn_by_turn():
     task = user('[[tool f {"n": 1}]] [[then]] [[think Next]] [[tool g]] [[then]] [[say Finished]]')
-    call, answer = assistant("call"), result("42")
+    call = assistant("call")
+    answer = result("42")
     assert await parts(task) == [("tool", "f", '{"n": 1}')]
     assert await parts(task, call, answer) == [("think", "Next"), ("tool", "g", "{}")]
     assert await parts(task, call, answer, assistant("thought"), call, answer) == [("say", "Finished")]

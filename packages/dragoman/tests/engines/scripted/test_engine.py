@@ -101,7 +101,8 @@ async def test_a_refused_request_is_not_one_that_was_left():
 
 
 async def test_cancelling_a_silence_leaves_nothing_behind():
-    playing, begun = engine(Script.of(Say("a"), Wait(60.0)), sleep=_wait_forever), asyncio.Event()
+    playing = engine(Script.of(Say("a"), Wait(60.0)), sleep=_wait_forever)
+    begun = asyncio.Event()
 
     async def listen() -> None:
         async for _ in playing.generate(chat()):

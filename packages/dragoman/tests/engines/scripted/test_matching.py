@@ -34,7 +34,8 @@ async def test_entries_without_a_match_are_used_in_order():
 
 async def test_entries_with_a_match_come_first_and_stay():
     script = Script((entry("first"), entry("matched", MatchRule(("weather",))), entry("second")))
-    weather, other = chat(user("The weather?")), chat(user("hi"))
+    weather = chat(user("The weather?"))
+    other = chat(user("hi"))
     assert await get_answers(script, other, weather, other, weather) == ["first", "matched", "second", "matched"]
 
 
@@ -101,7 +102,8 @@ def subject(text: str) -> Subject:
 
 def test_a_hostile_glob_takes_linear_time():
     def cost(size: int) -> float:
-        match, text = MatchRule(glob="*a" * 20 + "b"), subject("a" * size)
+        match = MatchRule(glob="*a" * 20 + "b")
+        text = subject("a" * size)
         start = time.process_time()
         for _ in range(50):
             match.accepts(text)

@@ -86,7 +86,9 @@ def write_tensors(path: Path, tensors: Mapping[str, NDArray[np.generic]], dtype:
 
 def _tensors(shape: Shape) -> list[tuple[str, tuple[int, ...], float]]:
     """Return names, shapes and standard deviations, which are so large that likely tokens differ between steps."""
-    hidden, queries, keys = shape.hidden, shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
+    hidden = shape.hidden
+    queries = shape.heads * shape.head_dim
+    keys = shape.kv_heads * shape.head_dim
     tensors: list[tuple[str, tuple[int, ...], float]] = [
         ("model.embed_tokens.weight", (shape.vocab, hidden), 1.0),
         ("model.norm.weight", (hidden,), 1.0),

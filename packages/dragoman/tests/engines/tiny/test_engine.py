@@ -96,7 +96,8 @@ async def test_nothing_is_delivered_after_an_abort(small: Llama) -> None:
 
 async def test_a_queued_request_can_be_aborted(small: Llama) -> None:
     async with run_client(engine(small, ONE)) as client:
-        first, queued = client.send(replace(ENDLESS, max_tokens=40)), client.send(ASK)
+        first = client.send(replace(ENDLESS, max_tokens=40))
+        queued = client.send(ASK)
         third = client.send(replace(ASK, id="third"))
         client.engine.abort("a")
         await client.ends(first, third)

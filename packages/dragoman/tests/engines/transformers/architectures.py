@@ -36,7 +36,10 @@ from dragoman.engines.transformers.model import TransformersOptions, load_networ
 
 from ..harness import Bench, GREEDY, Outputs
 
-RIGHT, WRONG, REFUSED, UNTRIED = "right", "wrong", "refused", "not tried"
+RIGHT = "right"
+WRONG = "wrong"
+REFUSED = "refused"
+UNTRIED = "not tried"
 LENGTHS = (7, 45, 110)
 COUNT = 24
 NEAR = 1e-3

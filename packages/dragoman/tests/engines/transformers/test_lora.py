@@ -42,7 +42,8 @@ pytestmark = [
 ]
 
 PROMPTS = [np.random.default_rng(11).integers(3, 96, length).tolist() for length in (1, 15, 33, 60)]
-ATTENTION, ALL = ["q_proj", "v_proj"], "all-linear"
+ATTENTION = ["q_proj", "v_proj"]
+ALL = "all-linear"
 
 
 def write_adapter(base: Any, directory: Path, seed: int, **options: Any) -> Any:
@@ -99,7 +100,8 @@ def test_adapters_share_a_batch_and_say_what_each_says_alone(
 def test_what_one_adapter_computed_is_not_found_by_another(tmp_path: Path) -> None:
     write_adapter(network("llama"), tmp_path, 1)
     model, adapters = shelf("llama")
-    bench, ask = Bench(model), TokenRequest(id="a", prompt=tuple(PROMPTS[3]), max_tokens=4, sampling=GREEDY)
+    bench = Bench(model)
+    ask = TokenRequest(id="a", prompt=tuple(PROMPTS[3]), max_tokens=4, sampling=GREEDY)
     cached: list[list[int]] = []
     for load in (None, "a", "a", None):
         if load:

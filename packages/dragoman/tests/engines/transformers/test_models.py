@@ -129,7 +129,8 @@ def test_the_embedded_model_says_the_same_in_torch(packaged: Llama) -> None:
     )
     prompt = tuple(np.random.default_rng(5).integers(3, model.vocab, 300).tolist())
     ask = TokenRequest(id="a", prompt=prompt, max_tokens=40, sampling=GREEDY, logprobs=3, prompt_logprobs=1)
-    ours, theirs = alone(packaged, ask), alone(model, ask)
+    ours = alone(packaged, ask)
+    theirs = alone(model, ask)
     assert theirs.tokens == ours.tokens
     found = [score.logprob for score in theirs.prompt[0].logprobs if score]
     assert found == pytest.approx([score.logprob for score in ours.prompt[0].logprobs if score], abs=1e-4)
@@ -139,7 +140,8 @@ def test_a_second_time_comes_from_the_cache_and_is_the_same() -> None:
     model, _ = build_paged_model(network("llama"))
     bench = Bench(model)
     ask = TokenRequest(id="a", prompt=tuple(range(3, 53)), max_tokens=8, sampling=GREEDY)
-    first, second = bench.add(ask), None
+    first = bench.add(ask)
+    second = None
     bench.finish()
     second = bench.add(ask)
     bench.finish()
@@ -161,7 +163,8 @@ def test_what_a_predecessor_left_in_a_block_does_no_harm() -> None:
     broken = network("llama")
     broken.model.embed_tokens.weight.data[5] = float("nan")
     # Paged explicitly: the check at load would reject such a model.
-    model, (good, bad) = TransformersModel(broken), ((7, 8, 9), (5, 5, 5) * 12)
+    model = TransformersModel(broken)
+    (good, bad) = ((7, 8, 9), (5, 5, 5) * 12)
     broken.set_attn_implementation("dragoman_paged")
     bench = Bench(model, SchedulerConfig(enable_prefix_caching=False), num_kv_tokens=64, max_model_len=64)
     asks = [TokenRequest(id="x", prompt=ids, max_tokens=4, sampling=GREEDY) for ids in (good, bad, good)]
@@ -295,7 +298,8 @@ def test_a_cache_takes_memory_only_where_it_is_written() -> None:
         return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
     keys = torch.ones((4, 8, 64))
-    pool, before = KvPool(32_768, torch.device("cpu")), resident()
+    pool = KvPool(32_768, torch.device("cpu"))
+    before = resident()
     allocated, _ = pool.get_layer(0, keys, keys)
     assert allocated.numel() * allocated.element_size() == 1 << 30
     allocated[7] = 1

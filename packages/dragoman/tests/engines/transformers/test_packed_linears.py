@@ -35,7 +35,8 @@ def generate(model: Any) -> list[int]:
 @pytest.mark.parametrize("kind", ["llama", "qwen2"])  # without and with biases
 @pytest.mark.parametrize("num_rows", [1, 7, 32, 100])
 def test_packed_layers_compute_what_plain_ones_do(kind: str, num_rows: int) -> None:
-    plain, packed = network(kind), network(kind)
+    plain = network(kind)
+    packed = network(kind)
     PackedLinears(packed).pack()
     with torch.inference_mode():
         states = torch.randn(1, num_rows, 32)

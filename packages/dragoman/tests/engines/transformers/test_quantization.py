@@ -51,7 +51,8 @@ def test_quantised_weights_are_served_as_the_library_computes_them(method: str, 
     whole = generate_alone(load_network(saved, options()), PROMPT, 8)
     model, _ = build_paged_model(load_network(saved, options(quantization=method)))
     ask = TokenRequest(id="a", prompt=tuple(PROMPT), max_tokens=8, sampling=GREEDY, logprobs=0)
-    outputs, plain = alone(model, ask), alone(build_paged_model(load_network(saved, options()))[0], ask)
+    outputs = alone(model, ask)
+    plain = alone(build_paged_model(load_network(saved, options()))[0], ask)
     assert (outputs.tokens, plain.tokens) == (expected, whole)
     assert [one.logprob for one in outputs.scores if one] != [one.logprob for one in plain.scores if one]
     with pytest.raises(Unsupported, match="quantized"):

@@ -155,7 +155,8 @@ def test_slots_are_free_after_a_step_that_failed() -> None:
     bench.add(ask(1))
     bench.step(2)
     norm = broken.model.layers[0].operator_norm
-    weight, norm.weight = norm.weight, torch.nn.Parameter(torch.zeros(3))
+    weight = norm.weight
+    norm.weight = torch.nn.Parameter(torch.zeros(3))
     with pytest.raises(RuntimeError):
         bench.step()
     assert [type(output.output) for output in bench.stepper.recover()] == [Failed]
@@ -212,7 +213,8 @@ async def test_a_model_without_attention_is_served_without_a_limit_of_its_own(tm
 def test_a_slot_takes_the_bytes_of_all_states_of_all_layers() -> None:
     model, _ = build_paged_model(network("qwen3_next"))
     config = configure("qwen3_next")
-    heads, width = config.linear_num_value_heads, config.linear_value_head_dim
+    heads = config.linear_num_value_heads
+    width = config.linear_value_head_dim
     recurrent = heads * config.linear_key_head_dim * width
     channels = 2 * config.linear_num_key_heads * config.linear_key_head_dim + heads * width
     layers = config.layer_types.count("linear_attention")

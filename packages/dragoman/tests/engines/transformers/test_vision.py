@@ -60,7 +60,9 @@ def noise(seed: int, width: int = 40, height: int = 30) -> bytes:
     return build_png(width, height, rows.tobytes())
 
 
-A, B, WIDE = noise(1), noise(2), noise(3, 90, 33)
+A = noise(1)
+B = noise(2)
+WIDE = noise(3, 90, 33)
 
 
 @pytest.fixture(scope="module", params=KINDS)
@@ -301,7 +303,8 @@ async def test_an_image_that_the_model_fails_at_fails_alone(tmp_path: Path) -> N
     ],
 )
 def test_an_image_is_decoded_upright_on_white(mode: str, colour: Any, seen: tuple[int, int, int]) -> None:
-    buffer, turned = BytesIO(), pillow.Exif()
+    buffer = BytesIO()
+    turned = pillow.Exif()
     turned[0x0112] = 6  # a quarter turn
     pillow.new(mode, (3, 2), colour).save(buffer, "PNG", exif=turned)
     picture = decode_image(buffer.getvalue())

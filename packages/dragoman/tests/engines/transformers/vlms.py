@@ -166,7 +166,9 @@ def _gemma3(tokenizer: Any) -> tuple[Any, Any]:
         boi_token_id=token("<start_of_image>"),
         eoi_token_id=token("<end_of_image>"),
     )
-    tokenizer.boi_token, tokenizer.eoi_token, tokenizer.image_token = MARKS["gemma3"][1], MARKS["gemma3"][2], "x"
+    tokenizer.boi_token = MARKS["gemma3"][1]
+    tokenizer.eoi_token = MARKS["gemma3"][2]
+    tokenizer.image_token = "x"
     return library.Gemma3ForConditionalGeneration(config), tokenizer
 
 

@@ -97,7 +97,8 @@ async def test_an_upstream_is_paused_put_to_sleep_and_emptied() -> None:
 
 
 async def test_an_adapter_is_loaded_from_the_directories_of_the_upstream(tmp_path: Path) -> None:
-    lent, loader = tokenizer(), Loader()
+    lent = tokenizer()
+    loader = Loader()
     actor = ScriptedEngine(Script((ScriptEntry((Say("Hi"),), repeat=True),)), tokenizer=lent)
     adapters = Adapters((), loader)
     behind = Models([ServedModel("m", EventBackend(actor, lent), 4096, 1_700_000_000, adapters=adapters)])

@@ -85,7 +85,8 @@ async def front(far: StubServer, *, parses: bool) -> AsyncGenerator[ASGIApp]:
     upstream = engine(
         f"http://127.0.0.1:{far.port}", kind="openai", native_tools=not parses, native_reasoning=not parses
     )
-    reasoning, tools = registry.find_reasoning_format("qwen3"), registry.find_tool_format("hermes")
+    reasoning = registry.find_reasoning_format("qwen3")
+    tools = registry.find_tool_format("hermes")
     model = ServedModel("m", EventBackend(upstream), 4096, 1_700_000_000, reasoning=reasoning, tools=tools)
     await upstream.start()
     try:
@@ -198,7 +199,8 @@ class Pushing:
 
     async def generate_directly(self, request: GenerateRequest, receiver: EventReceiver) -> AsyncGenerator[Event]:
         pending = list(self.events)
-        loop, woken = asyncio.get_running_loop(), asyncio.Event()
+        loop = asyncio.get_running_loop()
+        woken = asyncio.Event()
 
         def deliver() -> None:
             if pending and receiver.is_ready:
@@ -265,7 +267,8 @@ async def test_an_illegal_event_that_is_received_directly_fails_its_own_response
 
 async def test_a_client_that_does_not_read_stops_the_upstream() -> None:
     """Buffers between an upstream that sends and a client that does not read are bounded."""
-    written, packet = 0, frame(chunk(delta={"content": "x" * 8000}))
+    written = 0
+    packet = frame(chunk(delta={"content": "x" * 8000}))
 
     async def handle(far: StubServer, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         nonlocal written

@@ -31,7 +31,9 @@ from tests.serving.harness import scope
 
 TEXTS = ["the cat sat on the mat", "a dog ran", "Tokyo is the capital of Japan"]
 LONG = "the cat " * 100
-EMBED, RERANK, SCORE = "/v1/embeddings", "/rerank", "/score"
+EMBED = "/v1/embeddings"
+RERANK = "/rerank"
+SCORE = "/score"
 RERANKED = {"query": "the cat", "documents": TEXTS}
 EMBEDDER_REQUESTS: list[tuple[str, dict[str, Any]]] = [
     (EMBED, {"input": "the cat"}),
@@ -321,7 +323,8 @@ async def test_errors_keep_the_envelope_and_not_the_upstreams_words(status: int,
 
 
 async def test_a_client_that_leaves_ends_the_request_upstream() -> None:
-    pieces, has_arrived = Pieces(b"{", None), asyncio.Event()
+    pieces = Pieces(b"{", None)
+    has_arrived = asyncio.Event()
 
     def answer(request: httpx2.Request) -> httpx2.Response:
         if request.method == "POST":
@@ -360,7 +363,8 @@ def build_client(models: list[dict[str, Any]], *accepted: str) -> httpx2.Client:
     return httpx2.Client(transport=httpx2.MockTransport(answer))
 
 
-EMBEDS, SCORES = frozenset({EncodingTask.EMBEDDINGS}), frozenset({EncodingTask.SCORING})
+EMBEDS = frozenset({EncodingTask.EMBEDDINGS})
+SCORES = frozenset({EncodingTask.SCORING})
 
 
 @pytest.mark.parametrize(

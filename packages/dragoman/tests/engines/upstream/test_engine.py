@@ -261,7 +261,8 @@ async def test_a_stale_connection_is_replaced() -> None:
 
 
 async def test_readiness_falls_when_no_upstream_can_be_reached_and_comes_back() -> None:
-    woken, port = asyncio.Event(), find_dead_port()
+    woken = asyncio.Event()
+    port = find_dead_port()
 
     async def sleep(_: float) -> None:
         await woken.wait()

@@ -16,7 +16,9 @@ payloads = st.lists(st.text("ab é\u2028:", min_size=1, max_size=8).map(str.enco
 def test_every_cut_gives_the_same_events(wanted: list[bytes], end: bytes, cuts: list[int]) -> None:
     lines = [line for data in wanted for line in (b": a comment", b"event: x", b"data: " + data, b"")]
     raw = b"".join(line + end for line in lines)
-    stream, found, at = SseDecoder(), list[bytes](), 0
+    stream = SseDecoder()
+    found = list[bytes]()
+    at = 0
     for cut in [*sorted(cut % (len(raw) + 1) for cut in cuts), len(raw)]:
         found += stream.feed(raw[at:cut])
         at = cut

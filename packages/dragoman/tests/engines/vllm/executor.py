@@ -144,7 +144,8 @@ class NumpyExecutor(executor.Executor):  # pyright: ignore[reportUntypedBaseClas
         if budget is None:
             return None
         reasoning = self.vllm_config.reasoning_config
-        begin, end = tuple(reasoning.reasoning_start_token_ids), tuple(reasoning.reasoning_end_token_ids)
+        begin = tuple(reasoning.reasoning_start_token_ids)
+        end = tuple(reasoning.reasoning_end_token_ids)
         is_open = tuple(new.prompt_token_ids[-len(begin) :]) == begin
         return ReasoningBudgetState(ReasoningBudget(budget, begin, end, end, is_open))
 
@@ -165,7 +166,8 @@ class NumpyExecutor(executor.Executor):  # pyright: ignore[reportUntypedBaseClas
 
     def sample_tokens(self, grammar_output: GrammarOutput, non_block: bool = False) -> ModelOutput:
         assert self._due is not None
-        (output, chunks, logits), self._due = self._due, None
+        (output, chunks, logits) = self._due
+        self._due = None
         ids = list(output.num_scheduled_tokens)
         masks = _masks(grammar_output)
         due = [place for place, chunk in enumerate(chunks) if chunk.end == chunk.sequence.num_tokens]
@@ -208,7 +210,8 @@ def _sequence(new: New, vocab: int, max_model_len: int) -> Sequence:
         max_model_len=max_model_len,
         rng_factory=build_rng,
     )
-    row.blocks, row.num_computed_tokens = list(new.block_ids[0]), new.num_computed_tokens
+    row.blocks = list(new.block_ids[0])
+    row.num_computed_tokens = new.num_computed_tokens
     return row
 
 
@@ -249,7 +252,8 @@ def _masks(grammar: GrammarOutput) -> dict[str, bytes]:
 
 
 def _score_prompt(chunk: Chunk, logits: Floats) -> None:
-    sequence, scores = chunk.sequence, chunk.sequence.prompt_logprobs
+    sequence = chunk.sequence
+    scores = chunk.sequence.prompt_logprobs
     if scores is None:
         return
     stop = min(chunk.end, sequence.num_prompt_tokens - 1)
@@ -271,7 +275,8 @@ def _whole(sequence: Sequence) -> Scored:
 
 
 def _lists(count: int, due: list[int], tokens: list[int], scores: list[TokenLogprob]) -> Scored:
-    ids, values = np.zeros((count, _MOST + 1), np.int32), np.zeros((count, _MOST + 1), np.float32)
+    ids = np.zeros((count, _MOST + 1), np.int32)
+    values = np.zeros((count, _MOST + 1), np.float32)
     ranks = np.ones(count, np.int64)
     if due:
         ids[due], values[due] = _table(tokens, scores, _MOST)

@@ -128,7 +128,8 @@ def draw_case(mix: str, seed: int, *, asynchronous: bool) -> Case:
     features = set(MIXES[mix])
     if mix.startswith("any"):
         features = {each for each in MIXES[mix] if each in {"drafts", "offloading"} or random.random() < 0.35}
-    block_size, blocks = random.choice((1, 2, 4, 4, 8, 16)), random.randint(6, random.choice((12, 30, 60)))
+    block_size = random.choice((1, 2, 4, 4, 8, 16))
+    blocks = random.randint(6, random.choice((12, 30, 60)))
     if "offloading" in features:
         block_size = max(2, block_size)  # vLLM loads a prompt of one token and one block again and again.
     budget = random.choice((4, 8, 16, 24, 48, 96))
@@ -174,7 +175,9 @@ def _draw_requests(random: Random, config: SimulatedSchedulerConfig, features: s
     """Draw requests. Some share prefixes, some arrive together; each fits into the cache if it is alone."""
     longest = config.max_context
     shared = [[random.randint(2, 99) for _ in range(longest)] for _ in range(random.randint(1, 3))]
-    gap, requests, at = random.choice((0, 1, 3, 10)), list[CaseRequest](), 0
+    gap = random.choice((0, 1, 3, 10))
+    requests = list[CaseRequest]()
+    at = 0
     for number in range(random.randint(4, 40)):
         at += random.randint(0, gap)
         length = min(random.randint(1, longest - 1), random.choice((longest - 1, longest // 2 + 1, 24)))
@@ -219,7 +222,8 @@ class VllmParts:
         self._sampling: Module = import_module("vllm.sampling_params")
         self._loras: Module = import_module("vllm.lora.request")
         self._cache_utils: Module = import_module("vllm.v1.core.kv_cache_utils")
-        self._config, self._float = config, import_module("torch").float32
+        self._config = config
+        self._float = import_module("torch").float32
         model = config.ModelConfig(
             model=str(tiny.find_bundled_model()), dtype="float32", skip_tokenizer_init=True, max_model_len=MAX_MODEL_LEN
         )
@@ -344,7 +348,8 @@ class Lockstep:
     """Runs both schedulers on a case. simulated: settings of the simulated one, to test that other settings differ."""
 
     def __init__(self, case: Case, vllm: VllmParts, simulated: SimulatedSchedulerConfig | None = None) -> None:
-        self._case, self._vllm = case, vllm
+        self._case = case
+        self._vllm = vllm
         self._requests = {request.id: request for request in case.requests}
         self._theirs: VllmScheduler = vllm.build_scheduler(case.config, case.offloading)
         self._ours = SimulatedScheduler(simulated or case.config, offloading=case.offloading)
@@ -404,7 +409,8 @@ class Lockstep:
             self._update(self._flights.popleft())
 
     def _schedule(self) -> _Flight:
-        theirs, ours = self._theirs.schedule(), self._ours.schedule()
+        theirs = self._theirs.schedule()
+        ours = self._ours.schedule()
         scheduled: dict[str, int] = theirs.num_scheduled_tokens
         shares = {sequence.id: 1 + ours.drafts.get(sequence, 0) for sequence in ours.decodes}
         drafts = {id: len(tokens) for id, tokens in theirs.scheduled_spec_decode_tokens.items()}
@@ -428,7 +434,8 @@ class Lockstep:
         return _Flight(theirs, ours, frozenset(id for id in scheduled if not requests[id].is_prefill_chunk))
 
     def _update(self, flight: _Flight) -> None:
-        ids, sampled = list[str](flight.theirs.num_scheduled_tokens), list[list[int]]()
+        ids = list[str](flight.theirs.num_scheduled_tokens)
+        sampled = list[list[int]]()
         accepted: dict[str, int] = {}
         for id in ids:
             request: Any = self._theirs.requests.get(id)
@@ -484,7 +491,8 @@ class Lockstep:
         if step.transfers is None:
             return []
         later = {store.id for store in step.transfers.stores} - step.transfers.flushed
-        ended, has_load = list[HostTransfer](), False
+        ended = list[HostTransfer]()
+        has_load = False
         for transfer in list(self._transfers.values()):
             is_flushed = transfer.id in step.transfers.flushed
             if not is_flushed and (transfer.id in later or self._random.random() < 0.6):

@@ -121,7 +121,8 @@ async def test_the_embedded_model_says_what_it_says_in_numpy(asker: Client, pack
         assert other is not None
         assert (one.rank, [id for id, _ in one.top]) == (other.rank, [id for id, _ in other.top])
         assert one.logprob == pytest.approx(other.logprob, abs=1e-4)
-    (found,), (expected,) = theirs.prompt, ours.prompt
+    (found,) = theirs.prompt
+    (expected,) = ours.prompt
     assert [one and one.rank for one in found.logprobs] == [one and one.rank for one in expected.logprobs]
 
 
@@ -149,7 +150,8 @@ async def test_bad_words_and_stops_are_those_of_the_request(asker: Client) -> No
 
 async def test_a_thought_ends_where_its_budget_does(asker: Client) -> None:
     assert Feature.REASONING_BUDGET in asker.model.capabilities.features
-    tokenizer, reasoning = asker.model.tokenizer, asker.model.reasoning
+    tokenizer = asker.model.tokenizer
+    reasoning = asker.model.reasoning
     assert tokenizer is not None
     assert reasoning is not None
     marks = (reasoning.syntax.begin, reasoning.syntax.end)
@@ -309,7 +311,8 @@ async def test_weights_are_replaced_under_a_sequence_that_runs(asker: Client, pa
 async def test_weights_that_a_restart_has_lost_are_not_replaced_by_those_of_the_start(tmp_path: Path) -> None:
     async with start_vllm(settings()) as models:
         asker = Client(models)
-        trainable, place = asker.model.trainable, models.slots[0]
+        trainable = asker.model.trainable
+        place = models.slots[0]
         assert trainable is not None
         ask = TokenRequest(id="v", prompt=PROMPT, max_tokens=2, sampling=GREEDY)
         await trainable.set_weight_version("step-0")
@@ -439,7 +442,8 @@ async def test_when_the_core_dies_streams_end_with_an_error_and_it_is_started_ag
 
 async def dies_and_comes_back(models: Models, hours: Hours) -> None:
     (place,) = models.slots
-    asker, path = Client(models), "/v1/chat/completions"
+    asker = Client(models)
+    path = "/v1/chat/completions"
     bystander = await asker.until(asker.send(TokenRequest(id="by", prompt=PROMPT, max_tokens=900)), tokens=1)
     body = {"model": place.name, "messages": [{"role": "user", "content": "hi"}], "max_tokens": 20, "min_tokens": 9}
     transport = httpx2.ASGITransport(create_app(models))
@@ -491,7 +495,8 @@ def test_arguments_of_the_settings_become_vllms() -> None:
 
 def test_vllms_counts_of_drafts_are_added_up() -> None:
     with without_accelerator():
-        stats, drafting = import_module("vllm.v1.metrics.stats"), import_module("vllm.v1.spec_decode.metrics")
+        stats = import_module("vllm.v1.metrics.stats")
+        drafting = import_module("vllm.v1.spec_decode.metrics")
         counters = import_module("dragoman.engines.vllm.stats").VllmCounters()
         for accepted in (2, 0, 1):
             drafts = drafting.SpecDecodingStats.new(2)

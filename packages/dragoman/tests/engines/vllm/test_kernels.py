@@ -121,7 +121,8 @@ def write_llava(directory: Path) -> Path:
             patch.setitem(vlms.LLAMA, name, value)
         vlms.save("llava", directory)
     # transformers 5 saves tensor names that vLLM's loader does not know; checkpoints on the hub have the old names.
-    file, save = directory / "model.safetensors", import_module("safetensors.torch")
+    file = directory / "model.safetensors"
+    save = import_module("safetensors.torch")
     tensors = {
         name.replace("vision_tower.", "vision_tower.vision_model."): value
         for name, value in save.load_file(file).items()
@@ -141,7 +142,8 @@ def show(*colours: tuple[int, int, int]) -> dict[str, Any]:
 
 async def test_images_reach_the_model(tmp_path: Path) -> None:
     """The generated text equals that of the transformers library."""
-    red, green = (255, 0, 0), (0, 255, 0)
+    red = (255, 0, 0)
+    green = (0, 255, 0)
     bodies = [show(red), show(green), show(red, green), show(green, red), show()]
     both = await ask_both(write_llava(tmp_path), "transformers", [("/v1/chat/completions", body) for body in bodies])
     for found, expected in both:

@@ -68,7 +68,8 @@ LEFT_OUT = {
 
 @pytest.mark.usefixtures("events")
 async def test_every_metric_that_vllm_always_has_is_there_with_its_labels() -> None:
-    loggers, registry = import_module("vllm.v1.metrics.loggers"), import_module("prometheus_client").REGISTRY
+    loggers = import_module("vllm.v1.metrics.loggers")
+    registry = import_module("prometheus_client").REGISTRY
     loggers.PrometheusStatLogger(VllmParts().usual, [0])
     theirs = {family.name: family for family in registry.collect() if family.name.startswith("vllm:")}
     async with twin() as sim:

@@ -33,8 +33,10 @@ class Load:
     def __init__(
         self, client: Client, is_refusal: Callable[[int, bytes], bool] = lambda _status, _answer: False
     ) -> None:
-        self._client, self._is_refusal = client, is_refusal
-        self._is_stopped, self._pause = threading.Event(), threading.Event()
+        self._client = client
+        self._is_refusal = is_refusal
+        self._is_stopped = threading.Event()
+        self._pause = threading.Event()
         self.acknowledged: dict[str, str] = {}
         self.background: dict[str, str] = {}
         self.problems: list[str] = []
@@ -121,7 +123,8 @@ class Load:
                 id = events[0]["response"]["id"]
                 self.background[id] = f"{text}{text}"
                 self.outcomes["resumed"] += body is None
-                body, path = None, f"/v1/responses/{id}?stream=true&starting_after={events[-1]['sequence_number']}"
+                body = None
+                path = f"/v1/responses/{id}?stream=true&starting_after={events[-1]['sequence_number']}"
         assert [event["sequence_number"] for event in events] == list(range(len(events))), events
 
     def check_stored(self) -> None:

@@ -88,7 +88,8 @@ class Workers(Client):
 
     def __init__(self, process: subprocess.Popen[str], address: str, log: Path) -> None:
         super().__init__(address)
-        self.process, self._log = process, log
+        self.process = process
+        self._log = log
 
     @property
     def log(self) -> str:

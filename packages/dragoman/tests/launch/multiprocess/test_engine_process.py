@@ -239,7 +239,8 @@ def test_a_new_engine_process_does_not_pass_off_the_weights_of_the_start_as_thos
     tmp_path: Path,
 ) -> None:
     shutil.copytree(find_bundled_model(), tmp_path / "trained")
-    body, update = ask(max_tokens=3, return_weight_versions=True), {"update_info": {"path": "trained"}}
+    body = ask(max_tokens=3, return_weight_versions=True)
+    update = {"update_info": {"path": "trained"}}
     with sharing(tmp_path, "--store", "none", "--weights-dir", str(tmp_path)) as running:
         for step in (1, 2):
             answer = running.post("/update_weights", {**update, "weight_version": f"step-{step}"})
@@ -432,7 +433,9 @@ def test_an_encoder_of_the_hub_is_not_shared(tmp_path: Path, hub_environment: Ma
 @pytest.mark.parametrize("victims", [3, pytest.param(int(os.environ.get("TEST_KILLS", "60")), marks=pytest.mark.long)])
 def test_no_client_hangs_whatever_is_killed(tmp_path: Path, victims: int) -> None:
     chance = random.Random(16)
-    stopped, problems, answered = threading.Event(), list[str](), Counter[str]()
+    stopped = threading.Event()
+    problems = list[str]()
+    answered = Counter[str]()
 
     def load(running: FrontEnds) -> None:
         while not stopped.is_set():

@@ -126,7 +126,8 @@ def test_what_a_dead_worker_has_counted_stays_and_what_it_was_doing_does_not() -
 
 @given(st.lists(st.tuples(st.integers(0, 2), st.sampled_from(["work", "scrape", "die"])), max_size=60))
 def test_counters_never_fall_after_a_worker_is_lost(steps: list[tuple[int, str]]) -> None:
-    rounds, counted = Rounds(), [0, 0, 0]
+    rounds = Rounds()
+    counted = [0, 0, 0]
     previous = 0.0
     for number, step in steps:
         match step:

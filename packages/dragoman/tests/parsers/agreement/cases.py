@@ -165,7 +165,8 @@ def read_tools_behind_reasoning(case: Case) -> Iterator[Reading]:
     """
     if case.family not in ONE_PARSER_FAMILIES:
         return
-    reasoning, (found, tools) = registry.find_reasoning_format(case.family, case.marks), _find_tool_format(case)
+    reasoning = registry.find_reasoning_format(case.family, case.marks)
+    (found, tools) = _find_tool_format(case)
     assert reasoning is not None
 
     for beginning in ("", reasoning.syntax.begin):

@@ -25,7 +25,8 @@ from .cases import Case, Reading, load_cases, save_cases, split_tokens
 @cache
 def build_tokenizer(marks: tuple[str, ...]) -> Any:
     """Build a vocabulary of bytes and these markers."""
-    tokenizers, transformers = import_module("tokenizers"), import_module("transformers")
+    tokenizers = import_module("tokenizers")
+    transformers = import_module("transformers")
     alphabet = sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet())
     tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE({char: n for n, char in enumerate(alphabet)}, []))
     tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -56,7 +57,8 @@ def record_tools(case: Case) -> Case:
 def _stream_tools(parser_type: Any, request: Any, case: Case) -> Reading:
     with _as_error() as error:
         parser = parser_type(build_tokenizer(case.marks), request.tools)
-        text, calls = "", dict[int, list[str]]()
+        text = ""
+        calls = dict[int, list[str]]()
         for delta in _deltas(parser, parser.extract_tool_calls_streaming, case, request):
             text += delta.content or ""
             for call in delta.tool_calls or ():
@@ -103,11 +105,14 @@ def _find_reasoning_marks(family: str) -> tuple[str, str]:
 
 def _deltas(parser: Any, extract: Any, case: Case, *more: Any) -> Iterator[Any]:
     """Yield the messages of a parser that is fed token by token."""
-    before, ids, tokenizer = "", list[int](), build_tokenizer(case.marks)
+    before = ""
+    ids = list[int]()
+    tokenizer = build_tokenizer(case.marks)
     for piece in split_tokens(case.text):
         new = tokenizer.encode(piece, add_special_tokens=False)
         delta = extract(before, before + piece, piece, ids, ids + new, new, *more)
-        before, ids = before + piece, ids + new
+        before = before + piece
+        ids = ids + new
         if delta is not None:
             yield delta
     rest = parser.finish_streaming() if hasattr(parser, "finish_streaming") else None

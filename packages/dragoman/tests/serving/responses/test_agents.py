@@ -96,7 +96,8 @@ async def count_prompt_tokens(http: httpx2.AsyncClient, items: list[dict[str, An
     schema = get_weather.params_json_schema
     named = {"name": "get_weather", "description": get_weather.description}
     function = {**named, "parameters": schema, "strict": True}
-    system, question = "You tell the weather.", {"role": "user", "content": "And which was best?"}
+    system = "You tell the weather."
+    question = {"role": "user", "content": "And which was best?"}
     responses = {"input": [*items, question], "instructions": system, "tools": [{"type": "function", **function}]}
     chat = {
         "messages": [{"role": "system", "content": system}, *as_chat(items), question],

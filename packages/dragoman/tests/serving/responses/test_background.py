@@ -99,9 +99,11 @@ async def test_events_that_were_stored_as_text_are_resumed_and_finalized_with_th
     done = await start(it)
     whole = await stream_of(it, done)
     (record,) = await store.load_page("", "response")
-    text, queued = whole.removesuffix(END), whole.partition(b"event: response.in_progress")[0]
+    text = whole.removesuffix(END)
+    queued = whole.partition(b"event: response.in_progress")[0]
     queued_object = queued.rpartition(b'"response":')[2].removesuffix(b"}\n\n")
-    former, running = Key("", "response", "resp_former"), Key("", "response", "resp_running")
+    former = Key("", "response", "resp_former")
+    running = Key("", "response", "resp_running")
     await store.commit(
         Put(former, 0, record.body, state="completed"),
         Append(former, EVENTS_SERIES, (Item(text, "0"),)),

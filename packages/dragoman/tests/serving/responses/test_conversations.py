@@ -151,7 +151,8 @@ class Gate:
     """A `sleep` function that returns on demand."""
 
     def __init__(self) -> None:
-        self.begun, self.opened = asyncio.Event(), asyncio.Event()
+        self.begun = asyncio.Event()
+        self.opened = asyncio.Event()
 
     async def __call__(self, seconds: float) -> None:
         self.begun.set()

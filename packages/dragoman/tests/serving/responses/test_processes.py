@@ -125,7 +125,8 @@ async def kill_under_load(process: Process, memory: Memory, seconds: float) -> N
 
 
 async def survive(kills: int, folder: Path) -> Memory:
-    chance, memory = random.Random(7), Memory()
+    chance = random.Random(7)
+    memory = Memory()
     store = f"sqlite:{folder / 'store.db'}"
     for _ in range(kills):
         async with serving(store, folder) as process:

@@ -120,7 +120,8 @@ async def test_of_twenty_deletions_one_succeeds() -> None:
 async def test_what_is_anothers_looks_as_what_is_not_there() -> None:
     it = remembering(PLAIN, options=ServingOptions(api_key=("a", "b")))
     mine = await it.openai("a").responses.create(model="m", input="hi")
-    other, absent = it.openai("b"), f"resp_{'0' * 32}"
+    other = it.openai("b")
+    absent = f"resp_{'0' * 32}"
 
     async def goes_on(id: str) -> None:
         await other.responses.create(model="m", input="hi", previous_response_id=id)

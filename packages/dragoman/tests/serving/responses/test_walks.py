@@ -15,7 +15,10 @@ from tests.serving.harness import ServerHarness
 
 from .harness import remembering
 
-CREATE, CREATE_UNSTORED, DELETE, READ = "create", "create, not stored", "delete", "read"
+CREATE = "create"
+CREATE_UNSTORED = "create, not stored"
+DELETE = "delete"
+READ = "read"
 steps = st.lists(
     st.tuples(st.sampled_from((CREATE, CREATE, CREATE_UNSTORED, DELETE, READ)), st.none() | st.integers(0, 20)),
     max_size=15,
@@ -52,7 +55,8 @@ class Walk:
             await (self.delete(turn) if step == DELETE else self.read(turn))
 
     async def create(self, parent: Turn | None, store: bool) -> None:
-        text, calls = f"question {len(self.turns)}", self.it.engine.num_requests
+        text = f"question {len(self.turns)}"
+        calls = self.it.engine.num_requests
         previous = None if parent is None else parent.id
         body: dict[str, object] = {"model": "m", "input": text, "store": store, "previous_response_id": previous}
         answer = await self.it.post("/v1/responses", body)

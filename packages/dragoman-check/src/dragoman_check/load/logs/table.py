@@ -155,7 +155,8 @@ def _build_timing(row: Row, number: int, columns: Mapping[str, tuple[str, str | 
             raise LogError(f"request {number}: {column}: {row.get(column)!r} is not a count")
         return int(value)
 
-    arrival, outputs = read_seconds("arrival"), read_count("output")
+    arrival = read_seconds("arrival")
+    outputs = read_count("output")
     first = _add_times(arrival, read_seconds("ttft"), known=read_seconds("first"))
     tpot = read_seconds("tpot")
     decoded = None if tpot is None else _add_times(first, tpot * (outputs - 1))

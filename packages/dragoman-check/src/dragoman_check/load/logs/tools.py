@@ -78,9 +78,12 @@ def read_aiperf(data: bytes) -> MeasuredLog:
         if bytes(record.error) != b"null" or record.metadata.was_cancelled:
             skipped += 1
             continue
-        metrics, start = record.metrics, record.metadata.request_start_ns
-        ttft, latency = metrics.time_to_first_token, metrics.request_latency
-        inputs, outputs = metrics.input_sequence_length, metrics.output_sequence_length
+        metrics = record.metrics
+        start = record.metadata.request_start_ns
+        ttft = metrics.time_to_first_token
+        latency = metrics.request_latency
+        inputs = metrics.input_sequence_length
+        outputs = metrics.output_sequence_length
         if start is None or ttft is None or latency is None or inputs is None or outputs is None:
             raise LogError(
                 f"{_AIPERF}, line {number}: request_start_ns, time_to_first_token, request_latency, "
@@ -133,7 +136,8 @@ def read_genai_perf(data: bytes) -> MeasuredLog:
         stream = StreamTimings(_GENAI_PERF)
         for at, output in zip(request.response_timestamps, request.response_outputs, strict=False):
             stream.feed(at / 1e9, output.response)
-        token_times, usage = stream.token_times, stream.usage
+        token_times = stream.token_times
+        usage = stream.usage
         if not token_times:
             continue
         if usage is None:
@@ -329,11 +333,13 @@ def _build_recording_log(exchanges: list[tuple[int, _RecordingExchange]]) -> Mea
     timings: list[Timing] = []
     for number, exchange in complete:
         stream = StreamTimings(f"{_RECORDING}, line {number}")
-        decoder, partial_line = codecs.getincrementaldecoder("utf-8")("replace"), ""
+        decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        partial_line = ""
         for piece in exchange.pieces:
             lines, _, partial_line = (partial_line + decoder.decode(piece.raw)).rpartition("\n")
             stream.feed(exchange.at + piece.at, lines)
-        usage, token_times = stream.usage, stream.token_times
+        usage = stream.usage
+        token_times = stream.token_times
         if usage is not None and token_times:
             counts = (usage.prompt_tokens, usage.completion_tokens)
             timings.append(Timing(f"line{number}", exchange.at, token_times[0], token_times[-1], *counts))

@@ -204,7 +204,8 @@ def render_batch_list(rows: list[tuple[str, bytes]], *, has_more: bool) -> bytes
 
 # Files.
 
-_MIN_EXPIRY_SECONDS, _MAX_EXPIRY_SECONDS = 3600, 7776000
+_MIN_EXPIRY_SECONDS = 3600
+_MAX_EXPIRY_SECONDS = 7776000
 """One hour, and 90 days."""
 _MAX_IDS = 100
 _CURSOR_PREFIX = "page_"
@@ -254,7 +255,8 @@ def read_file_page_query(query: Mapping[str, str]) -> CursorQuery:
 
     Current SDKs send a cursor (`page`), older ones ids (`after_id`, `before_id`).
     """
-    page, after = query.get("page"), query.get("after_id")
+    page = query.get("page")
+    after = query.get("after_id")
     if page is not None:
         if after or query.get("before_id"):
             raise invalid_value("page", "it cannot be combined with `after_id` and `before_id`")

@@ -58,12 +58,16 @@ class ThinkingBlockReader:
     """
 
     def __init__(self, sealing_key: SealingKey | None, warnings: list[str], *, keeps_seal: bool = False) -> None:
-        self._sealing_key, self._warnings, self._keeps_seal = sealing_key, warnings, keeps_seal
+        self._sealing_key = sealing_key
+        self._warnings = warnings
+        self._keeps_seal = keeps_seal
 
     def read(self, block: WireContentBlock, path: str) -> Iterator[Reasoning]:
         """Read a `thinking` or `redacted_thinking` block. Raises RequestError in strict mode if verification fails."""
         field, seal = ("data", block.data) if block.type == "redacted_thinking" else ("signature", block.signature)
-        thinking, seal, key = block.thinking or "", seal or "", self._sealing_key
+        thinking = block.thinking or ""
+        seal = seal or ""
+        key = self._sealing_key
         verification = VerificationMode.OFF if key is None else key.check
         is_signed = key is not None and seal != "" and key.verify_signature(thinking, seal)
         unsealed = None
@@ -219,7 +223,8 @@ def _read_image(block: WireContentBlock, path: str) -> Image:
 
 def _read_document(block: WireContentBlock, path: str) -> Iterator[VisiblePart]:
     """Parse a document. Its title and context precede its text, since plain text has no metadata."""
-    source, param = _require_source(block, path), f"{path}.source"
+    source = _require_source(block, path)
+    param = f"{path}.source"
     kind = check_one_of(source.type, ("text", "base64", "content", "url", "file"), f"{param}.type")
     for text in (block.title, block.context):
         if text:
@@ -254,7 +259,8 @@ def _require_source(block: WireContentBlock, path: str) -> BlockSource:
 
 def _read_call(block: WireContentBlock, path: str) -> ToolCall:
     """Parse a call. Invalid arguments, which were sent to the client under INVALID_JSON_KEY, are restored unchanged."""
-    id, name = _require(block.id, f"{path}.id"), _require(block.name, f"{path}.name")
+    id = _require(block.id, f"{path}.id")
+    name = _require(block.name, f"{path}.name")
     arguments = read_json_object(block.input, f"{path}.input")
     if arguments is None:
         raise missing_parameter(f"{path}.input")

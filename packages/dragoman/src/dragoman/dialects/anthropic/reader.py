@@ -66,7 +66,8 @@ def read_history(
     system_messages = (Message(Role.SYSTEM, system_parts),) if system_parts else ()
     turns: list[Message] = []
     names: dict[str, str] = {}
-    turn_role, turn_parts = Role.USER, list[Part]()
+    turn_role = Role.USER
+    turn_parts = list[Part]()
     for role, part in _read_parts(messages, thinking_reader):
         # The client sends all results of parallel calls in one user message; templates expect one message for each.
         if turn_parts and (role is not turn_role or role is Role.TOOL):
@@ -125,9 +126,11 @@ def _build_turn(role: Role, parts: Sequence[Part], names: dict[str, str]) -> Mes
 # Bodies.
 
 EFFORTS = ("low", "medium", "high", "xhigh", "max")
-ID_PREFIX, TOOL_PREFIX = "msg_", "toolu_"
+ID_PREFIX = "msg_"
+TOOL_PREFIX = "toolu_"
 
-_BODY, _PROMPT_FIELDS = BodySchema(MessagesBody), BodySchema(MessagesPromptFields, MESSAGES_NESTED)
+_BODY = BodySchema(MessagesBody)
+_PROMPT_FIELDS = BodySchema(MessagesPromptFields, MESSAGES_NESTED)
 
 
 class CountCall(Struct, frozen=True):
@@ -217,7 +220,8 @@ def _read_conversation(body: MessagesPromptFields, options: ReaderOptions, warni
 
 def _read_reasoning(body: MessagesPromptFields, history: MessageHistory) -> ReasoningOptions:
     """Parse the reasoning options. A switch in `chat_template_kwargs` takes precedence, since it is more specific."""
-    enabled, budget = None, None
+    enabled = None
+    budget = None
     if (thinking := body.thinking) is not None:
         kinds = ("enabled", "adaptive", "disabled", "between_tools")
         match check_one_of(thinking.type, kinds, "thinking.type"):
@@ -249,7 +253,8 @@ def _build_render_options(
     display = None if body.thinking is None else body.thinking.display
     if display is not None:
         check_one_of(display, ("summarized", "omitted", "updates"), "thinking.display")
-    omits_thinking, reports_edits = display == "omitted", body.context_management is not None
+    omits_thinking = display == "omitted"
+    reports_edits = body.context_management is not None
     if sealing_key is None:
         return MessagesRenderOptions(max_tokens, omits_thinking, reports_edits=reports_edits)
     # Clients send a signature back unchanged, so it can carry the text that they did not receive.

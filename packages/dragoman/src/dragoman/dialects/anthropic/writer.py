@@ -95,7 +95,8 @@ class _ThinkingBlock:
     start = b'{"type":"thinking","thinking":"","signature":""}'
 
     def __init__(self, index: int, options: MessagesRenderOptions) -> None:
-        self._opening, self._options = _render_delta_prefix(index), options
+        self._opening = _render_delta_prefix(index)
+        self._options = options
         self._texts: list[str] = []
         self.seal = ""
 
@@ -208,7 +209,8 @@ class MessagesWriter:
                 return self._finish(usage)
 
     def render_full(self, reply: Reply) -> bytes:
-        choice, usage = reply.choices[0], reply.usage
+        choice = reply.choices[0]
+        usage = reply.usage
         parts = [
             part
             for part in choice.parts
@@ -282,7 +284,9 @@ class MessagesWriter:
 
         is_cut_off: the answer was truncated within this block.
         """
-        block, self._open_block, self._open_text = self._open_block, None, None
+        block = self._open_block
+        self._open_block = None
+        self._open_text = None
         if block is None:
             return b""
         stop = _render_event(b"content_block_stop", b'{"type":"content_block_stop","index":%d}' % self._block_index)
@@ -291,7 +295,8 @@ class MessagesWriter:
 
     def _render_content(self, parts: list[ReplyPart], choice: Choice) -> Iterator[bytes]:
         """Yield the blocks of the full object. Adjacent text and refusals form one block."""
-        options, texts = self._options, list[str]()
+        options = self._options
+        texts = list[str]()
         for i, part in enumerate(parts):
             if not isinstance(part, Reasoning | ToolCall):
                 texts.append(part.text)
@@ -376,9 +381,12 @@ def _render_delta_prefix(index: int) -> bytes:
 
 # Context edits: parsing the requested ones, and reporting the applied ones.
 
-CLEAR_TOOL_USES, CLEAR_THINKING = "clear_tool_uses_20250919", "clear_thinking_20251015"
+CLEAR_TOOL_USES = "clear_tool_uses_20250919"
+CLEAR_THINKING = "clear_thinking_20251015"
 
-DEFAULT_TRIGGER_TOKENS, DEFAULT_KEEP_USES, DEFAULT_KEEP_TURNS = 100_000, 3, 1
+DEFAULT_TRIGGER_TOKENS = 100_000
+DEFAULT_KEEP_USES = 3
+DEFAULT_KEEP_TURNS = 1
 """Anthropic's defaults: prompt tokens that trigger an edit, and tool uses and thinking turns that it keeps."""
 
 
@@ -400,7 +408,8 @@ def read_edits(management: ContextManagement | None, warnings: list[str]) -> tup
 
 
 def _read_tool_results_edit(edit: WireEdit, path: str) -> ClearToolResults:
-    above_tokens, above_uses = DEFAULT_TRIGGER_TOKENS, None
+    above_tokens = DEFAULT_TRIGGER_TOKENS
+    above_uses = None
     if (trigger := edit.trigger) is not None:
         value = _read_threshold(trigger, ("input_tokens", "tool_uses"), f"{path}.trigger")
         above_tokens, above_uses = (value, None) if trigger.type == "input_tokens" else (DEFAULT_TRIGGER_TOKENS, value)
@@ -453,7 +462,8 @@ def _read_threshold(threshold: EditThreshold, units: Sequence[str], path: str) -
 
 def render_applied_edits(edits: Sequence[AppliedEdit]) -> bytes:
     """Serialize the `context_management` of a response."""
-    results, thinking = (CLEAR_TOOL_USES, "tool_uses"), (CLEAR_THINKING, "thinking_turns")
+    results = (CLEAR_TOOL_USES, "tool_uses")
+    thinking = (CLEAR_THINKING, "thinking_turns")
     entries: list[str] = []
     for edit in edits:
         name, unit = results if edit.cleared is ClearedKind.RESULTS else thinking

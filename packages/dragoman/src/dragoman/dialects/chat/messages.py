@@ -78,7 +78,8 @@ class _MessageReader:
     """Parses messages in order, and tracks calls to give each result its tool's name."""
 
     def __init__(self, warnings: list[str], keeps_seal: bool) -> None:
-        self._warnings, self._keeps_seal = warnings, keeps_seal
+        self._warnings = warnings
+        self._keeps_seal = keeps_seal
         self._names: dict[str, str] = {}
         self._open_legacy: dict[str, deque[str]] = {}
 
@@ -314,14 +315,17 @@ def _read_function(function: FunctionDefinition | None, path: str) -> FunctionTo
 def _read_custom(custom: CustomDefinition | None, path: str) -> CustomTool:
     if custom is None:
         raise missing_parameter(path)
-    name, format = _check_name(custom.name, f"{path}.name"), custom.format
+    name = _check_name(custom.name, f"{path}.name")
+    format = custom.format
     if format is None or check_one_of(format.type, ("text", "grammar"), f"{path}.format.type") == "text":
         return CustomTool(name, custom.description)
     # Chat nests the grammar, Responses does not; clients send both forms.
     if format.grammar is not None:
-        syntax, definition = format.grammar.syntax, format.grammar.definition
+        syntax = format.grammar.syntax
+        definition = format.grammar.definition
     elif format.syntax is not None and format.definition is not None:
-        syntax, definition = format.syntax, format.definition
+        syntax = format.syntax
+        definition = format.definition
     else:
         raise missing_parameter(f"{path}.format.grammar")
     check_one_of(syntax, ("lark", "regex"), f"{path}.format.grammar.syntax")
@@ -353,7 +357,8 @@ def _choose_named(name: str, kind: type[Tool], tools: tuple[Tool, ...], param: s
 def _read_allowed(allowed: AllowedTools, tools: tuple[Tool, ...]) -> ToolChoice:
     path = "tool_choice.allowed_tools"
     mode = check_one_of(allowed.mode, ("auto", "required"), f"{path}.mode")
-    declared_names, names = {tool.name for tool in tools}, list[str]()
+    declared_names = {tool.name for tool in tools}
+    names = list[str]()
     for i, tool in enumerate(allowed.tools):
         reference = tool.function or tool.custom
         if reference is None:

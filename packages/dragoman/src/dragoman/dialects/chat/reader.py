@@ -42,7 +42,8 @@ _FIELD_NAMES = {
 }
 """The names by whether the body has `max_completion_tokens`, and whether it has `functions`."""
 
-_BODY, _PROMPT_FIELDS = BodySchema(ChatBody, CHAT_NESTED), BodySchema(ChatPromptFields, CHAT_NESTED)
+_BODY = BodySchema(ChatBody, CHAT_NESTED)
+_PROMPT_FIELDS = BodySchema(ChatPromptFields, CHAT_NESTED)
 
 
 def read_chat(
@@ -64,7 +65,8 @@ def read_chat_call(
     # (CLIProxyAPI#658).
     require_messages(parsed.fields)
     # Two structs, because /tokenize has only the fields of the second.
-    body, prompting = parsed.decode(_BODY), parsed.decode(_PROMPT_FIELDS)
+    body = parsed.decode(_BODY)
+    prompting = parsed.decode(_PROMPT_FIELDS)
     warnings, unknown = CHAT.classify_body(parsed, _BODY, _PROMPT_FIELDS)
     check_metadata(body.metadata)
     check_service_tier(body.service_tier, warnings)
@@ -128,7 +130,9 @@ def _read_conversation(
         raise RequestError("'functions' is the old form of 'tools'; send only one of them.", param="functions")
     tools = read_functions(body.functions) if body.functions else read_tools(prompting.tools or (), warnings)
     conversation = read_prompt_fields(prompting, tools, warnings, keeps_seal=keeps_seal)
-    effort, budget, is_enabled = body.reasoning_effort, body.thinking_token_budget, conversation.reasoning.enabled
+    effort = body.reasoning_effort
+    budget = body.thinking_token_budget
+    is_enabled = conversation.reasoning.enabled
     if effort is not None:
         check_one_of(effort, EFFORTS, "reasoning_effort")
     # A switch in `chat_template_kwargs` takes precedence over the effort because it is more specific.
@@ -167,7 +171,8 @@ def _read_continue_final_message(body: ChatPromptFields, warnings: list[str]) ->
 
 
 def _build_request(body: ChatBody, options: ReaderOptions, conversation: Conversation) -> GenerateRequest:
-    logprobs, prompt_logprobs = check_logprobs(body.top_logprobs, "top_logprobs"), body.read_prompt_logprobs()
+    logprobs = check_logprobs(body.top_logprobs, "top_logprobs")
+    prompt_logprobs = body.read_prompt_logprobs()
     if logprobs and not body.logprobs:
         raise RequestError("'top_logprobs' needs 'logprobs' to be true.", param="top_logprobs", code="invalid_value")
     logprobs = (logprobs or 0) if body.logprobs else None

@@ -42,7 +42,8 @@ def render_reasoning(names: tuple[str, ...], text: bytes) -> bytes:
 def render_reasoning_detail(text: str, seal: str, index: int) -> bytes:
     """Render reasoning with its seal, in OpenRouter's format. A client sends it back unchanged."""
     # `format` names the vendor: by it, the reader passes the seal on as the right kind when the client sends it back.
-    format, kind = b"anthropic-claude-v1", b"reasoning.encrypted"
+    format = b"anthropic-claude-v1"
+    kind = b"reasoning.encrypted"
     if (signature := SealKind.ANTHROPIC.read(seal)) is not None:
         kind = b"reasoning.text"
         fields = b'"text":%s,"signature":%s' % (encode_string(text), encode_string(signature))
@@ -120,7 +121,8 @@ REASONING_FIELDS = ("reasoning", "reasoning_content")
 """Clients read one or the other. No client that was tested showed the text twice when both were sent."""
 
 KINDS = (b"chat.completion.chunk", b"chat.completion")
-_REASONING, _NOT_REASONING = 1, 2
+_REASONING = 1
+_NOT_REASONING = 2
 CONTENT = b'"content":'
 
 
@@ -214,7 +216,8 @@ class ChatWriter(ChunkWriter):
     def feed(self, event: Event) -> bytes:
         if self._is_plain and type(event) is TextDelta:
             # The hot path, taken for nearly every token: one lookup, one escape, one concatenation.
-            prefix, start = self._envelope.chunk_prefix, self._chunk_starts[event.choice]
+            prefix = self._envelope.chunk_prefix
+            start = self._chunk_starts[event.choice]
             if not event.text:
                 return self._render_delta(event.choice, b"", event.tokens)
             self._last_delta[event.choice] = _NOT_REASONING
@@ -226,7 +229,8 @@ class ChatWriter(ChunkWriter):
         return self._render_event(event)
 
     def render_full(self, reply: Reply) -> bytes:
-        options, choices = self._options, list[bytes]()
+        options = self._options
+        choices = list[bytes]()
         for i, choice in enumerate(reply.choices):
             message = render_message(choice, options.reasoning_fields, options.profile, options.legacy_functions)
             logprobs = b"null"
@@ -255,7 +259,8 @@ class ChatWriter(ChunkWriter):
                 return self._render_delta(choice, text and b'"content":' + encode_string(text), tokens)
             case ReasoningDelta(choice, text, tokens):
                 self._score(choice, None, tokens)
-                last, field = self._last_delta[choice], self._render_reasoning(event)
+                last = self._last_delta[choice]
+                field = self._render_reasoning(event)
                 chunk = self._render_delta(choice, field, tokens)
                 # Text counts also if it is hidden.
                 self._last_delta[choice] = _REASONING if text or field else last
@@ -266,14 +271,16 @@ class ChatWriter(ChunkWriter):
             case ToolCallStart(choice):
                 self._score(choice, None, event.tokens)
                 state = self._get_state(choice)
-                state.calls, state.is_custom = state.calls + 1, event.custom
+                state.calls = state.calls + 1
+                state.is_custom = event.custom
                 is_legacy = self._options.legacy_functions
                 delta = render_legacy_start(event) if is_legacy else render_call_start(event, state.calls - 1)
                 # The legacy format has one call.
                 return self._render_delta(choice, b"" if is_legacy and state.calls > 1 else delta, event.tokens)
             case ToolCallDelta(choice):
                 self._score(choice, None, event.tokens)
-                state, is_legacy = self._get_state(choice), self._options.legacy_functions
+                state = self._get_state(choice)
+                is_legacy = self._options.legacy_functions
                 delta = (
                     render_legacy_arguments(event.arguments)
                     if is_legacy
@@ -292,7 +299,8 @@ class ChatWriter(ChunkWriter):
 
     def _render_reasoning(self, event: ReasoningDelta) -> bytes:
         """The fields of a delta. The one with a seal repeats the whole part, which the client has to send back."""
-        names, text = self._options.reasoning_fields, event.text
+        names = self._options.reasoning_fields
+        text = event.text
         if not names:
             return b""
         fields = [render_reasoning(names, encode_string(text))] if text else []
@@ -386,8 +394,10 @@ class ChatWriter(ChunkWriter):
     def _render_chunk(self, choice: int, delta: bytes, reason: bytes, extra: bytes = b"") -> bytes:
         """extra: further fields of the chunk, each after a comma."""
         state = self._get_state(choice)
-        tokens, state.pending_tokens = state.pending_tokens, []
-        scored, state.scored = state.scored, []
+        tokens = state.pending_tokens
+        state.pending_tokens = []
+        scored = state.scored
+        state.scored = []
         ids = self._render_token_ids(tokens)
         body = b'{"index":%d,"delta":%s,"logprobs":%s,"finish_reason":%s%s}' % (
             choice, delta, self._render_logprobs(scored) if scored else b"null", reason, ids,
@@ -440,7 +450,8 @@ class ChatWriter(ChunkWriter):
 
     def _render_prompt_fields(self, prompt: PromptTokens | None) -> bytes:
         """The fields of the prompt in the first chunks and in the full object."""
-        options, extra = self._options, b""
+        options = self._options
+        extra = b""
         if options.token_ids or self._is_vllm:
             ids = render_token_ids(prompt.tokens) if options.token_ids and prompt is not None else b"null"
             extra += b',"prompt_token_ids":' + ids

@@ -226,7 +226,8 @@ def render_pull_progress(progress: PullProgress) -> bytes:
 
 def list_served_progress(card: OllamaModelCard) -> tuple[PullProgress, ...]:
     """List the progress that Ollama reports for a model that needs no download."""
-    digest, size = f"sha256:{card.digest}", card.size
+    digest = f"sha256:{card.digest}"
+    size = card.size
     layer = (PullProgress(f"pulling {card.digest[:12]}", digest, size, size),) if size else ()
     statuses = ("verifying sha256 digest", "writing manifest", "success")
     return (PullProgress("pulling manifest"), *layer, *map(PullProgress, statuses))
@@ -234,7 +235,8 @@ def list_served_progress(card: OllamaModelCard) -> tuple[PullProgress, ...]:
 
 def _build_details(card: OllamaModelCard) -> OllamaModelDetails:
     families = [card.architecture] if card.architecture else []
-    size, count = "", card.parameters
+    size = ""
+    count = card.parameters
     if count is not None:
         # Formatted as by Ollama: `8.2B`, `751.63M` or `22K`.
         units = (("B", 1_000_000_000, 1), ("M", 1_000_000, 2), ("K", 1000, 0), ("", 1, 0))
@@ -247,7 +249,8 @@ def _build_details(card: OllamaModelCard) -> OllamaModelDetails:
 
 MAX_INPUTS = 2_048
 """Maximum inputs of one request, as in OpenAI's embeddings."""
-_EMBED, _EMBEDDINGS = BodySchema(OllamaEmbedBody), BodySchema(OllamaEmbeddingsBody)
+_EMBED = BodySchema(OllamaEmbedBody)
+_EMBEDDINGS = BodySchema(OllamaEmbeddingsBody)
 
 
 class OllamaEmbedCall(Struct, frozen=True):

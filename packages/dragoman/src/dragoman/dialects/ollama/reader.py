@@ -68,7 +68,8 @@ class _MessageReader:
         # Images come first: Ollama puts their placeholders before the text of the message.
         images = tuple(read_images(message.images, f"{path}.images"))
         if role is Role.TOOL:
-            id, name = message.tool_call_id, message.tool_name
+            id = message.tool_call_id
+            name = message.tool_name
             if not id:
                 open_ids = self._open_ids_by_name.get(name, ()) if name else self._open_ids
                 id = next(iter(open_ids), f"call_{name or 'unknown'}")
@@ -82,7 +83,8 @@ class _MessageReader:
         if message.content:
             parts.append(Text(message.content))
         for i, call in enumerate(message.tool_calls or () if role is Role.ASSISTANT else ()):
-            id, function = call.id or f"call_{len(self._names)}", call.function
+            id = call.id or f"call_{len(self._names)}"
+            function = call.function
             # An id that a client uses again means the later call.
             self._close(id)
             self._names[id] = function.name
@@ -108,7 +110,8 @@ def read_tools(tools: Sequence[OllamaTool] | None) -> tuple[FunctionTool, ...]:
     """Parse the declared tools. Raises RequestError with the path of the invalid field."""
     declared: dict[str, FunctionTool] = {}
     for i, tool in enumerate(tools or ()):
-        path, name = f"tools[{i}]", tool.function.name
+        path = f"tools[{i}]"
+        name = tool.function.name
         if tool.type != "function":
             raise Unsupported(f"'{path}': tools of type {abbreviate(tool.type)} cannot be run here.", param=path)
         if not _TOOL_NAME.fullmatch(name):
@@ -127,7 +130,8 @@ def read_tools(tools: Sequence[OllamaTool] | None) -> tuple[FunctionTool, ...]:
 
 ID_PREFIX = "ollama-"
 THINK_LEVELS = ("low", "medium", "high")
-_CHAT, _GENERATE = BodySchema(OllamaChatBody, OLLAMA_NESTED), BodySchema(OllamaGenerateBody)
+_CHAT = BodySchema(OllamaChatBody, OLLAMA_NESTED)
+_GENERATE = BodySchema(OllamaGenerateBody)
 _OPTIONS = BodySchema(OllamaOptions)
 
 
@@ -229,13 +233,16 @@ class _CallReader:
         clock: AnswerClock,
         classified: tuple[list[str], tuple[str, ...]],
     ) -> None:
-        self._body, self._options, self._clock = body, options, clock
+        self._body = body
+        self._options = options
+        self._clock = clock
         warnings, unknown = classified
         with prefix_param("options"):
             wire_options, option_warnings, unknown_options = read_part(
                 bytes(body.options), _OPTIONS, OLLAMA_OPTIONS, "options"
             )
-            seed, top_k = _read_integer(wire_options.seed, "seed", bits=63), _read_integer(wire_options.top_k, "top_k")
+            seed = _read_integer(wire_options.seed, "seed", bits=63)
+            top_k = _read_integer(wire_options.top_k, "top_k")
             self._sampling = OLLAMA_SAMPLING.read(
                 wire_options,
                 # In llama.cpp, a top_k of 0 or less disables it.
@@ -267,7 +274,8 @@ class _CallReader:
         model = resolve_model(body.model, self._options)
         if body.top_logprobs and not body.logprobs:
             raise invalid_value("top_logprobs", "it needs 'logprobs' to be true")
-        logprobs, constraint = (body.top_logprobs or 0) if body.logprobs else None, _read_format(body.format)
+        logprobs = (body.top_logprobs or 0) if body.logprobs else None
+        constraint = _read_format(body.format)
         request = GenerateRequest(
             model=model,
             prompt=prompt,

@@ -237,7 +237,8 @@ def read_keep_alive(value: float | str | None) -> float | None:
     """
     if value is None:
         return None
-    seconds, is_short = value, isinstance(value, str) and len(value) <= MAX_DURATION_TEXT
+    seconds = value
+    is_short = isinstance(value, str) and len(value) <= MAX_DURATION_TEXT
     if isinstance(seconds, str):
         if is_short and _NUMBER.fullmatch(seconds):
             seconds = float(seconds)

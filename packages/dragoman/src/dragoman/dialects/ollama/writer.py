@@ -40,7 +40,8 @@ OLLAMA_GENERATE_NAMES = FieldNames((r"messages\[\d+\]\.content", "images"), ("me
 def render_ollama_error(error: DragomanError) -> bytes:
     """Serialize an error as a response body or a line of a stream."""
     OLLAMA_NAMES.translate(error)
-    message, param = error.message, (error.param or "")[:MAX_MESSAGE]
+    message = error.message
+    param = (error.param or "")[:MAX_MESSAGE]
     # Ollama's error is a single string, so the invalid field can only be named in it.
     if param not in message:
         message = f"{param}: {message}"
@@ -174,7 +175,8 @@ class OllamaWriter(LineFraming):
 
     def _finish_call(self, *, is_cut_off: bool) -> bytes:
         """Render the open call, if any. A call that was cut off within its arguments is omitted."""
-        call, self._call = self._call, None
+        call = self._call
+        self._call = None
         if call is None:
             return b""
         arguments = "".join(self._arguments)
@@ -204,7 +206,8 @@ class OllamaWriter(LineFraming):
     def _render_end(
         self, message: bytes, finish: ChoiceFinished, usage: Usage, context_ids: Sequence[int] | None
     ) -> bytes:
-        timings, context = self._options.measure(), b""
+        timings = self._options.measure()
+        context = b""
         # Ollama has no reason for an aborted answer: it is reported as `length`, like a truncated one.
         reason = b"length" if finish.reason in (FinishReason.LENGTH, FinishReason.ABORT) else b"stop"
         # A context with unknown ids is omitted: it would continue another conversation than the client's.
@@ -222,7 +225,8 @@ class OllamaWriter(LineFraming):
         return b'%s%s",' % (self._head, format_time(self._options.now()).encode())
 
     def _take_logprobs(self) -> bytes:
-        top, tokens = self._options.logprobs, self._tokens
+        top = self._options.logprobs
+        tokens = self._tokens
         if top is None or not tokens:
             # Cleared even if logprobs are not requested: the tokens would accumulate until the end of the answer.
             tokens.clear()

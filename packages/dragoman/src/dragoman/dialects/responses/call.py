@@ -73,7 +73,8 @@ class CompactResponseWriter(CompactionWriter):
         self, header: Header, options: ResponsesRenderOptions, echo: Echo, seal: Seal, user_items: Sequence[bytes]
     ) -> None:
         super().__init__(header, options, echo, seal)
-        self._header, self._user_items = header, user_items
+        self._header = header
+        self._user_items = user_items
 
     def render_full(self, reply: Reply) -> bytes:
         output = b",".join((*self._user_items, *self._render_output(reply.choices[0])))

@@ -397,10 +397,12 @@ def build_client_function(tool: ResponsesWireTool, name: str, path: str) -> Func
             description = "Create, update or delete a file of the user's workspace by a diff."
             schema = _object(("operation",), operation=_OPERATION)
         case "computer":
-            description, schema = _COMPUTER, _object(("actions",), actions={**_array(_ACTION), "minItems": 1})
+            description = _COMPUTER
+            schema = _object(("actions",), actions={**_array(_ACTION), "minItems": 1})
         # The older tool states the screen's size and makes one action a call; its successor makes several.
         case "computer_use_preview":
-            description, schema = _COMPUTER, _object(("action",), action=_ACTION)
+            description = _COMPUTER
+            schema = _object(("action",), action=_ACTION)
             if tool.display_width and tool.display_height:
                 description += f" The screen has {tool.display_width} by {tool.display_height} pixels."
         case _:

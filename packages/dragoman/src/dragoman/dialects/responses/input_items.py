@@ -43,7 +43,8 @@ ID_PREFIXES = {
 _GENERATED_ID = re.compile(r"[a-z]+_([A-Za-z0-9]+)_(?:in)?\d+", re.ASCII)
 """An id that `assign_ids` or a writer generated, such as `msg_4f2a_in0` (input) or `msg_4f2a_0` (output)."""
 _WIRE_ITEM = BodySchema(WireItem)
-_STATUS, _EXECUTION = {"status": Raw(b'"completed"')}, {"execution": Raw(b'"client"')}
+_STATUS = {"status": Raw(b'"completed"')}
+_EXECUTION = {"execution": Raw(b'"client"')}
 _REQUIRED_FIELDS: Mapping[str, dict[str, Raw]] = {
     **dict.fromkeys(sorted(CALL_TYPES | OUTPUT_TYPES), _STATUS),
     "computer_call": {**_STATUS, "pending_safety_checks": Raw(b"[]")},
@@ -76,7 +77,8 @@ class InputItem(Struct, frozen=True):
         return b'{"id":%s,%s}' % (encode_string(id), self._render_fields())
 
     def _render_fields(self) -> bytes:
-        kind, item = self.type, self.wire
+        kind = self.type
+        item = self.wire
         if self.fields:
             return self._render_raw_fields()
         rendered = b'"type":"%s"' % kind.encode()
@@ -97,9 +99,11 @@ class InputItem(Struct, frozen=True):
                     rendered += b',"content":%s' % _render_parts(list(texts), "reasoning_text")
                 return rendered + _render_present(encrypted_content=item.encrypted_content)
             case "function_call":
-                field, value = b"arguments", encode_string(read_arguments(item.arguments, "arguments"))
+                field = b"arguments"
+                value = encode_string(read_arguments(item.arguments, "arguments"))
             case "custom_tool_call":
-                field, value = b"input", encode_string(read_arguments(item.input, "input"))
+                field = b"input"
+                value = encode_string(read_arguments(item.input, "input"))
             case _:
                 output = item.output
                 field = b"output"
@@ -208,7 +212,8 @@ def _render_content_part(part: ResponsesContentPart, text_kind: str) -> bytes:
         case "refusal" if text_kind == "output_text":
             return b'{"type":"refusal","refusal":%s}' % encode_string(part.refusal or "")
         case "input_image":
-            url, detail = part.image_url, part.detail
+            url = part.image_url
+            detail = part.detail
             if url is not None and not isinstance(url, str):
                 # The form of Chat Completions, which clients that convert between the APIs leave as it is.
                 url, detail = url.url, url.detail or detail

@@ -140,7 +140,10 @@ def render_usage(usage: Usage) -> bytes:
 EventFields = tuple[bytes, bytes]
 """The name of an event without `response.`, and its fields."""
 
-QUEUED, IN_PROGRESS, COMPLETED, INCOMPLETE = b"queued", b"in_progress", b"completed", b"incomplete"
+QUEUED = b"queued"
+IN_PROGRESS = b"in_progress"
+COMPLETED = b"completed"
+INCOMPLETE = b"incomplete"
 
 
 class ItemWriter(Protocol):
@@ -191,7 +194,8 @@ class MessageItemWriter(_BaseItemWriter):
         return self._build_delta(text) if text else None
 
     def _build_delta(self, text: str) -> EventFields:
-        tokens, self._pending_tokens = self._pending_tokens, []
+        tokens = self._pending_tokens
+        self._pending_tokens = []
         logprobs = render_logprobs(tokens, self._top)
         return b"output_text.delta", b'%s%s,"logprobs":%s' % (self.delta_prefix, encode_string(text), logprobs)
 
@@ -204,7 +208,8 @@ class MessageItemWriter(_BaseItemWriter):
         # Tokens without text have logprobs too: an empty delta carries them, so that the deltas add up to the list in
         # `done`.
         pending = [self._build_delta("")] if self._pending_tokens else []
-        text, logprobs = self.join_text(), render_logprobs(self._tokens, self._top)
+        text = self.join_text()
+        logprobs = render_logprobs(self._tokens, self._top)
         done = b'%s,"text":%s,"logprobs":%s' % (self.part_location, encode_string(text), logprobs)
         part = b'%s,"part":%s' % (self.part_location, render_text_part(text, logprobs))
         return [*pending, (b"output_text.done", done), (b"content_part.done", part)]
@@ -246,7 +251,8 @@ class ReasoningItemWriter(_BaseItemWriter):
 
     def __init__(self, index: int, tail: str, options: ResponsesRenderOptions) -> None:
         super().__init__("reasoning", index, tail)
-        self._summary, self._options = options.as_summary, options
+        self._summary = options.as_summary
+        self._options = options
         self.seal = ""
         # @ai-sdk/openai shows only summaries, and Codex asks for one; other clients get the text under its own events.
         self._text_event = b"reasoning_summary_text" if options.as_summary else b"reasoning_text"
@@ -275,7 +281,8 @@ class ReasoningItemWriter(_BaseItemWriter):
     def render(self, status: bytes) -> bytes:
         if status == IN_PROGRESS:
             return render_reasoning(self.id, status, b"", b"")
-        text, options = self.join_text(), self._options
+        text = self.join_text()
+        options = self._options
         sealed: str | None = None
         # Reasoning with a seal has encrypted content even if it was not requested: without it the next turn would fail.
         if self.seal and options.wrap_seal is not None:
@@ -293,7 +300,9 @@ class ReasoningItemWriter(_BaseItemWriter):
 class CallItemWriter(_BaseItemWriter):
     def __init__(self, index: int, tail: str, call_id: str, name: ToolName, custom: bool) -> None:
         super().__init__("custom_tool_call" if custom else "function_call", index, tail)
-        self._call_id, self._name, self._custom = call_id, name, custom
+        self._call_id = call_id
+        self._name = name
+        self._custom = custom
         self._text_event = b"custom_tool_call_input" if custom else b"function_call_arguments"
         self.delta_prefix = self.location + b',"delta":'
 
@@ -327,7 +336,8 @@ class ClientCallItemWriter(CallItemWriter):
 
     def __init__(self, index: int, tail: str, call_id: str, name: ToolName) -> None:
         super().__init__(index, tail, call_id, name, custom=False)
-        self._tail, self._tool = tail, CLIENT_TOOLS[name.kind]
+        self._tail = tail
+        self._tool = CLIENT_TOOLS[name.kind]
         self._fields: CallFields | None = None
 
     def resolve(self) -> None:
@@ -382,7 +392,8 @@ class ItemWriterFactory:
     """Creates the item writers of one response. Item ids derive from the response's id and never change."""
 
     def __init__(self, response_id: str, options: ResponsesRenderOptions) -> None:
-        self._tail, self._options = response_id.removeprefix("resp_"), options
+        self._tail = response_id.removeprefix("resp_")
+        self._options = options
         self._names = {name.qualified: name for name in options.tool_names}
 
     def create(self, index: int, kind: type[ReplyPart]) -> MessageItemWriter | RefusalItemWriter | ReasoningItemWriter:

@@ -91,7 +91,8 @@ ResultPart = Text | Image | Audio | File
 
 EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 COMPACTION_TRIGGER = "compaction_trigger"
-ADDITIONAL_TOOLS, CONFIGURATION_UPDATE = "additional_tools", "configuration_update"
+ADDITIONAL_TOOLS = "additional_tools"
+CONFIGURATION_UPDATE = "configuration_update"
 READ_TYPES = (
     "message",
     "reasoning",
@@ -233,7 +234,9 @@ class ItemReader:
     """
 
     def __init__(self, sealing_key: SealingKey | None, warnings: list[str], *, keeps_seal: bool = False) -> None:
-        self._sealing_key, self._warnings, self._keeps_seal = sealing_key, warnings, keeps_seal
+        self._sealing_key = sealing_key
+        self._warnings = warnings
+        self._keeps_seal = keeps_seal
 
     def read(self, item: WireItem, path: str) -> ParsedItem:
         """Parse an item. Raises RequestError, which names the offending field below `path`."""
@@ -244,7 +247,8 @@ class ItemReader:
             case "reasoning":
                 return self._read_reasoning(item, path)
             case "compaction":
-                sealed, key = _require(item.encrypted_content, f"{path}.encrypted_content"), self._sealing_key
+                sealed = _require(item.encrypted_content, f"{path}.encrypted_content")
+                key = self._sealing_key
                 summary = None if key is None else key.unseal(Purpose.COMPACTION, sealed)
                 # A summary replaces all that the assistant wrote before, so unlike reasoning it cannot be left out with
                 # a warning.
@@ -263,14 +267,16 @@ class ItemReader:
 
     def _read_reasoning(self, item: WireItem, path: str) -> Reasoning:
         """Return the decrypted reasoning if possible, else the content, else the summary."""
-        sealed, key = item.encrypted_content, self._sealing_key
+        sealed = item.encrypted_content
+        key = self._sealing_key
         unsealed = None if sealed is None or key is None else key.unseal(Purpose.REASONING, sealed)
         # Sealed reasoning is complete, whereas the visible text may be a summary of it.
         if unsealed is not None:
             return unpack_reasoning(unsealed)
         if sealed is not None and key is not None and key.check is VerificationMode.STRICT:
             raise _foreign_content_error(path)
-        texts, seal = read_texts(item.content) or read_texts(item.summary), ""
+        texts = read_texts(item.content) or read_texts(item.summary)
+        seal = ""
         if sealed is not None and not self._keeps_seal:
             replacement = "replaced by its visible content" if texts else "left out"
             self._warnings.append(f"{path}: its encrypted reasoning cannot be read here; it was {replacement}")
@@ -327,7 +333,9 @@ def _read_result(item: WireItem, path: str) -> ToolResult | FreeOutput:
 
 def _read_client_result(item: WireItem, path: str) -> ToolResult | LoadedTools:
     """Return the output of a tool that the client ran. The types of a local shell's output have no `call_id`."""
-    kind, output, is_error = item.type, item.output, item.status == "failed"
+    kind = item.type
+    output = item.output
+    is_error = item.status == "failed"
     if kind == "tool_search_output":
         # Without a call id OpenAI's own search found the tools. It has no call to answer, but they can be called too.
         return LoadedTools(read_tools(item, path), item.call_id or None, is_error)
@@ -528,7 +536,8 @@ def _require(value: T | None, param: str) -> T:
 
 def _read_image(part: ResponsesContentPart, path: str) -> Image:
     """Read an image; Chat's form, an object with a url, is accepted too."""
-    url, detail = part.image_url, part.detail
+    url = part.image_url
+    detail = part.detail
     if url is not None and not isinstance(url, str):
         url, detail = url.url, url.detail or detail
     detail = check_one_of(detail or "auto", ("auto", "low", "high", "original"), f"{path}.detail")

@@ -50,7 +50,8 @@ from .wire import ConversationId, RESPONSES, RESPONSES_NESTED, ReasoningConfig, 
 from .wire import minify as compacted_json
 
 FORMATS = ("text", "json_object", "json_schema")
-LOGPROBS, ENCRYPTED_REASONING = "message.output_text.logprobs", "reasoning.encrypted_content"
+LOGPROBS = "message.output_text.logprobs"
+ENCRYPTED_REASONING = "reasoning.encrypted_content"
 INCLUDABLE = (
     LOGPROBS,
     ENCRYPTED_REASONING,
@@ -212,7 +213,8 @@ def _build(
     tool_registry: the declared tools.
     """
     item_reader = ItemReader(options.sealing_key, warnings, keeps_seal=options.keeps_seal)
-    turns, parsed_items = TurnBuilder(tool_registry), list[ParsedItem]()
+    turns = TurnBuilder(tool_registry)
+    parsed_items = list[ParsedItem]()
     for i, item in enumerate(items):
         path = f"input[{i}]"
         parsed = item_reader.read(item, path) if isinstance(item, WireItem) else item

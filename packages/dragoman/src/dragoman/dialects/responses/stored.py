@@ -204,11 +204,9 @@ class ConversationUpdate(Struct, frozen=True):
     metadata: dict[str, str] | None = None
 
 
-_CREATION, _ADDITION, _UPDATE = (
-    BodySchema(ConversationBody),
-    BodySchema(ConversationItemsBody),
-    BodySchema(ConversationUpdate),
-)
+_CREATION = BodySchema(ConversationBody)
+_ADDITION = BodySchema(ConversationItemsBody)
+_UPDATE = BodySchema(ConversationUpdate)
 
 
 class ConversationItems(Struct, frozen=True):

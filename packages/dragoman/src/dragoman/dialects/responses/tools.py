@@ -66,7 +66,8 @@ class ResponsesToolRegistry:
         copied = copy(self)
         copied._tools, copied._qualified_names = self._tools.copy(), self._qualified_names.copy()
         copied._names_in_groups = {name: names.copy() for name, names in self._names_in_groups.items()}
-        copied._client_names, copied._warnings = self._client_names.copy(), warnings
+        copied._client_names = self._client_names.copy()
+        copied._warnings = warnings
         return copied
 
     @property
@@ -178,7 +179,8 @@ class ResponsesToolRegistry:
         )  # fmt: skip
 
     def _make_unique(self, qualified: str) -> str:
-        name, count = qualified, 1
+        name = qualified
+        count = 1
         while name in self._tools:
             count += 1
             name = f"{qualified}_{count}"
@@ -283,7 +285,8 @@ def _check_name(name: str | None, param: str) -> str:
 def _render_tool(tool: ResponsesWireTool, name: str) -> bytes:
     """Render a tool for the echo, with all keys, as Open Responses requires."""
     if tool.type == "custom":
-        format, rendered_format = tool.format, b'{"type":"text"}'
+        format = tool.format
+        rendered_format = b'{"type":"text"}'
         if format is not None and format.syntax is not None and format.definition is not None:
             rendered_format = b'{"type":"grammar","syntax":%s,"definition":%s}' % (
                 encode_string(format.syntax), encode_string(format.definition),

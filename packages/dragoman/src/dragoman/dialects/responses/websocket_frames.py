@@ -17,7 +17,8 @@ from ..envelope import DONE
 from .call import ResponsesCall
 from .reader import read_responses
 
-CREATE_TYPE, PROCESSED_TYPE = "response.create", "response.processed"
+CREATE_TYPE = "response.create"
+PROCESSED_TYPE = "response.processed"
 _DATA_PREFIX = b"data: "
 
 

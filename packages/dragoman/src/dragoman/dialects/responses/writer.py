@@ -34,7 +34,8 @@ class ResponsesWriter:
     """Renders one answer, streamed or full. There is one choice."""
 
     def __init__(self, header: Header, options: ResponsesRenderOptions, echo: Echo) -> None:
-        self._options, self._item_writers = options, ItemWriterFactory(header.id, options)
+        self._options = options
+        self._item_writers = ItemWriterFactory(header.id, options)
         self._head = b'{"id":%s,"object":"response","created_at":%d,"status":"' % (
             encode_string(header.id),
             header.created,
@@ -82,7 +83,8 @@ class ResponsesWriter:
 
     def take_events(self) -> list[StoredEvent]:
         """Return the events that were recorded since the last call."""
-        events, self._recorded = self._recorded or [], []
+        events = self._recorded or []
+        self._recorded = []
         return events
 
     def render_queued_events(self) -> bytes:
@@ -178,7 +180,8 @@ class ResponsesWriter:
                 self._early_tokens.extend(tokens)
                 return close_events
             close_events += self._start_item(self._item_writers.create(len(self._items), kind))
-            tokens, self._early_tokens = (*self._early_tokens, *tokens), []
+            tokens = (*self._early_tokens, *tokens)
+            self._early_tokens = []
         events = close_events + self._write_delta(text, tokens)
         if not seal:
             return events
@@ -203,7 +206,10 @@ class ResponsesWriter:
         )
 
     def _close_item(self, status: bytes) -> bytes:
-        item, self._open_item_writer, self._open_text, self._open_kind = self._open_item_writer, None, None, None
+        item = self._open_item_writer
+        self._open_item_writer = None
+        self._open_text = None
+        self._open_kind = None
         self._early_tokens = []
         if item is None:
             return b""
@@ -258,7 +264,8 @@ class ResponsesWriter:
     def _render_event(self, name: bytes, fields: bytes) -> bytes:
         # openai-node checks that these numbers have no gap, and a client that reconnects asks for those above the last
         # one.
-        sequence, self._sequence = self._sequence, self._sequence + 1
+        sequence = self._sequence
+        self._sequence = self._sequence + 1
         if self._recorded is not None:
             self._recorded.append(build_event(sequence, name, fields))
         return b'event: %s\ndata: {"type":"%s","sequence_number":%d,%s}\n\n' % (name, name, sequence, fields)

@@ -28,7 +28,8 @@ from .writer import TgiRenderOptions, TgiWriter
 T = TypeVar("T")
 
 ID_PREFIX = "gen-"
-_BODY, _PARAMETERS = BodySchema(TgiBody), BodySchema(TgiParameters)
+_BODY = BodySchema(TgiBody)
+_PARAMETERS = BodySchema(TgiParameters)
 _json_schema = msgspec.json.Decoder(TgiNamedSchema)
 _regex = msgspec.json.Decoder(str)
 
@@ -93,7 +94,8 @@ def read_tgi(
 
 def _check_combinations(params: TgiParameters, options: ReaderOptions, *, stream: bool) -> None:
     """Reject invalid combinations of parameters."""
-    n, best_of = params.n or 1, params.best_of or 1
+    n = params.n or 1
+    best_of = params.best_of or 1
     if n > options.max_n:
         raise invalid_value("n", f"expected an integer <= {options.max_n}")
     if n > 1 and params.return_details is None:
@@ -126,7 +128,8 @@ def _build_request(model: str, body: TgiBody, params: TgiParameters, options: Re
     # TGI samples if any sampling parameter is set, whatever `do_sample` is.
     sampling_values = (params.temperature, params.top_k, params.top_p)
     do_sample = params.do_sample or any(value is not None for value in sampling_values)
-    max_tokens, min_tokens = params.max_new_tokens, params.min_new_tokens or 0
+    max_tokens = params.max_new_tokens
+    min_tokens = params.min_new_tokens or 0
     if max_tokens is not None and min_tokens > max_tokens:
         raise invalid_value("min_new_tokens", f"it must not be greater than max_new_tokens={max_tokens}")
     if params.stop and params.stop_sequences:

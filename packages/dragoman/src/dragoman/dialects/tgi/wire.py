@@ -146,7 +146,9 @@ def render_tgi_info(model: str, max_total_tokens: int, max_stop: int, version: s
 
 # Errors: a message, its type, and TGI's own statuses.
 
-VALIDATION_STATUS, GENERATION_STATUS, OVERLOADED_STATUS = 422, 424, 429
+VALIDATION_STATUS = 422
+GENERATION_STATUS = 424
+OVERLOADED_STATUS = 429
 """TGI's statuses instead of 400, 500 and 503."""
 
 

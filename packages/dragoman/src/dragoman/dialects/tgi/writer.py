@@ -182,7 +182,8 @@ class TgiWriter:
         self._texts: list[str] = []
         self._pieces = _TokenPieces()
         # Only the end of the text decides whether a stop string was reached, so only the end is kept.
-        self._text_tail, self._longest_stop = "", max(map(len, options.stops), default=1)
+        self._text_tail = ""
+        self._longest_stop = max(map(len, options.stops), default=1)
         self._pending: list[_PendingEvent] = []
         self._choice_finished: ChoiceFinished | None = None
 
@@ -214,7 +215,8 @@ class TgiWriter:
                 # Every stream needs an event that finishes it, even one without any token.
                 pending = self._pending.pop() if self._pending else _PendingEvent(None, "", self._count)
                 # Some engines report only the number of tokens, not the tokens.
-                finish, generated_tokens = self._choice_finished, self._count or usage.completion
+                finish = self._choice_finished
+                generated_tokens = self._count or usage.completion
                 seed = self._options.seed
                 details = TgiStreamDetails(_map_reason(finish), generated_tokens, self._prompt_tokens, seed)
                 last_event = msgspec.structs.replace(
@@ -255,7 +257,8 @@ class TgiWriter:
         # kept if the last token has arrived, or probably has.
         is_last = self._choice_finished is not None or reached_limit or self._text_tail.endswith(self._options.stops)
         sent_count = max(0, len(self._pending) - is_last)
-        ready, self._pending = self._pending[:sent_count], self._pending[sent_count:]
+        ready = self._pending[:sent_count]
+        self._pending = self._pending[sent_count:]
         return b"".join([_render_event(self._build_event(pending)) for pending in ready])
 
     def _build_event(self, pending: _PendingEvent) -> TgiStreamEvent:
@@ -280,7 +283,8 @@ class TgiWriter:
         return TgiStreamEvent(self._index, wire_token, self._build_top(token) if self._options.top_tokens else UNSET)
 
     def _build_tgi(self, reply: Reply) -> TgiResponse:
-        choice, options = reply.choices[0], self._options
+        choice = reply.choices[0]
+        options = self._options
         text = self._add_prefix(_join_text(choice))
         if not options.details:
             return TgiResponse(text, UNSET)
@@ -304,7 +308,8 @@ class TgiWriter:
         return TgiResponse(text, details)
 
     def _build_lightllm(self, reply: Reply) -> LightllmResponse:
-        choices, is_single = reply.choices, len(reply.choices) == 1
+        choices = reply.choices
+        is_single = len(reply.choices) == 1
         # The engine's total belongs to one choice only if there is no other.
         counts = [len(choice.tokens) or (reply.usage.completion if is_single else None) for choice in choices]
         reasons = [_map_lightllm_reason(choice) for choice in choices]
@@ -325,7 +330,8 @@ class TgiWriter:
 
     def _build_tokens(self, choice: Choice) -> list[TgiToken]:
         """Build the tokens of a full response, with the same texts as in a stream."""
-        pieces, token_texts = _TokenPieces(), list[tuple[Token, str]]()
+        pieces = _TokenPieces()
+        token_texts = list[tuple[Token, str]]()
         for part in choice.parts:
             token_texts += (
                 pieces.feed(part.text, part.tokens) if isinstance(part, Text | Refusal) else pieces.skip(part.tokens)

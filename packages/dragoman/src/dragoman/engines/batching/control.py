@@ -62,7 +62,8 @@ class BatchingControl:
     """Implements `core.control.EngineControl` and `core.control.SucceedingTrainable`."""
 
     def __init__(self, engine: ControlledEngine, model: Model) -> None:
-        self._engine, self._model = engine, model
+        self._engine = engine
+        self._model = model
         self._pause_token: object | None = None
         """Identifies the current pause: a pause that waits compares it to detect that it was ended or replaced."""
         self._sleep_level = 0
@@ -95,7 +96,8 @@ class BatchingControl:
 
     async def succeed(self, history: WeightHistory) -> None:
         # The count of updates continues, so that no version name is given to two sets of weights.
-        self._num_updates, self._lost_version = history.updates, history.run_time_version
+        self._num_updates = history.updates
+        self._lost_version = history.run_time_version
         if history.run_time_version is None:
             await self.set_weight_version(history.version)
             return
@@ -129,7 +131,8 @@ class BatchingControl:
         if not await self._pause_steps(mode):
             return
         await self._engine.run_between_steps(_clear_and_restart if level == 0 else free_memory)
-        self._sleep_level, self._lacks_weights = level, self._lacks_weights or level == 2
+        self._sleep_level = level
+        self._lacks_weights = self._lacks_weights or level == 2
         self._engine.rejection = self._find_rejection()
 
     async def wake_up(self) -> None:
@@ -154,7 +157,9 @@ class BatchingControl:
                 stepper.replace_weights(new_version)
 
             await self._engine.run_between_steps(swap)
-            self._version, self._lacks_weights, self.has_new_weights = new_version, False, True
+            self._version = new_version
+            self._lacks_weights = False
+            self.has_new_weights = True
             self._accept_weights()
             # Steps were still paused if the old weights had been discarded.
             self._resume_steps()

@@ -180,7 +180,8 @@ class BatchingEngine:
         self._worker.start()
 
     async def stop(self) -> None:
-        worker, self._worker = self._worker, None
+        worker = self._worker
+        self._worker = None
         if worker is None:
             return
         worker.stop()
@@ -198,7 +199,8 @@ class BatchingEngine:
                 future.set_exception(EngineError(SHUTTING_DOWN))
 
     def health(self) -> Health:
-        worker, num_active = self._worker, len(self._active)
+        worker = self._worker
+        num_active = len(self._active)
         if worker is None:
             return Health(ready=False, reason="the engine is not running", waiting=num_active)
         # The worker's loop catches everything, so this is a bug or the interpreter is exiting; only a restart helps.
@@ -206,9 +208,11 @@ class BatchingEngine:
             return Health(ready=False, reason="the engine's thread has died", waiting=num_active, failed=True)
         # The worker's count is that of its last step; requests may have ended since.
         running = min(worker.num_running, num_active)
-        stalled_seconds, config = self._compute_stalled_seconds(worker), self._config
+        stalled_seconds = self._compute_stalled_seconds(worker)
+        config = self._config
         if stalled_seconds > min(config.stall_after, config.step_timeout):
-            has_failed, reason = stalled_seconds > config.step_timeout, f"no step completed for {stalled_seconds:.0f} s"
+            has_failed = stalled_seconds > config.step_timeout
+            reason = f"no step completed for {stalled_seconds:.0f} s"
             return Health(ready=False, reason=reason, waiting=num_active - running, running=running, failed=has_failed)
         return Health(waiting=num_active - running, running=running, kv_cache_usage=worker.kv_cache_usage)
 
@@ -217,7 +221,8 @@ class BatchingEngine:
 
         A step that hangs counts even if its clients have left or the engine was paused meanwhile.
         """
-        step_started_at, now = worker.step_started_at, self._clock()
+        step_started_at = worker.step_started_at
+        now = self._clock()
         step_seconds = 0.0 if step_started_at is None else now - step_started_at
         has_work = self._active and not self._paused
         return max(step_seconds, now - max(worker.last_step_at, self._busy_since) if has_work else 0.0)
@@ -248,7 +253,8 @@ class BatchingEngine:
         for param in request.extras.list_set_fields():
             if param != "lora" or self._adapters is None:
                 raise Unsupported(f"This engine does not support {param}.", param=param)
-        name, adapter = request.extras.lora, None
+        name = request.extras.lora
+        adapter = None
         if name is not None and self._adapters is not None:
             adapter = self._adapters.find(name)
             if adapter is None:
@@ -314,7 +320,8 @@ class BatchingEngine:
 
     def _notify_if_idle(self) -> None:
         if not self._active and self._idle_waiters:
-            waiters, self._idle_waiters = self._idle_waiters, []
+            waiters = self._idle_waiters
+            self._idle_waiters = []
             for waiter in waiters:
                 if not waiter.done():
                     waiter.set_result(None)
@@ -404,7 +411,8 @@ class EngineLimits(Struct, frozen=True, kw_only=True):
                 f"max_model_len must be between 2 and the model's {max_positions}, not {self.max_model_len}"
             )
         kv_tokens = num_kv_tokens if self.num_kv_tokens is None else self.num_kv_tokens
-        batched, seqs = self.max_num_batched_tokens, self.max_num_seqs
+        batched = self.max_num_batched_tokens
+        seqs = self.max_num_seqs
         if seqs is None:
             seqs = DEFAULT_MAX_NUM_SEQS if batched is None else min(DEFAULT_MAX_NUM_SEQS, max(batched, 1))
         if batched is None:

@@ -157,7 +157,8 @@ def place_images(
     # A placeholder does not tell which image it belongs to, but placeholders are in the order of the images.
     start = 0
     for image, count in zip(images, counts, strict=True):
-        begin, end = positions[start], positions[start + count - 1] + 1
+        begin = positions[start]
+        end = positions[start + count - 1] + 1
         placements.append(PromptImage(begin, end, image.digest, image.model_inputs))
         start += count
     return tuple(placements)

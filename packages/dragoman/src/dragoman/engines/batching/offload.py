@@ -47,7 +47,8 @@ class BlockFiles:
     """
 
     def __init__(self, directory: Path, max_bytes: int) -> None:
-        self._directory, self._max_bytes = directory, max_bytes
+        self._directory = directory
+        self._max_bytes = max_bytes
         self._sizes: OrderedDict[bytes, int] = OrderedDict()
         self._total = 0
         self._pending: OrderedDict[bytes, int] = OrderedDict()
@@ -93,7 +94,8 @@ class BlockFiles:
                 os.utime(path)
             except OSError:
                 data = b""
-            digest, contents = data[:_DIGEST_SIZE], data[_DIGEST_SIZE:]
+            digest = data[:_DIGEST_SIZE]
+            contents = data[_DIGEST_SIZE:]
             # A file that is missing, or was cut off by a crash or a full disk: the prompt is computed instead.
             if digest != _compute_digest(block_hash, contents):
                 for stale_hash in hashes[len(loaded) :]:
@@ -133,7 +135,8 @@ class BlockFiles:
         """Delete all blocks that were written so far."""
         self._pending.clear()
         with self._lock:
-            hashes, self._total = list(self._sizes), 0
+            hashes = list(self._sizes)
+            self._total = 0
             self._sizes.clear()
             self._generation += 1
         if self._writer:

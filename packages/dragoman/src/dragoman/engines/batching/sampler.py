@@ -192,7 +192,8 @@ class NumpySampledRows:
     """Implements `model.SampledRows`: samples from [n, vocab] logits, which are not modified."""
 
     def __init__(self, logits: Floats, states: Sequence[SamplingState], masks: Sequence[bytes | None]) -> None:
-        self._logits, self._states = logits, states
+        self._logits = logits
+        self._states = states
         self.tokens = sample(logits, states, masks)
 
     def compute_logprobs(self, tokens: Sequence[int]) -> list[TokenLogprob | None]:
@@ -259,7 +260,8 @@ def _replace_non_finite(logits: Floats) -> float:
 
 def _draw(logits: Floats, best: float, state: SamplingState) -> int:
     """Draw a token from the distribution of one row, which is overwritten. best: its largest logit."""
-    sampling, uniform = state.sampling, state.rng() if state.rng else 0.0
+    sampling = state.sampling
+    uniform = state.rng() if state.rng else 0.0
     logits -= np.float32(best)
     # A very low temperature can turn logits into -inf, which is a probability of 0.
     with np.errstate(over="ignore"):
@@ -269,7 +271,9 @@ def _draw(logits: Floats, best: float, state: SamplingState) -> int:
     ids = None
     if 0 < sampling.top_k < len(logits):
         # The k best tokens and ties with the last of them. The k-th best maximum of blocks bounds them from below.
-        k, ids, values = sampling.top_k, np.arange(len(logits)), logits
+        k = sampling.top_k
+        ids = np.arange(len(logits))
+        values = logits
         if k * _BLOCK <= len(logits):
             maxima = np.maximum.reduceat(logits, np.arange(0, len(logits), _BLOCK))
             ids = np.flatnonzero(logits >= np.partition(maxima, len(maxima) - k)[len(maxima) - k])
@@ -301,9 +305,11 @@ def _find_top_p(logits: Floats, share: float) -> Ints:
     while len(ids) < _WORTHWHILE * size:
         size = len(ids)
         possible = masses >= (float(masses.sum(dtype=np.float64)) - needed) / size
-        ids, masses = ids[possible], masses[possible]
+        ids = ids[possible]
+        masses = masses[possible]
     last, count = _find_last(masses, needed)
-    better, ties = masses > last, np.flatnonzero(masses == last)
+    better = masses > last
+    ties = np.flatnonzero(masses == last)
     better[ties[: count - int(better.sum())]] = True
     return ids[better]
 
@@ -319,7 +325,9 @@ def _find_last(masses: Floats, needed: float) -> tuple[np.float32, int]:
         if upper >= needed:
             masses = masses[middle:]
         else:
-            needed, num_better, masses = needed - upper, num_better + len(masses) - middle, masses[:middle]
+            needed = needed - upper
+            num_better = num_better + len(masses) - middle
+            masses = masses[:middle]
     ranked = np.sort(masses)[::-1]
     before = ranked.cumsum(dtype=np.float64) - ranked
     count = max(int(np.searchsorted(before, needed, side="left")), 1)

@@ -178,7 +178,8 @@ class Scheduler:
 
     def reset(self) -> list[Sequence]:
         """Reset after a failed step: remove and return all running sequences and clear the pool."""
-        failed, self._running = self._running, []
+        failed = self._running
+        self._running = []
         self._loads = []
         self._pool.reset()
         if self._slots:
@@ -202,7 +203,8 @@ class Scheduler:
 
     def take_loads(self) -> list[BlockLoad]:
         """Return the loads of the last scheduled step, and forget them."""
-        loads, self._loads = self._loads, []
+        loads = self._loads
+        self._loads = []
         return loads
 
     def commit(self, chunks: list[Chunk]) -> None:
@@ -280,7 +282,8 @@ class Scheduler:
         sequence.num_computed_tokens = len(sequence.blocks) * BLOCK_SIZE
         # Only the first time: after a preemption the hits are mostly its own blocks, which are no savings to report.
         if not sequence.was_admitted:
-            sequence.was_admitted, sequence.cached_tokens = True, sequence.num_computed_tokens
+            sequence.was_admitted = True
+            sequence.cached_tokens = sequence.num_computed_tokens
 
     def count_written_tokens(self, sequence: Sequence) -> int:
         """Count the prompt tokens that the prefill of an admitted sequence writes to the cache; full blocks only."""
@@ -299,7 +302,8 @@ class Scheduler:
     def _cache_full_blocks(self, chunk: Chunk) -> None:
         if not self._caches_prefixes:
             return
-        first, end = chunk.begin // BLOCK_SIZE, chunk.end // BLOCK_SIZE
+        first = chunk.begin // BLOCK_SIZE
+        end = chunk.end // BLOCK_SIZE
         if first == end:
             return
         hashes = chunk.sequence.compute_block_hashes(end)

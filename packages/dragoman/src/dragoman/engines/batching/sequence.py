@@ -96,7 +96,8 @@ class ReasoningBudgetState:
         if not self._is_reasoning:
             # Reset, since the same tokens must not be taken for the end as well (markers may overlap).
             if self._ends_with(self._limit.begin_ids):
-                self._is_reasoning, self._recent = True, ()
+                self._is_reasoning = True
+                self._recent = ()
         elif token == forced:
             self._num_forced += 1
             if self._num_forced == len(self._limit.forced_ids):
@@ -108,7 +109,9 @@ class ReasoningBudgetState:
             self._num_forced = 0
 
     def _end(self) -> None:
-        self._is_reasoning, self._num_forced, self._recent = False, 0, ()
+        self._is_reasoning = False
+        self._num_forced = 0
+        self._recent = ()
 
     def _ends_with(self, ids: tuple[int, ...]) -> bool:
         return bool(ids) and self._recent[-len(ids) :] == ids
@@ -137,7 +140,8 @@ class SafeMatcher:
         try:
             return self._matcher.mask()
         except RequestError as error:
-            self.is_broken, self.error = True, error
+            self.is_broken = True
+            self.error = error
             return b""
         except Exception:
             log.exception("the matcher of %s returned no mask", self._id)
@@ -238,7 +242,8 @@ class Sequence:
     def compute_block_hashes(self, count: int) -> list[bytes]:
         """Compute the hashes of the first `count` blocks, all of them full."""
         for index in range(len(self._hashes) - 1, count):
-            begin, end = index * BLOCK_SIZE, (index + 1) * BLOCK_SIZE
+            begin = index * BLOCK_SIZE
+            end = (index + 1) * BLOCK_SIZE
             image_key = encode_image_key(self.request.images, begin, end)
             self._hashes.append(hash_block(self._hashes[-1], self.tokens[begin:end], image_key))
         return self._hashes[1 : count + 1]
@@ -265,7 +270,8 @@ class Sequence:
         self.sampling.observe(token)
         if self.reasoning_budget:
             self.reasoning_budget.observe(token)
-        id, request = self.request.id, self.request
+        id = self.request.id
+        request = self.request
         if token in request.stop_token_ids and self.num_tokens - self.num_prompt_tokens > request.min_tokens:
             return Ended(id, FinishReason.STOP, stop=token)
         if self.matcher:

@@ -23,7 +23,8 @@ from .sequence import Sequence
 
 Floats = NDArray[np.float32]
 
-_SHORT, _LONG = 21, 72
+_SHORT = 21
+_LONG = 72
 """Tokens of the trial's prompts. Windows, chunks and RoPE limits of the model should be reduced to less than _LONG."""
 _SHORT_CUTS = (BLOCK_SIZE + 1, _SHORT - 1)
 _LONG_CUTS = (2 * BLOCK_SIZE - 1, 2 * BLOCK_SIZE + 1, _LONG - 1)

@@ -113,7 +113,8 @@ class Stepper:
 
     def replace_weights(self, version: str) -> None:
         """Recompute running sequences with new weights. Offload ends: its files belong to the startup weights."""
-        self.version, self._files = version, None
+        self.version = version
+        self._files = None
         self.scheduler.restart_all()
         self.scheduler.disable_offload()
 
@@ -133,7 +134,8 @@ class Stepper:
 
     def _compute_prompt_logprobs(self, chunk: Chunk, states: StepStates, index: int) -> list[SequenceOutput]:
         """Compute the logprob of each prompt token that follows a token of the chunk."""
-        sequence, scores = chunk.sequence, chunk.sequence.prompt_logprobs
+        sequence = chunk.sequence
+        scores = chunk.sequence.prompt_logprobs
         if scores is None:
             return []
         stop = min(chunk.end, sequence.num_prompt_tokens - 1)

@@ -33,7 +33,8 @@ _MIN_MAPPING_BYTES = 16 << 20
 _CHUNK_BYTES = 1 << 20
 # Device 00:00, inode 0 and no name mark an anonymous mapping, and `p` a private one.
 _MAPPING = re.compile(r"^([0-9a-f]+)-([0-9a-f]+) rw-p \S+ 00:00 0 *$", re.MULTILINE)
-_MAPS, _MEMORY = Path("/proc/self/maps"), Path("/proc/self/mem")
+_MAPS = Path("/proc/self/maps")
+_MEMORY = Path("/proc/self/mem")
 
 
 def return_untouched_memory() -> int:
@@ -47,11 +48,13 @@ def return_untouched_memory() -> int:
     if not _MAPS.exists() or not hasattr(mmap, "MADV_DONTNEED"):
         return 0
     advise = ctypes.CDLL(None, use_errno=True).madvise
-    advise.argtypes, advise.restype = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int), ctypes.c_int
+    advise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+    advise.restype = ctypes.c_int
     returned = 0
     with contextlib.suppress(OSError), _MEMORY.open("rb", buffering=0) as memory:
         for mapping in _MAPPING.finditer(_MAPS.read_text()):
-            begin, end = int(mapping[1], 16), int(mapping[2], 16)
+            begin = int(mapping[1], 16)
+            end = int(mapping[2], 16)
             if end - begin < _MIN_MAPPING_BYTES:
                 continue
             for address in range(begin, end, _CHUNK_BYTES):
@@ -95,14 +98,23 @@ def build_parameters(xllamacpp: Any, launch: LaunchSettings) -> Any:  # noqa: AN
     """Build llama.cpp's parameters. It listens only on the Unix socket and requires the key."""
     params = xllamacpp.CommonParams()
     params.model.path = launch.path
-    params.hostnames, params.api_keys = [launch.socket], [launch.key]
+    params.hostnames = [launch.socket]
+    params.api_keys = [launch.key]
     params.ui = params.endpoint_slots = params.endpoint_props = params.endpoint_metrics = False
-    params.verbosity, params.warmup, params.fit_params = 1, False, False
-    params.use_jinja, params.chat_template = False, "chatml"
-    params.n_ctx, params.n_parallel, params.kv_unified = launch.context, launch.sequences, launch.unified
-    params.n_batch, params.n_ubatch = launch.batch, launch.ubatch
+    params.verbosity = 1
+    params.warmup = False
+    params.fit_params = False
+    params.use_jinja = False
+    params.chat_template = "chatml"
+    params.n_ctx = launch.context
+    params.n_parallel = launch.sequences
+    params.kv_unified = launch.unified
+    params.n_batch = launch.batch
+    params.n_ubatch = launch.ubatch
     # The engine assigns slots, so that cached prompts are never shared between cache salts.
-    params.cache_ram_mib, params.cache_idle_slots, params.ctx_shift = 0, False, False
+    params.cache_ram_mib = 0
+    params.cache_idle_slots = False
+    params.ctx_shift = False
     # Every open completion occupies a thread; four more serve short requests, such as `/tokenize`.
     params.n_threads_http = launch.sequences + 4
     params.n_gpu_layers = launch.gpu_layers
@@ -110,7 +122,8 @@ def build_parameters(xllamacpp: Any, launch: LaunchSettings) -> Any:  # noqa: AN
     if not launch.flash_attention and (launch.gpu_layers == 0 or not has_gpu):
         params.flash_attn_type = xllamacpp.llama_flash_attn_type.LLAMA_FLASH_ATTN_TYPE_DISABLED
     kv_type = xllamacpp.ggml_type[f"GGML_TYPE_{launch.kv_type}"]
-    params.cache_type_k, params.cache_type_v = kv_type, kv_type
+    params.cache_type_k = kv_type
+    params.cache_type_v = kv_type
     if launch.threads is not None:
         params.cpuparams.n_threads = params.cpuparams_batch.n_threads = launch.threads
     if launch.pooling is not None:

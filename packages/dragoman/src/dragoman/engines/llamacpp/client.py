@@ -228,7 +228,8 @@ class _EventStream:
     """
 
     def __init__(self, response: HttpResponse, receive: ChunkReceiver) -> None:
-        self._response, self._receive = response, receive
+        self._response = response
+        self._receive = receive
         self._rest = b""
         self.is_finished = False
         self.failure: Exception | None = None
@@ -243,7 +244,8 @@ class _EventStream:
                     self.is_finished = not self._receive(decode_chunk(line[len(_DATA) :]))
         except Exception as error:
             # Raised again by the coroutine: a callback of the transport must not raise.
-            self.is_finished, self.failure = True, error
+            self.is_finished = True
+            self.failure = error
         if self.is_finished:
             self._response.interrupt()
         return True
@@ -334,7 +336,8 @@ class LlamaCppConnection:
         self._client = LlamaCppClient(self._process.socket, self._process.key)
 
     async def stop(self) -> None:
-        client, self._client = self._client, None
+        client = self._client
+        self._client = None
         if client is not None:
             await client.close()
         await asyncio.to_thread(self._process.stop)

@@ -51,7 +51,10 @@ class PromptScorer:
     """
 
     def __init__(self, prompt: tuple[int, ...], alternatives: int, token_text: TokenText, eog: frozenset[int]) -> None:
-        self._prompt, self._alternatives, self._token_text, self._eog = prompt, alternatives, token_text, eog
+        self._prompt = prompt
+        self._alternatives = alternatives
+        self._token_text = token_text
+        self._eog = eog
         self._logprobs: list[TokenLogprob | None] = [None]
         self._missing: list[int] = []
         """Positions without a logprob, before the end of `_logprobs`."""
@@ -84,7 +87,8 @@ class PromptScorer:
 
     def feed(self, chunk: CompletionChunk) -> None:
         """Process the response. Raises EngineError if it does not contain the requested tokens."""
-        completion, self._completion = self._completion, None
+        completion = self._completion
+        self._completion = None
         if completion is None or not chunk.tokens:
             raise EngineError("llama.cpp computed no logprobs for the prompt.")
         if completion.grammar:
@@ -98,7 +102,8 @@ class PromptScorer:
         )
 
     def _add_generated(self, completion: PromptCompletion, chunk: CompletionChunk) -> None:
-        begin, text = len(completion.prompt), b""
+        begin = len(completion.prompt)
+        text = b""
         scores = iter(chunk.completion_probabilities)
         for position, token in enumerate(chunk.tokens[: completion.count], begin):
             if token != self._prompt[position]:
@@ -259,7 +264,9 @@ class CompletionState:
         self.output: list[int] = []
         self.is_finished = self.is_stale = False
         self._filter = TokenFilter(request, len(token_text), eog)
-        self._token_text, self._seed, self._context = token_text, seed, context
+        self._token_text = token_text
+        self._seed = seed
+        self._context = context
         self._native_grammar = build_native_grammar(request.grammar or "", eog) if has_native_grammars else ""
         self._next = self._current = _NextCompletion()
         self._is_announced = False
@@ -277,10 +284,12 @@ class CompletionState:
 
     def build_body(self, slot: int, *, cached: bool) -> CompletionBody:
         """Build the next completion request. cached: whether the slot's contents may be reused."""
-        request, sampling = self.request, self.request.sampling
+        request = self.request
+        sampling = self.request.sampling
         if self._scorer is not None:
             return self._build_scoring_body(self._scorer, slot, cached=cached)
-        completion, is_forced = self._next, self._next.forced is not None
+        completion = self._next
+        is_forced = self._next.forced is not None
         bias = self._filter.build_bias(self.output) if completion.mask is None else completion.mask
         bias = (*bias, *self._penalty_bias.build())
         if completion.forced is not None:
@@ -289,7 +298,10 @@ class CompletionState:
         # A bias applies to a whole completion, so it ends at `min_tokens`: from there on, end tokens are allowed.
         until_min_tokens = request.min_tokens - len(self.output)
         remaining = request.max_tokens - len(self.output)
-        self._next, self._current, self.is_stale, self._num_predicted = _NextCompletion(), completion, False, 0
+        self._next = _NextCompletion()
+        self._current = completion
+        self.is_stale = False
+        self._num_predicted = 0
         self._num_completions += 1
         # llama.cpp restarts the random numbers of a seed with each completion, so each completion gets another seed.
         return CompletionBody(
@@ -359,7 +371,8 @@ class CompletionState:
             if self.request.prompt_logprobs is not None:
                 outputs.append(PromptLogprobs(self.request.id, (None,)))  # nothing precedes its only token
         if progress is None:
-            tokens, missing = chunk.tokens, chunk.tokens_predicted - self._num_predicted - len(chunk.tokens)
+            tokens = chunk.tokens
+            missing = chunk.tokens_predicted - self._num_predicted - len(chunk.tokens)
             self._num_predicted = chunk.tokens_predicted
             if missing:
                 # Tokens that the event does not report. If they cannot be recovered, they are computed again.
@@ -378,7 +391,8 @@ class CompletionState:
         return outputs
 
     def _feed_scores(self, scorer: PromptScorer, chunk: CompletionChunk) -> list[TokenOutput]:
-        request, outputs = self.request, list[TokenOutput]()
+        request = self.request
+        outputs = list[TokenOutput]()
         if not self._is_announced:
             self._is_announced = True
             outputs.append(Scheduled(request.id, 0))
@@ -390,7 +404,8 @@ class CompletionState:
         return outputs
 
     def _accept_token(self, token: int, scored: ScoredToken | None) -> list[TokenOutput]:
-        request, token_filter = self.request, self._filter
+        request = self.request
+        token_filter = self._filter
         # The grammar in llama.cpp does not cover all restrictions of a request, so each token is checked here too.
         if token != self._current.forced and not token_filter.is_allowed(token, self.output):
             # Under the mask only allowed tokens had a probability, so another attempt would end the same way.
@@ -439,4 +454,5 @@ class CompletionState:
         return end
 
     def _schedule_completion(self, completion: _NextCompletion) -> None:
-        self._next, self.is_stale = completion, True
+        self._next = completion
+        self.is_stale = True

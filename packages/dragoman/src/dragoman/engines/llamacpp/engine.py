@@ -198,9 +198,14 @@ class LlamaCppEngine:
         *,
         has_native_grammars: bool = True,
     ) -> None:
-        self._prompt_writer, self._has_native_grammars = prompt_writer, has_native_grammars
-        self._connection, self._token_text, self._eog, self._config = connection, token_text, eog, config
-        self._clock, self._last_event_at = clock, 0.0
+        self._prompt_writer = prompt_writer
+        self._has_native_grammars = has_native_grammars
+        self._connection = connection
+        self._token_text = token_text
+        self._eog = eog
+        self._config = config
+        self._clock = clock
+        self._last_event_at = 0.0
         scheduler = config.scheduler
         # Tokens are counted after each event only if all sequences together can exceed the cache.
         self._can_fill = config.num_kv_tokens < scheduler.max_num_seqs * config.max_model_len
@@ -242,13 +247,13 @@ class LlamaCppEngine:
         await self._connection.stop()
 
     def health(self) -> Health:
-        problem, failed, config = self._connection.problem, self._connection.is_broken, self._config
+        problem = self._connection.problem
+        failed = self._connection.is_broken
+        config = self._config
         silent_seconds = self._clock() - self._last_event_at if self._running else 0.0
         if problem is None and silent_seconds > min(config.stall_after, config.step_timeout):
-            problem, failed = (
-                f"no message from llama.cpp for {silent_seconds:.0f} s",
-                silent_seconds > config.step_timeout,
-            )
+            problem = f"no message from llama.cpp for {silent_seconds:.0f} s"
+            failed = silent_seconds > config.step_timeout
         usage = min(1.0, self._count_tokens(self._running) / self._config.num_kv_tokens)
         return Health(problem is None, problem, len(self._waiting), len(self._running), failed, usage)
 
@@ -271,7 +276,8 @@ class LlamaCppEngine:
         check_supported(request)
         self._active.check_admission(request.id, self._config.scheduler.max_num_seqs + self._config.max_num_waiting)
         self._num_arrived += 1
-        seed, remaining = request.sampling.seed, self.max_model_len - len(request.prompt)
+        seed = request.sampling.seed
+        remaining = self.max_model_len - len(request.prompt)
         sequence = _QueuedSequence(
             CompletionState(
                 msgspec.structs.replace(request, max_tokens=min(request.max_tokens, remaining)),
@@ -324,12 +330,14 @@ class LlamaCppEngine:
         return sum(sequence.num_tokens for sequence in sequences)
 
     async def _serve(self, sequence: _QueuedSequence, slot: int, cached: bool) -> None:
-        request, state = sequence.request, sequence.state
+        request = sequence.request
+        state = sequence.state
         try:
             while not state.is_finished:
                 num_before = len(state.output)
                 # After the first completion the slot holds this sequence's own tokens, so they may be reused.
-                body, cached = state.build_body(slot, cached=cached), True
+                body = state.build_body(slot, cached=cached)
+                cached = True
                 if request.images and self._prompt_writer is not None:
                     prompt = await self._prompt_writer.write(self._connection.client, state.tokens, request.images)
                     body = msgspec.structs.replace(body, prompt=prompt)
@@ -368,7 +376,8 @@ class LlamaCppEngine:
 
     def _receive(self, sequence: _QueuedSequence, chunk: CompletionChunk) -> bool:
         """Deliver what an event contains. Returns whether the rest of the completion is wanted."""
-        self._last_event_at, sequence.has_begun = self._clock(), True
+        self._last_event_at = self._clock()
+        sequence.has_begun = True
         for output in sequence.state.feed(chunk):
             self._active.deliver(sequence, output)
         if sequence.state.is_finished or sequence.state.is_stale:

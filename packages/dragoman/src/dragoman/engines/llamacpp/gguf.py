@@ -23,7 +23,8 @@ Value = Scalar | tuple[Scalar, ...]
 
 # Value types of GGUF, with the format of each in Python's `struct`.
 _SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
-_STRING, _ARRAY = 8, 9
+_STRING = 8
+_ARRAY = 9
 _VERSIONS = (2, 3)
 # A file of a split model, such as `name-00001-of-00003.gguf`.
 _PART = re.compile(r"(.*)-(\d{5})-of-(?!0{5})(\d{5})\.gguf")
@@ -119,7 +120,9 @@ class _Reader:
     """A sequential reader of a GGUF file."""
 
     def __init__(self, path: Path, data: mmap.mmap) -> None:
-        self._path, self._data, self._position = path, data, 0
+        self._path = path
+        self._data = data
+        self._position = 0
         self._n_tensors = 0
 
     def read(self) -> dict[str, Value]:
@@ -132,7 +135,8 @@ class _Reader:
         self._n_tensors, count = int(self._unpack("Q")), self._unpack("Q")
         values: dict[str, Value] = {}
         for _ in range(int(count)):
-            key, kind = self._read_string(), int(self._unpack("I"))
+            key = self._read_string()
+            kind = int(self._unpack("I"))
             if kind == _ARRAY:
                 values[key] = self._read_array(int(self._unpack("I")), int(self._unpack("Q")))
             else:

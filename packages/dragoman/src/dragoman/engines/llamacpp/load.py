@@ -44,7 +44,8 @@ log = logging.getLogger(__name__)
 MAX_KV_BYTES = 2 << 30
 """Largest default size of the KV cache, bytes."""
 
-_BATCH, _UBATCH = 2048, 512
+_BATCH = 2048
+_UBATCH = 512
 
 _KV_TYPES: dict[str, Literal["F16", "BF16", "F32"]] = {
     "auto": "F16",
@@ -137,7 +138,8 @@ def load(
     process = _start_checked(LlamaCppProcess(launch), tokenizer, metadata)
     size = max(metadata.vocab_size, tokenizer.vocab_size)
     token_bytes = [tokenizer.token_bytes(id) for id in range(size)]
-    vision, prompt_writer = None, None
+    vision = None
+    prompt_writer = None
     if projector is not None:
         try:
             vision = LlamaCppVision(process, launch.marker, projector.token)
@@ -242,7 +244,9 @@ class _PoolingEngine:
     """The base of pooling engines. Inputs are computed one at a time, so that results do not depend on a batch."""
 
     def __init__(self, connection: LlamaCppConnection, vocab: int, max_tokens: int, max_waiting: int) -> None:
-        self._connection, self._vocab, self._max_waiting = connection, vocab, max_waiting
+        self._connection = connection
+        self._vocab = vocab
+        self._max_waiting = max_waiting
         self.max_tokens = max_tokens
         self._slot = asyncio.Semaphore(1)
         self._tasks: set[asyncio.Task[list[NDArray[np.float32]]]] = set()
@@ -331,7 +335,9 @@ def load_pooling_engine(
     options: LlamaCppOptions | None = None,
 ) -> LlamaCppEmbedder | LlamaCppScorer:
     """Load a pooling engine, for embeddings or scores. max_model_len: maximum input, tokens."""
-    pooling, longest, resolved = read_pooling_type(metadata), read_max_positions(metadata), options or LlamaCppOptions()
+    pooling = read_pooling_type(metadata)
+    longest = read_max_positions(metadata)
+    resolved = options or LlamaCppOptions()
     if pooling is None or (pooling != _RANK_POOLING and pooling not in _POOLINGS):
         raise EngineError(f"{metadata.path}: a model with pooling {pooling} does not support embeddings")
     if max_model_len is not None and not 1 < max_model_len <= longest:

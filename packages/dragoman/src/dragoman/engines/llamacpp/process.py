@@ -89,7 +89,8 @@ class LlamaCppProcess:
         """Start and wait until the model is loaded. Raises EngineError with llama.cpp's reason if loading fails."""
         self.stop()
         # The directory is accessible to this user only; the key is a second barrier.
-        self._directory, self.key = Path(tempfile.mkdtemp(prefix="dragoman-")), secrets.token_hex(16)
+        self._directory = Path(tempfile.mkdtemp(prefix="dragoman-"))
+        self.key = secrets.token_hex(16)
         launch = msgspec.structs.replace(self._launch, socket=self.socket, key=self.key)
         child = self._child = subprocess.Popen(
             [sys.executable, "-m", f"{__package__}.child"],
@@ -124,7 +125,8 @@ class LlamaCppProcess:
             raise EngineError(f"llama.cpp cannot load {self._launch.path}: {reason}")
 
     def stop(self) -> None:
-        child, self._child = self._child, None
+        child = self._child
+        self._child = None
         if child is not None:
             assert child.stdin is not None
             assert child.stdout is not None

@@ -30,7 +30,8 @@ class PromptPenaltyBias:
 
     def __init__(self, request: TokenRequest) -> None:
         sampling = request.sampling
-        self._frequency, self._presence = sampling.frequency_penalty, sampling.presence_penalty
+        self._frequency = sampling.frequency_penalty
+        self._presence = sampling.presence_penalty
         self._counts: Counter[int] = Counter()
         if self._frequency or self._presence:
             prompt = list(request.prompt)
@@ -57,7 +58,8 @@ class TokenFilter:
     """The restrictions of one request. Stop ids are rejected before `min_tokens`."""
 
     def __init__(self, request: TokenRequest, vocab: int, eog: frozenset[int]) -> None:
-        self._request, self._vocab = request, vocab
+        self._request = request
+        self._vocab = vocab
         self._allowed = request.sampling.allowed_token_ids
         self._matcher = request.matcher
         self._early_stop_ids = frozenset(request.stop_token_ids) | eog
@@ -111,7 +113,8 @@ class TokenFilter:
         return (*client_bias, *((int(id), FORCING_BIAS) for id in np.flatnonzero(allowed)))
 
     def _find_forbidden(self, output: list[int]) -> Collection[int]:
-        blocked_ids, words = self._find_blocked_stop_ids(output), self._request.sampling.bad_words
+        blocked_ids = self._find_blocked_stop_ids(output)
+        words = self._request.sampling.bad_words
         if not words:
             return blocked_ids
         # The last token of each bad word whose other tokens end the output so far.
@@ -163,12 +166,14 @@ class TokenText:
         """
         if "\ufffd" in content:
             return None
-        text, end = content.encode(), self._bytes[last]
+        text = content.encode()
+        end = self._bytes[last]
         if not text.endswith(end):
             return None
         splits = self._find_splits(text[: len(text) - len(end)], b"", count)
         # A second split is enough to know that the text is ambiguous: the others, possibly many, are not computed.
-        first, second = next(splits, None), next(splits, None)
+        first = next(splits, None)
+        second = next(splits, None)
         return first if second is None else None
 
     def _find_splits(self, text: bytes, prefix: bytes, count: int) -> Iterator[tuple[int, ...]]:

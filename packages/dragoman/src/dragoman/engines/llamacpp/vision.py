@@ -49,7 +49,9 @@ class LlamaCppVision:
     """
 
     def __init__(self, process: LlamaCppProcess, marker: str, token: ImageToken) -> None:
-        self._process, self._marker, self._token = process, marker, token
+        self._process = process
+        self._marker = marker
+        self._token = token
         try:
             # A control token is one token and separates its neighbors, as an image does.
             self._overhead_tokens = self._count_tokens({"type": "text", "text": token.name}) - 1
@@ -100,7 +102,9 @@ class PromptWriter:
     """
 
     def __init__(self, token_bytes: Sequence[bytes], marker: str, prefix_ids: tuple[int, ...]) -> None:
-        self._token_bytes, self._marker, self._prefix_ids = token_bytes, marker, prefix_ids
+        self._token_bytes = token_bytes
+        self._marker = marker
+        self._prefix_ids = prefix_ids
 
     async def write(
         self, client: LlamaCppClient, tokens: tuple[int, ...], images: Sequence[PromptImage]

@@ -70,7 +70,8 @@ class _EngineConnection(asyncio.Protocol):
     """The front end's long-lived connection, which carries its sequences."""
 
     def __init__(self, client: EngineClient) -> None:
-        self._client, self._buffer = client, FrameBuffer()
+        self._client = client
+        self._buffer = FrameBuffer()
         self.lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -101,7 +102,8 @@ class EngineClient:
     """
 
     def __init__(self, path: str, description: EngineDescription) -> None:
-        self._path, self.description = path, description
+        self._path = path
+        self.description = description
         self.on_adapters: Callable[[Sequence[tuple[str, str]]], None] | None = None
         """Called with the names and paths of the adapters when they may have changed: another front end may have
         loaded one."""
@@ -137,7 +139,9 @@ class EngineClient:
         await self._connected.wait()
 
     async def stop(self) -> None:
-        task, self._connecting, self._connection = self._connecting, None, None
+        task = self._connecting
+        self._connecting = None
+        self._connection = None
         if task is not None:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
@@ -191,7 +195,8 @@ class EngineClient:
         self._active.add(ActiveSequence(request, deliver))
 
     def abort(self, id: str) -> None:
-        sequence, connection = self._active.pop(id), self._connection
+        sequence = self._active.pop(id)
+        connection = self._connection
         if sequence is not None and connection is not None and not connection.transport.is_closing():
             connection.transport.write(encode_frame(AbortRequest(id)))
 
@@ -352,7 +357,8 @@ class RemoteEmbedder:
     """Implements `core.engine.Embedder`. It is started and stopped with its engine."""
 
     def __init__(self, client: EngineClient, embedding_info: EmbeddingInfo) -> None:
-        self._client, self._embedding_info = client, embedding_info
+        self._client = client
+        self._embedding_info = embedding_info
 
     @property
     def embedding_info(self) -> EmbeddingInfo:

@@ -139,8 +139,11 @@ class EngineServer:
         inherited: EngineChanges | None = None,
         on_change: Callable[[EngineChanges], None] = lambda _: None,
     ) -> None:
-        self._hosted, self._listener, self._sleep = hosted, listener, sleep
-        self._inherited, self._on_change = inherited, on_change
+        self._hosted = hosted
+        self._listener = listener
+        self._sleep = sleep
+        self._inherited = inherited
+        self._on_change = on_change
         self._connections: set[_FrontEndConnection] = set()
         self._tasks: list[asyncio.Task[None]] = []
         self._state = self._read_state(0)
@@ -179,7 +182,8 @@ class EngineServer:
             await hosted.trainable.succeed(inherited.weights)
         if hosted.adapters is None:
             return
-        loaded, inherited_adapters = dict(hosted.adapters.list_entries()), dict(inherited.adapters)
+        loaded = dict(hosted.adapters.list_entries())
+        inherited_adapters = dict(inherited.adapters)
         for name in loaded.keys() - inherited_adapters.keys():
             await hosted.adapters.unload(name)
         for name, path in inherited_adapters.items():
@@ -220,7 +224,8 @@ class EngineServer:
             self.idle.set()
 
     def _read_state(self, version: int) -> EngineState:
-        hosted, health = self._hosted, self._hosted.engine.health()
+        hosted = self._hosted
+        health = self._hosted.engine.health()
         return EngineState(
             os.getpid(),
             version,
@@ -266,7 +271,8 @@ class _FrontEndConnection(asyncio.Protocol):
     """A connection from a front end: for its sequences, or for one control call."""
 
     def __init__(self, server: EngineServer, hosted: HostedEngine) -> None:
-        self._server, self._hosted = server, hosted
+        self._server = server
+        self._hosted = hosted
         self._buffer = FrameBuffer()
         self._outputs: list[SentOutput] = []
         self._matchers: dict[str, Matcher | None] = {}
@@ -283,7 +289,8 @@ class _FrontEndConnection(asyncio.Protocol):
         self._server.detach(self)
         for task in self._tasks.values():
             task.cancel()
-        ids, self._matchers = list(self._matchers), {}
+        ids = list(self._matchers)
+        self._matchers = {}
         for id in ids:
             self._hosted.engine.abort(id)
         self._outputs.clear()
@@ -398,11 +405,13 @@ class _FrontEndConnection(asyncio.Protocol):
     def _flush(self) -> None:
         """Send the queued outputs in one frame; they stay queued while the front end reads slowly."""
         if self._outputs and self._is_writable:
-            outputs, self._outputs = self._outputs, []
+            outputs = self._outputs
+            self._outputs = []
             self._send(OutputBatch(outputs))
 
     async def _answer(self, call: EngineCall) -> None:
-        value, sent_error = None, None
+        value = None
+        sent_error = None
         try:
             value = await _run_call(self._hosted, call)
         except Exception as error:

@@ -227,11 +227,14 @@ def _read_json(text: str) -> Iterator[tuple[int, object]]:
     document: object = json.loads(text, object_pairs_hook=_reject_duplicate_keys)
     if not isinstance(document, list):
         raise ValueError("a script is a list of entries")
-    line, counted, at = 1, 0, text.index("[") + 1
+    line = 1
+    counted = 0
+    at = text.index("[") + 1
     for _ in cast("list[object]", document):
         while text[at] in " \t\r\n,":
             at += 1
-        line, counted = line + text.count("\n", counted, at), at
+        line = line + text.count("\n", counted, at)
+        counted = at
         value, at = decoder.raw_decode(text, at)
         yield line, value
 

@@ -215,7 +215,8 @@ def _matches_glob(pattern: str, text: str) -> bool:
     *middle, last = rest
     if len(text) < len(first) + len(last) or not text.startswith(first) or not text.endswith(last):
         return False
-    at, end = len(first), len(text) - len(last)
+    at = len(first)
+    end = len(text) - len(last)
     for piece in middle:
         at = text.find(piece, at, end)
         if at < 0:
@@ -250,7 +251,8 @@ class _EntryState:
     """An entry and its remaining uses; None is unlimited."""
 
     def __init__(self, entry: ScriptEntry) -> None:
-        self.entry, self.remaining_uses = entry, entry.max_uses
+        self.entry = entry
+        self.remaining_uses = entry.max_uses
 
     def accepts(self, subject: Subject) -> bool:
         return self.remaining_uses != 0 and (self.entry.match or MatchRule()).accepts(subject)
@@ -376,7 +378,8 @@ def _split_replies(text: str) -> list[list[_Directive]]:
     replies: list[list[_Directive]] = [[]]
     at = 0
     while opening := _OPENING.search(text, at):
-        name, start = opening[1], opening.end()
+        name = opening[1]
+        start = opening.end()
         while start < len(text) and text[start].isspace():
             start += 1
         inside, at = _read_tool(text, start) if name == "tool" else _read_text(name, text, start)

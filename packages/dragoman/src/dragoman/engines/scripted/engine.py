@@ -130,14 +130,17 @@ class TokenizedText(Struct, frozen=True):
 
     def split(self, boundaries: Iterator[int], *, count: int) -> Iterator[TextCut]:
         """Split the text of the first `count` tokens at `boundaries`; each piece has the tokens that end in it."""
-        start, used, end = 0, 0, self.count_whole_bytes(count)
+        start = 0
+        used = 0
+        end = self.count_whole_bytes(count)
         for boundary in (*(at for at in boundaries if 0 < at < end), end):
             until = used
             while until < count and self.ends[until] <= boundary:
                 until += 1
             if boundary > start:
                 yield TextCut(self.data[start:boundary].decode(), self.tokens[used:until])
-                start, used = boundary, until
+                start = boundary
+                used = until
 
 
 def tokenize_text(text: str, tokenizer: Tokenizer, logprobs: int | None) -> TokenizedText:
@@ -218,7 +221,9 @@ class ChoiceEvents:
     def __init__(
         self, choice: int, limits: ChoiceLimits, tokenizer: Tokenizer, chunks: Chunks, new_id: Callable[[], str]
     ) -> None:
-        self._choice, self._limits, self._tokenizer = choice, limits, tokenizer
+        self._choice = choice
+        self._limits = limits
+        self._tokenizer = tokenizer
         self._chunks: Chunks = chunks
         self._new_id = new_id
         self._end: FinishReason | None = None
@@ -232,7 +237,8 @@ class ChoiceEvents:
                 case Say(pieces):
                     yield from self._generate_text(pieces, partial(TextDelta, self._choice))
                 case Think(pieces):
-                    before, max_reasoning = self.completion_tokens, self._limits.max_reasoning
+                    before = self.completion_tokens
+                    max_reasoning = self._limits.max_reasoning
                     max_tokens = None if max_reasoning is None else max_reasoning - self.reasoning_tokens
                     yield from self._generate_text(pieces, partial(ReasoningDelta, self._choice), max_tokens=max_tokens)
                     self.reasoning_tokens += self.completion_tokens - before
@@ -253,10 +259,12 @@ class ChoiceEvents:
         name = tokenize_text(call.name, self._tokenizer, self._limits.logprobs).tokens
         allowed = self._limit_tokens(len(name))
         self.completion_tokens += allowed
-        tokens, self._pending_tokens = (*self._pending_tokens, *name[:allowed]), ()
+        tokens = (*self._pending_tokens, *name[:allowed])
+        self._pending_tokens = ()
         # A call whose name is cut off has not begun: its tokens count, but there is no event for it.
         if allowed < len(name):
-            self._pending_tokens, self._end = tokens, FinishReason.LENGTH
+            self._pending_tokens = tokens
+            self._end = FinishReason.LENGTH
             return
         custom = call.name in self._limits.custom_tools
         yield ToolCallStart(self._choice, call.id or self._new_id(), call.name, tokens, custom)
@@ -283,7 +291,8 @@ class ChoiceEvents:
         emitted = 0
         for cut in tokenized.split(find_boundaries(tokenized, pieces, self._chunks), count=count):
             emitted += len(cut.tokens)
-            tokens, self._pending_tokens = (*self._pending_tokens, *cut.tokens), ()
+            tokens = (*self._pending_tokens, *cut.tokens)
+            self._pending_tokens = ()
             yield build_event(cut.text, tokens)
         # Tokens without text of their own (the last bytes of a cut-off character) belong to the next event.
         self._pending_tokens += tokenized.tokens[emitted:count]
@@ -430,7 +439,9 @@ class ScriptedEngine:
         native: False means that texts are raw model output, to be parsed by the pipeline.
         """
         self._script_state = ScriptState(script or Script())
-        self._tokenizer, self._directives, self._max_model_len = tokenizer, directives, max_model_len
+        self._tokenizer = tokenizer
+        self._directives = directives
+        self._max_model_len = max_model_len
         self._sleep = sleep
         numbers = count(1)
         self._new_id = new_id or (lambda: f"call_{next(numbers)}")

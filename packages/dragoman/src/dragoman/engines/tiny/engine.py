@@ -114,7 +114,10 @@ class LlamaStates:
     """The last hidden states of a step. starts, lengths: first row and number of rows of each chunk."""
 
     def __init__(self, model: Llama, rows: Floats, starts: list[int], lengths: list[int]) -> None:
-        self._model, self._rows, self._starts, self._lengths = model, rows, starts, lengths
+        self._model = model
+        self._rows = rows
+        self._starts = starts
+        self._lengths = lengths
 
     def compute_last_logits(self, indices: Sequence[int]) -> Floats:
         return self._model.compute_logits(

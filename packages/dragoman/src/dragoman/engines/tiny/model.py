@@ -170,7 +170,8 @@ class Rope:
                 # Scale the frequencies: long wavelengths by the factor, short ones not at all, those between by
                 # interpolation.
                 rotations = config.original_max_position_embeddings * base / (2 * np.pi)
-                low, high = config.low_freq_factor, config.high_freq_factor
+                low = config.low_freq_factor
+                high = config.high_freq_factor
                 unscaled_share = np.clip((rotations - low) / (high - low), 0.0, 1.0)
                 scaled = (1 - unscaled_share) * base / config.factor + unscaled_share * base
                 self._frequencies = scaled.astype(np.float32)
@@ -259,7 +260,9 @@ class Attention:
     """The attention of one model. When it is built, it tests which BLAS calls compute all rows independently."""
 
     def __init__(self, config: LlamaConfig, block_sizes: BlockSizes) -> None:
-        self._kv_heads, self._group, self._head_dim = config.kv_heads, config.group_size, config.head_dim
+        self._kv_heads = config.kv_heads
+        self._group = config.group_size
+        self._head_dim = config.head_dim
         # Query heads that share a key head are rows of one product, padded so that BLAS uses the same kernel in all
         # calls.
         self._row_multiple = max(4, 1 << (config.group_size - 1).bit_length())
@@ -315,7 +318,9 @@ class Attention:
         values = kv[:, :, self._kv_heads :].transpose(2, 0, 1, 3)
         outputs: list[Floats] = []
         for part in span.parts:
-            count, chunks, masked = part.end - part.begin, part.chunks, len(part.mask)
+            count = part.end - part.begin
+            chunks = part.chunks
+            masked = len(part.mask)
             heads = queries[part.begin : part.end].reshape(count, self._kv_heads, self._group, self._head_dim)
             heads = heads.transpose(1, 0, 2, 3)
             padded = np.zeros((self._kv_heads, 1, part.mask.shape[1], self._head_dim), np.float32)
@@ -480,7 +485,8 @@ def read_model(directory: Path) -> Llama:
 
 
 def _load_layer(config: LlamaConfig, tensors: Tensors, block_sizes: BlockSizes, prefix: str) -> _Layer:
-    hidden, width = config.hidden, config.kv_heads * config.head_dim
+    hidden = config.hidden
+    width = config.kv_heads * config.head_dim
     attention_norm = tensors.take(prefix + "input_layernorm.weight", hidden)
     mlp_norm = tensors.take(prefix + "post_attention_layernorm.weight", hidden)
     query = tensors.take(prefix + "self_attn.q_proj.weight", config.query_width, hidden)

@@ -57,14 +57,17 @@ class DeviceSampledRows:
 
     def __init__(self, logits: Tensor, states: Sequence[SamplingState], masks: Sequence[bytes | None]) -> None:
         with torch.inference_mode():
-            self._logits, self._states, vocab = logits.float(), states, logits.shape[1]
+            self._logits = logits.float()
+            self._states = states
+            vocab = logits.shape[1]
             edited = [row for row, mask in enumerate(masks) if mask is not None or not states[row].is_plain]
             # Rows whose logit_bias names an id twice.
             on_host = [row for row in edited if len(set(states[row].bias_ids.tolist())) < len(states[row].bias_ids)]
             on_device = [row for row in edited if row not in on_host]
             scored: list[int] = []
             for row, state in enumerate(states):
-                count, ids = state.request.logprobs, state.request.logprob_ids
+                count = state.request.logprobs
+                ids = state.request.logprob_ids
                 are_few = count is not None and max(count, len(ids)) <= MAX_ALTERNATIVES
                 if row not in on_host and are_few and all(0 <= id < vocab for id in ids):
                     scored.append(row)
@@ -114,7 +117,8 @@ class DeviceSampledRows:
         table = _compute_logprobs(self._logits[rows], tokens[rows], num_top, [r.logprob_ids for r in requests])
         # Ids are exact in the table's dtype: a float32 holds all numbers up to 2**24.
         numbers = _copy_to_host(torch.cat([tokens.to(table.dtype), table.flatten()])).tolist()
-        width, num_rows = table.shape[1], len(tokens)
+        width = table.shape[1]
+        num_rows = len(tokens)
         scores: list[TokenLogprob] = []
         # Equal to `batching.sampler.build_logprob`, but from a row of the table.
         for request, row, begin in zip(requests, scored, range(num_rows, len(numbers), width), strict=True):
@@ -165,7 +169,8 @@ def _choose_tokens(logits: Tensor, states: Sequence[SamplingState], masks: Seque
 
 def _apply_penalties(logits: Tensor, states: Sequence[SamplingState], rows: Sequence[int]) -> None:
     """Apply penalties to the tokens that appeared in the sequences; they change no others."""
-    device, wide = logits.device, _get_wide_dtype(logits.device)
+    device = logits.device
+    wide = _get_wide_dtype(logits.device)
     ids = [np.array(states[row].appeared_ids, np.int64) for row in rows]
     lengths = [len(row_ids) for row_ids in ids]
     counts = [states[row].counts[row_ids] for row, row_ids in zip(rows, ids, strict=True)]
@@ -184,7 +189,8 @@ def _apply_penalties(logits: Tensor, states: Sequence[SamplingState], rows: Sequ
 
 def _draw(logits: Tensor, states: Sequence[SamplingState]) -> Tensor:
     """Draw a token for each row of logits. logits: relative to the best of the row; overwritten."""
-    device, vocab = logits.device, logits.shape[1]
+    device = logits.device
+    vocab = logits.shape[1]
     samplings = [state.sampling for state in states]
     temperatures = [sampling.temperature for sampling in samplings]
     limits = [np.log(min(s.min_p, 1.0)) if s.min_p > 0 else -np.inf for s in samplings]
@@ -218,8 +224,10 @@ def _find_top_tokens(logits: Tensor, top_k: Tensor, max_top_k: int, share: Seque
     else:
         ranked = logits.sort(dim=1, descending=True).values
     least = ranked.gather(1, top_k - 1)
-    is_better, num_ties = ranked > least, (logits == least).sum(dim=1, keepdim=True)
-    weights, tie_weight = _weigh(ranked, vocab) * is_better, _weigh(least, vocab)
+    is_better = ranked > least
+    num_ties = (logits == least).sum(dim=1, keepdim=True)
+    weights = _weigh(ranked, vocab) * is_better
+    tie_weight = _weigh(least, vocab)
     sums = weights.cumsum(dim=1)
     missing = _multiply(sums[:, -1:] + tie_weight * num_ties, *share).clamp(min=1) - sums[:, -1:]
     num_better = (is_better & (sums - weights < sums[:, -1:] + missing)).sum(dim=1, keepdim=True)
@@ -249,18 +257,21 @@ def _split_fraction(fraction: float) -> tuple[int, int]:
 
 def _multiply(total: Tensor, high: Tensor, low: Tensor) -> Tensor:
     """Multiply integers below 2**62 by fractions from `_split_fraction`, rounding down by less than 3."""
-    upper, lower = total >> 31, total & ((1 << 31) - 1)
+    upper = total >> 31
+    lower = total & ((1 << 31) - 1)
     return upper * high + (lower * high >> 31) + (upper * low >> 22)
 
 
 def _compute_logprobs(logits: Tensor, tokens: Tensor, num_top: int, ids: Sequence[tuple[int, ...]]) -> Tensor:
     """Compute a table with a row per token: its logprob, the logprobs of the best tokens and of the given ids, its
     rank, and the ids of the best tokens."""
-    wide, vocab = _get_wide_dtype(logits.device), logits.shape[1]
+    wide = _get_wide_dtype(logits.device)
+    vocab = logits.shape[1]
     best = logits.amax(dim=1, keepdim=True)
     total = _weigh(logits - best, vocab).sum(dim=1, keepdim=True).to(wide) / _choose_scale(vocab)
     token_logits = logits.gather(1, tokens.clamp(min=0)[:, None])
-    selected, columns = [token_logits], [(logits > token_logits).sum(dim=1, keepdim=True) + 1]
+    selected = [token_logits]
+    columns = [(logits > token_logits).sum(dim=1, keepdim=True) + 1]
     if num_top:
         ranked, order = logits.sort(dim=1, descending=True, stable=True)
         selected.append(ranked[:, :num_top])
@@ -330,14 +341,16 @@ def check_device_sampler(device: Device) -> None:
         scores = [score for score in rows.compute_logprobs(rows.tokens) if score]
         return [float(number) for score in scores for number in (score.rank or 0, *chain(*score.top))]
 
-    expected_states, states = build_states(), build_states()
+    expected_states = build_states()
+    states = build_states()
     masks: list[bytes | None] = [None, b"\xf7" * 10, None, None, None]
     rng = np.random.default_rng(0)
     for step in range(8):
         # Multiples of 1/4, so that many logits are equal.
         logits = (rng.integers(-16, 16, (len(states), _TRIAL_VOCAB)) / 4).astype(np.float32)
         if step == 7:
-            logits[0, 3], logits[2:, ::2] = np.nan, -np.inf
+            logits[0, 3] = np.nan
+            logits[2:, ::2] = -np.inf
         expected = NumpySampledRows(logits, expected_states, masks)
         try:
             rows = DeviceSampledRows(torch.from_numpy(logits).to(device), states, masks)

@@ -188,7 +188,8 @@ def _check_attention(model: TransformersModel, network: Network, name: str, expe
         runners.append(model.build_runner(num_blocks, num_state_slots))
         return runners[0]
 
-    kind, tolerance = type(network).__name__, _choose_tolerance(network)
+    kind = type(network).__name__
+    tolerance = _choose_tolerance(network)
     with model.recurrent.observe():
         check_paging(model, build_paged_runner, expected, kind=kind, tolerance=tolerance)
     if model.recurrent.ignores_state:
@@ -212,7 +213,8 @@ def load_vision(
     """Enable vision if the paged model reproduces the network's own logits; otherwise return None (text only)."""
     try:
         processor = load_processor(directory, network.config, trust_remote_code=options.trust_remote_code)
-        vision, vision_runner = TransformersVision(processor), TransformersVisionRunner(network)
+        vision = TransformersVision(processor)
+        vision_runner = TransformersVisionRunner(network)
         model.vision_runner = vision_runner
         check_vision(model, network, processor, vision, tolerance=_choose_tolerance(network))
     except EngineError as error:

@@ -67,7 +67,8 @@ class LoraLayers:
     """
 
     def __init__(self, network: Network, recurrent: RecurrentLayers) -> None:
-        self._network, self._recurrent = network, recurrent
+        self._network = network
+        self._recurrent = recurrent
         self._hooked: set[str] = set()
         self._active: list[tuple[LoraWeights, Tensor]] = []
 
@@ -100,8 +101,10 @@ class LoraLayers:
                 raise _build_error(directory, f"the recurrent layer of `{layer}` does not compute it token by token")
             if pair.keys() != {"A", "B"}:
                 raise _build_error(directory, f"`{layer}` has only one half of its LoRA")
-            a, b = pair["A"], pair["B"]
-            width_in, width_out = module.in_features, module.out_features
+            a = pair["A"]
+            b = pair["B"]
+            width_in = module.in_features
+            width_out = module.out_features
             if a.shape[1:] != (width_in,) or b.shape != (width_out, a.shape[0]):
                 shapes = f"{tuple(a.shape)} and {tuple(b.shape)}"
                 raise _build_error(directory, f"`{layer}` maps {width_in} to {width_out}, not {shapes}")
@@ -139,7 +142,8 @@ class LoraLayers:
         if not pairs:
             return output
         output = output.clone(memory_format=torch.contiguous_format)
-        flat_inputs, flat_output = inputs[0].flatten(0, -2), output.flatten(0, -2)
+        flat_inputs = inputs[0].flatten(0, -2)
+        flat_output = output.flatten(0, -2)
         call_rows = self._recurrent.rows
         for pair, step_rows in pairs:
             rows = step_rows if call_rows is None else torch.isin(call_rows, step_rows).nonzero()[:, 0]

@@ -66,9 +66,12 @@ class TransformersModel:
     """
 
     def __init__(self, network: Network, attention_backend: str = "auto") -> None:
-        self._network, self._kernels = network, select_kernels(attention_backend)
-        self.own_attention, self.paged_attention = get_attention(network), NAME
-        self.recurrent, self.long_rope = RecurrentLayers(network), LongRope(network)
+        self._network = network
+        self._kernels = select_kernels(attention_backend)
+        self.own_attention = get_attention(network)
+        self.paged_attention = NAME
+        self.recurrent = RecurrentLayers(network)
+        self.long_rope = LongRope(network)
         self.lora = LoraLayers(network, self.recurrent)
         self.linears = PackedLinears(network)
         self.vision_runner: TransformersVisionRunner | None = None
@@ -129,7 +132,8 @@ class TransformersModel:
         return discard
 
     def build_runner(self, num_blocks: int, num_state_slots: int = 0) -> TransformersRunner:
-        pool, states = KvPool(num_blocks, self._network.device), StatePool(num_state_slots)
+        pool = KvPool(num_blocks, self._network.device)
+        states = StatePool(num_state_slots)
         rows = RowOptions(self.lora, self.long_rope, self.recurrent)
         return TransformersRunner(
             self._network,
@@ -164,12 +168,17 @@ class TransformersRunner:
         *,
         samples_on_device: bool = False,
     ) -> None:
-        self._network, self.pool, self.states, self._kernels = network, pool, states, kernels
-        self._options, self._vision_runner = options, vision_runner
+        self._network = network
+        self.pool = pool
+        self.states = states
+        self._kernels = kernels
+        self._options = options
+        self._vision_runner = vision_runner
         self._samples_on_device = samples_on_device
 
     def close(self) -> None:
-        self.pool, self.states = KvPool(0, self._network.device), StatePool(0)
+        self.pool = KvPool(0, self._network.device)
+        self.states = StatePool(0)
         release_cached_memory(self._network.device)
 
     def forward(self, chunks: Sequence[Chunk]) -> LogitRows:
@@ -177,7 +186,8 @@ class TransformersRunner:
         needed_rows: set[int] = set()
         starts = [0]
         for chunk in chunks:
-            start, end = starts[-1], starts[-1] + chunk.num_tokens
+            start = starts[-1]
+            end = starts[-1] + chunk.num_tokens
             needed_rows.update(range(start if chunk.sequence.prompt_logprobs is not None else end - 1, end))
             starts.append(end)
         rows = sorted(needed_rows)
@@ -224,7 +234,9 @@ class LogitRows:
     def __init__(
         self, logits: Tensor, row_index: dict[int, int], starts: list[int], *, samples_on_device: bool
     ) -> None:
-        self._logits, self._row_index, self._starts = logits, row_index, starts
+        self._logits = logits
+        self._row_index = row_index
+        self._starts = starts
         self._samples_on_device = samples_on_device
 
     def compute_last_logits(self, indices: Sequence[int]) -> Floats:

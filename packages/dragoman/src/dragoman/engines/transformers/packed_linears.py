@@ -29,7 +29,8 @@ class _PackedWeight:
     """
 
     def __init__(self, parameter: Tensor, *, keeps_plain: bool) -> None:
-        self.parameter, self.keeps_plain = parameter, keeps_plain
+        self.parameter = parameter
+        self.keeps_plain = keeps_plain
         self.packed: Tensor | None = None
 
     def set(self, plain: Tensor, packed: Tensor | None) -> None:

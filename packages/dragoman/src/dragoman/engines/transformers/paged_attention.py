@@ -114,7 +114,9 @@ class AttentionGroup:
     """
 
     def __init__(self, rows: slice, blocks: Tensor, positions: Tensor) -> None:
-        self.rows, self._blocks, self._positions = rows, blocks, positions
+        self.rows = rows
+        self._blocks = blocks
+        self._positions = positions
         self._masks: dict[tuple[int | None, LibraryMask | None], Tensor] = {}
 
     @property
@@ -193,7 +195,8 @@ def _build_groups(chunks: Sequence[Chunk], device: Device) -> list[AttentionGrou
         if members[0].num_tokens == 1:
             shortest = longest = members[0].end
             for chunk in chunks[index + 1 :]:
-                shortest, longest = min(shortest, chunk.end), max(longest, chunk.end)
+                shortest = min(shortest, chunk.end)
+                longest = max(longest, chunk.end)
                 # All sequences of a group are padded to the longest: this bounds the share of padding to about half.
                 if chunk.num_tokens > 1 or longest > 2 * shortest + BLOCK_SIZE:
                     break
@@ -244,7 +247,8 @@ def attend(
     for group in step.groups:
         group_query = query[0, :, group.rows].transpose(0, 1)
         group_query = group_query.reshape(group.num_sequences, -1, *query.shape[1::2]).transpose(1, 2)
-        group_keys, group_values = group.gather(keys), group.gather(values)
+        group_keys = group.gather(keys)
+        group_values = group.gather(values)
         mask = group.get_mask(sliding_window, attention_mask)
         if softcap is None and s_aux is None:
             attended = _attend_fused(group_query, group_keys, group_values, mask, scale)
@@ -291,7 +295,8 @@ def _attend_unfused(
     query: [sequences, heads, queries, width]; key, value: [sequences, key heads, keys, width].
     """
     repeats = query.shape[1] // key.shape[1]
-    key, value = key.repeat_interleave(repeats, dim=1), value.repeat_interleave(repeats, dim=1)
+    key = key.repeat_interleave(repeats, dim=1)
+    value = value.repeat_interleave(repeats, dim=1)
     scores = query @ key.transpose(2, 3) * scale
     if softcap is not None:
         scores = softcap * torch.tanh(scores / softcap)
@@ -306,7 +311,8 @@ def _attend_unfused(
 
 def set_attention(network: Network, name: str) -> None:
     """Switch the text part to an attention implementation: NAME, MASKED_NAME, or one of the library's own."""
-    config, text = network.config, network.config.get_text_config()
+    config = network.config
+    text = network.config.get_text_config()
     # None if all of the model is text.
     part = next((part for part in config.sub_configs if getattr(config, part, None) is text), None)
     network.set_attn_implementation(name if part is None else {part: name})
@@ -416,7 +422,8 @@ class LongRope:
         for chunk in chunks:
             rows[chunk.sequence.is_long].extend(range(start, start + chunk.num_tokens))
             start += chunk.num_tokens
-        self._short_rows, self._long_rows = torch.tensor(rows[False]), torch.tensor(rows[True])
+        self._short_rows = torch.tensor(rows[False])
+        self._long_rows = torch.tensor(rows[True])
 
     def deactivate(self) -> None:
         """Leave the choice to the library, which computes one sequence at a time."""

@@ -204,7 +204,8 @@ class RecurrentLayers:
         return groups
 
     def _build_group(self, rows: Sequence[int], slots: Sequence[int], *, continues: bool) -> StateGroup:
-        first, end = slots[0], slots[-1] + 1
+        first = slots[0]
+        end = slots[-1] + 1
         is_consecutive = end - first == len(slots)
         return StateGroup(
             torch.tensor(rows, device=self._device),

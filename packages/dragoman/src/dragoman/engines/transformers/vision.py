@@ -203,7 +203,8 @@ class TransformersVisionRunner:
         start = 0
         for chunk in chunks:
             for image in chunk.sequence.request.images:
-                begin, end = max(image.begin, chunk.begin), min(image.end, chunk.end)
+                begin = max(image.begin, chunk.begin)
+                end = min(image.end, chunk.end)
                 if begin >= end:
                     continue
                 image_ids = torch.tensor(chunk.sequence.tokens[image.begin : image.end], device=ids.device)
@@ -229,7 +230,8 @@ class TransformersVisionRunner:
 
     def _compute_features(self, image: PromptImage) -> Tensor:
         """Compute the features of an image, [pieces, width]."""
-        pixels, network = get_pixels(image), self._network
+        pixels = get_pixels(image)
+        network = self._network
         inputs = {name: move_to_device(network, tensor) for name, tensor in pixels.inputs.items()}
         with torch.inference_mode():
             output = network.get_image_features(**inputs, return_dict=True).pooler_output
@@ -272,7 +274,8 @@ class LruBytes(Generic[T]):
     """
 
     def __init__(self, max_bytes: int, size: Callable[[T], int]) -> None:
-        self._max_bytes, self._size = max_bytes, size
+        self._max_bytes = max_bytes
+        self._size = size
         self._items: OrderedDict[bytes, T] = OrderedDict()
         self._total_bytes = 0
         self._lock = Lock()

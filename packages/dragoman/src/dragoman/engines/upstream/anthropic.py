@@ -137,7 +137,8 @@ def _encode_prompt(
 
 def _encode_thinking(conversation: Conversation, warnings: list[str]) -> tuple[dict[str, Any] | None, str | None]:
     """Encode `thinking` and the effort. None leaves the choice to the model's default."""
-    options, messages = conversation.reasoning, conversation.messages
+    options = conversation.reasoning
+    messages = conversation.messages
     effort = None if options.effort is None else _EFFORTS.get(options.effort, options.effort)
     if options.enabled is False or effort == "none" or options.budget == 0:
         return {"type": "disabled"}, None if effort == "none" else effort
@@ -411,7 +412,8 @@ class MessageEventReader:
         block = event.content_block
         if block is None or not self.has_started or self._has_finished:
             raise EngineError("The upstream sent an event out of order.")
-        self._open, self._open_index = block, -1 if event.index is None else event.index
+        self._open = block
+        self._open_index = -1 if event.index is None else event.index
         self._signature = [block.signature or ""]
         owed = [ToolCallDelta(0, "{}")] if self._owes_arguments else []
         self._has_arguments = self._owes_arguments = False
@@ -434,7 +436,8 @@ class MessageEventReader:
                 return [*owed]
 
     def _read_delta(self, event: _WireEvent) -> list[Event]:
-        block, delta = self._open, event.delta
+        block = self._open
+        delta = event.delta
         if block is None or delta is None or (event.index is not None and event.index != self._open_index):
             raise EngineError("The upstream sent an event out of order.")
         if delta.text and block.type == "text":
@@ -449,7 +452,8 @@ class MessageEventReader:
         return []
 
     def _stop_block(self) -> list[Event]:
-        block, self._open = self._open, None
+        block = self._open
+        self._open = None
         if block is None:
             return []
         if block.type == "thinking" and (signature := "".join(self._signature)):

@@ -48,7 +48,8 @@ class ChunkReader:
     """
 
     def __init__(self, request: GenerateRequest, new_id: Callable[[], str], prompt_text: str | None = None) -> None:
-        self._request, self._prompt_text = request, prompt_text
+        self._request = request
+        self._prompt_text = prompt_text
         choices = max(request.choices, request.best_of or 0)
         self._choices = [_ChoiceReader(choice, new_id) for choice in range(choices)]
         self._usage = WireUsage()
@@ -88,7 +89,8 @@ class ChunkReader:
                 )
             )
             if self._request.return_prompt:
-                prompt, top = self._request.prompt, self._request.prompt_logprobs
+                prompt = self._request.prompt
+                top = self._request.prompt_logprobs
                 text = prompt if isinstance(prompt, str) else self._prompt_text or chunk.prompt_text or ""
                 sources = (chunk, *(chunk.choices or ()))
                 # The upstream may have truncated a prompt of token ids; then it returns other ids than were sent.
@@ -108,7 +110,8 @@ class ChunkReader:
         """Finish the stream. Raises EngineError if the response is incomplete."""
         if not self.has_started or not all(choice.is_finished for choice in self._choices):
             raise EngineError("The upstream's answer was cut off.")
-        usage, details = self._usage, self._usage.completion_tokens_details
+        usage = self._usage
+        details = self._usage.completion_tokens_details
         num_tokens = sum(choice.num_tokens for choice in self._choices)
         return [
             Finished(
@@ -168,7 +171,8 @@ class _ChoiceReader:
         ):
             # A fast path for the common case, with the same result as `_read_delta`.
             if self.pending_tokens:
-                tokens, self.pending_tokens = self.pending_tokens + tokens, ()
+                tokens = self.pending_tokens + tokens
+                self.pending_tokens = ()
             return [TextDelta(self.choice, delta.content, tokens)]
         events = self._read_delta(
             chunk.delta or chunk.message or Delta(content=chunk.text), self.pending_tokens + tokens
@@ -209,7 +213,8 @@ class _ChoiceReader:
 
 def read_tokens(choice: ChunkChoice) -> tuple[Token, ...]:
     """Read the tokens of a chunk in sampling order, from logprobs or ids. Text is empty if only ids are known."""
-    logprobs, ids = choice.logprobs, choice.token_ids or []
+    logprobs = choice.logprobs
+    ids = choice.token_ids or []
     if logprobs is None:
         return tuple(Token(id, "") for id in ids)
     tokens: list[Token] = []
@@ -297,7 +302,8 @@ class ToolCallSequencer:
     """Puts the tool calls of one choice in sequence. new_id: creates ids for calls without one."""
 
     def __init__(self, choice: int, new_id: Callable[[], str]) -> None:
-        self._choice, self._new_id = choice, new_id
+        self._choice = choice
+        self._new_id = new_id
         self._by_index: dict[int, _Call] = {}
         self._queue: list[_Call] = []
         self._pending_characters = 0
@@ -390,7 +396,9 @@ class JsonObjectScanner:
 
 class _Call:
     def __init__(self, id: str | None, custom: bool) -> None:
-        self.id, self.name, self.custom = id, "", custom
+        self.id = id
+        self.name = ""
+        self.custom = custom
         self.has_begun = self.is_finished = False
         self.scanner = JsonObjectScanner()
         self.pending: list[tuple[str, Tokens]] = []
@@ -404,7 +412,8 @@ class _Call:
         """Return the events that are ready."""
         if not self.name:
             return []
-        pending, self.pending = self.pending, []
+        pending = self.pending
+        self.pending = []
         events: list[Event] = []
         if not self.has_begun:
             self.has_begun = True

@@ -317,7 +317,8 @@ def discover(
         http.headers.update(build_auth_headers(upstream, kind))
         if kind is KINDS["tei"]:
             return _discover_tei(upstream, model, tasks, http)
-        url, purpose = f"{upstream.url}/models", "list models as OpenAI's API does"
+        url = f"{upstream.url}/models"
+        purpose = "list models as OpenAI's API does"
         try:
             models = _fetch(url, _Models, purpose, http).data
         except EngineError:

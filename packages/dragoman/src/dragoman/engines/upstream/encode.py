@@ -162,7 +162,8 @@ def warn_of_names(messages: Sequence[Message], warnings: list[str]) -> None:
 
 def select_tools(conversation: Conversation) -> tuple[tuple[Tool, ...], ToolChoice]:
     """Select the tools and the tool choice for a server without `allowed_tools`, which gets only the allowed tools."""
-    tools, choice = conversation.tools, conversation.tool_choice
+    tools = conversation.tools
+    choice = conversation.tool_choice
     if choice.names is None or choice.is_named:
         return tools, choice
     return tuple(tool for tool in tools if tool.name in choice.names), ToolChoice(choice.mode)
@@ -315,7 +316,8 @@ def _resolve_logprobs(request: GenerateRequest) -> int | None:
 
 
 def _encode_tools(conversation: Conversation, kind: ServerKind) -> Fields:
-    tools, choice = conversation.tools, conversation.tool_choice
+    tools = conversation.tools
+    choice = conversation.tool_choice
     if not tools:
         return
     if not kind.has_openai_tools:

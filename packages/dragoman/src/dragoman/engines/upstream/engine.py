@@ -97,7 +97,9 @@ class UpstreamEngine:
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         new_id: Callable[[], str] = lambda: "call_" + secrets.token_hex(12),
     ) -> None:
-        self._config, self._sleep, self._new_id = config, sleep, new_id
+        self._config = config
+        self._sleep = sleep
+        self._new_id = new_id
         self._pool = UpstreamPool(config.upstreams)
         self._client: HttpClient | None = None
         self._probe_task: asyncio.Task[None] | None = None
@@ -128,7 +130,8 @@ class UpstreamEngine:
 
     async def stop(self) -> None:
         # Cleared first: no request may start on a client that is being closed.
-        client, self._client = self._client, None
+        client = self._client
+        self._client = None
         if self._probe_task is not None:
             self._probe_task.cancel()
             await asyncio.gather(self._probe_task, return_exceptions=True)
@@ -326,7 +329,8 @@ class UpstreamEngine:
 
     async def _post(self, index: int, upstream_request: UpstreamRequest) -> HttpResponse:
         """Send to one upstream, and count the request as running if it answers with status 200; else raise."""
-        client, upstream = self._client, self._pool.upstreams[index]
+        client = self._client
+        upstream = self._pool.upstreams[index]
         if client is None:
             raise EngineError("The engine is not running.")
         headers = {
@@ -379,7 +383,8 @@ class UpstreamEngine:
             await self._sleep(self._config.probe_interval)
 
     async def _probe_one(self, client: HttpClient, index: int) -> None:
-        upstream, is_up = self._pool.upstreams[index], False
+        upstream = self._pool.upstreams[index]
+        is_up = False
         with suppress(HttpClientError):
             # With the read timeout of responses, 600 s by default, a hung server would stay in use for that long.
             response = await client.send(
@@ -504,7 +509,9 @@ class EventStream:
     __slots__ = ("_backlog", "_body", "_reader", "_receiver", "_sse", "failure")
 
     def __init__(self, reader: StreamReader, body: BodyConsumer, receiver: EventReceiver | None) -> None:
-        self._reader, self._body, self._receiver = reader, body, receiver
+        self._reader = reader
+        self._body = body
+        self._receiver = receiver
         self._sse = SseDecoder()
         self._backlog: list[Event] = []
         self.failure: Exception | None = None
@@ -519,7 +526,8 @@ class EventStream:
 
         piece: b"" to fetch only the events left behind.
         """
-        events, self._backlog = self._backlog, []
+        events = self._backlog
+        self._backlog = []
         try:
             pieces = self._sse.feed(piece)
             if self._sse.warnings and not self._reader.has_started:

@@ -154,7 +154,9 @@ def build_error(status: int, error: WireError, retry_after: float | None = None)
         return ModelNotFound(message, param=error.param)
     if 400 <= status < 500:
         # A prompt that is too long: clients get the error in their own dialect, with its numbers if known.
-        limit, prompt, sizes = _CONTEXT.search(message), _PROMPT.search(message), _ANTHROPIC_CONTEXT.search(message)
+        limit = _CONTEXT.search(message)
+        prompt = _PROMPT.search(message)
+        sizes = _ANTHROPIC_CONTEXT.search(message)
         if limit is not None and prompt is not None:
             is_lower_bound = prompt[1] is not None
             size = int(prompt[2])

@@ -115,7 +115,8 @@ class UpstreamControl:
     """
 
     def __init__(self, upstreams: Sequence[Upstream], timeouts: ClientTimeouts) -> None:
-        self._upstreams, self._timeouts = upstreams, timeouts
+        self._upstreams = upstreams
+        self._timeouts = timeouts
         self._is_paused = False
         self._sleep_level = 0
 
@@ -137,11 +138,13 @@ class UpstreamControl:
 
     async def sleep(self, level: int = 1, mode: PauseMode = "abort") -> None:
         await self._post("/sleep", query={"level": str(level), "mode": mode})
-        self._is_paused, self._sleep_level = True, level
+        self._is_paused = True
+        self._sleep_level = level
 
     async def wake_up(self) -> None:
         await self._post("/wake_up")
-        self._is_paused, self._sleep_level = False, 0
+        self._is_paused = False
+        self._sleep_level = 0
 
     async def abort_all(self) -> int:
         return sum(_decode(body, _Aborted).aborted for body in await self._post("/abort_requests"))
@@ -166,7 +169,8 @@ class UpstreamControl:
     ) -> list[bytes]:
         """Post to all upstreams, also if one fails, and return their responses. Raises the first error."""
         target = f"{path}?{urlencode(query)}" if query else path
-        client, content = HttpClient(self._timeouts), msgspec.json.encode(body or {})
+        client = HttpClient(self._timeouts)
+        content = msgspec.json.encode(body or {})
         try:
             posts = (self._post_to(client, upstream, target, content) for upstream in self._upstreams)
             answers = await asyncio.gather(*posts, return_exceptions=True)

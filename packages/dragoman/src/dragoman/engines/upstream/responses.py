@@ -321,7 +321,9 @@ class ResponseEventReader:
         item = event.item
         if item is None or self._open is not None or not self.has_started:
             raise EngineError("The upstream sent an event out of order.")
-        self._open, self._open_index, self._has_deltas = item, event.output_index, False
+        self._open = item
+        self._open_index = event.output_index
+        self._has_deltas = False
         if item.type not in _CALLS:
             if item.type not in ("message", "reasoning"):
                 # Items of the vendor's server-side tools, which this server never requests.

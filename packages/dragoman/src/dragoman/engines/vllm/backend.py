@@ -85,7 +85,8 @@ class AdapterTable:
 
     def create(self, name: str, path: str) -> LoRARequest:
         """Create a load request; `register` adds it to the table."""
-        number, unique_name = next(self._numbers), name
+        number = next(self._numbers)
+        unique_name = name
         # Repeated, since `a#2` may be the name of another adapter.
         while unique_name in self._used:
             unique_name += f"#{number}"

@@ -73,8 +73,10 @@ class VllmEngine:
         directory: Path,
         max_num_waiting: int,
     ) -> None:
-        self._process, self._adapters = process, adapters
-        self._features, self._max_num_waiting = features, max_num_waiting
+        self._process = process
+        self._adapters = adapters
+        self._features = features
+        self._max_num_waiting = max_num_waiting
         self._capabilities = features.build_capabilities()
         self.control = VllmControl(process.get_engine, self._abort_running, can_sleep=features.can_sleep)
         self.trainable = VllmTrainable(process, self.control, directory)
@@ -154,7 +156,8 @@ class VllmEngine:
         # Aborted before this task ran: vLLM has never seen the request.
         if sequence not in self._active:
             return
-        request, sequence.is_sent = sequence.request, True
+        request = sequence.request
+        sequence.is_sent = True
         span = CURRENT_SPAN.get() if self._features.has_tracing else None
         try:
             stream = llm.generate(
@@ -297,7 +300,8 @@ def _build_pooling_engine(process: VllmProcess, config: VllmConfig, max_num_wait
 
     Raises: EngineError for models whose results no route returns, or whose inputs are not plain texts.
     """
-    model, pooler = config.model_config, config.model_config.pooler_config
+    model = config.model_config
+    pooler = config.model_config.pooler_config
     limits = PoolingLimits(model.max_model_len, model.get_vocab_size(), max_num_waiting)
     match model.score_type:
         case "bi-encoder" if model.convert_type != "classify":
@@ -339,7 +343,8 @@ def build_engine_config(arguments: Mapping[str, Any]) -> VllmConfig:
 
 
 def _read_features(config: VllmConfig, *, has_images: bool) -> VllmFeatures:
-    model, reasoning = config.model_config, config.reasoning_config
+    model = config.model_config
+    reasoning = config.reasoning_config
     delimiters = None
     if reasoning is not None and reasoning.enabled:
         delimiters = (tuple(reasoning.reasoning_start_token_ids), tuple(reasoning.reasoning_end_token_ids))

@@ -37,7 +37,8 @@ class _PoolingEngine:
     """Runs inputs on vLLM, each as a request of its own."""
 
     def __init__(self, process: VllmProcess, limits: PoolingLimits) -> None:
-        self._process, self._limits = process, limits
+        self._process = process
+        self._limits = limits
         self._numbers = count()
         self._num_running = 0
 
@@ -77,7 +78,8 @@ class _PoolingEngine:
             self._num_running -= len(inputs)
 
     async def _run_one(self, ids: tuple[int, ...], params: PoolingParams) -> PoolingResult:
-        llm, id = self._process.get_engine(), f"pool-{next(self._numbers)}"
+        llm = self._process.get_engine()
+        id = f"pool-{next(self._numbers)}"
         try:
             results = [output async for output in llm.encode(backend.inputs.tokens_input(list(ids)), params, id)]
         except backend.ClientError as error:

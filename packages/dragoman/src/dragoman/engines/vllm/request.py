@@ -69,7 +69,8 @@ class VllmVision:
     """
 
     def __init__(self, processor: Processor, tokenizer: Any, prompt: Sequence[int]) -> None:  # noqa: ANN401 - untyped
-        self._processor, self._tokenizer = processor, tokenizer
+        self._processor = processor
+        self._tokenizer = tokenizer
         self._prompt = list(prompt)
         # The processors of transformers are not thread-safe.
         self._lock = Lock()
@@ -110,10 +111,12 @@ class VllmVision:
         output = self._processor.apply(inputs, backend.mm_context.TimingContext(enabled=False))
         ids: list[int] = output["prompt_token_ids"]
         (place,) = output["mm_placeholders"]["image"]
-        begin, end = place.offset, place.offset + place.length
+        begin = place.offset
+        end = place.offset + place.length
         if (*ids[:begin], self._prompt[begin], *ids[end:]) != tuple(self._prompt):
             raise EngineError("vLLM replaces more than one token of the prompt by an image")
-        (item,), (digest,) = output["mm_kwargs"]["image"], output["mm_hashes"]["image"]
+        (item,) = output["mm_kwargs"]["image"]
+        (digest,) = output["mm_hashes"]["image"]
         return begin, VllmImage(tuple(ids[begin:end]), item, digest, place.is_embed)
 
     def locate(self, prompt: Sequence[int], images: Sequence[PreparedImage]) -> tuple[PromptImage, ...]:
@@ -181,7 +184,8 @@ def build_sampling_params(
 
     Raises: RequestError naming the field.
     """
-    sampling, stop_ids = request.sampling, request.stop_token_ids
+    sampling = request.sampling
+    stop_ids = request.stop_token_ids
     structured: StructuredOutputs | None = None
     if request.grammar is not None:
         if request.grammar.startswith("{"):
@@ -297,7 +301,8 @@ class VllmOutputReader:
         version: the version of the weights that sampled its tokens. vLLM itself reports versions only when a sequence
             ends. The current version is exact: before vLLM loads other weights it pauses and sends what it has sampled.
         """
-        id, completion = self._request.id, output.outputs[0]
+        id = self._request.id
+        completion = output.outputs[0]
         outputs: list[TokenOutput] = []
         if not self.has_started:
             self.has_started = True

@@ -85,9 +85,11 @@ class VllmCounters:
             _count_iteration(stats, iteration)
         if scheduler is None:
             return
-        stats.running, stats.waiting = scheduler.num_running_reqs, scheduler.num_waiting_reqs
+        stats.running = scheduler.num_running_reqs
+        stats.waiting = scheduler.num_waiting_reqs
         stats.kv_cache_usage = scheduler.kv_cache_usage
-        prefix, external = scheduler.prefix_cache_stats, scheduler.connector_prefix_cache_stats
+        prefix = scheduler.prefix_cache_stats
+        external = scheduler.connector_prefix_cache_stats
         stats.prefix_cache_queries = (stats.prefix_cache_queries or 0) + prefix.queries
         stats.prefix_cache_hits = (stats.prefix_cache_hits or 0) + prefix.hits
         if external is not None:
@@ -101,7 +103,8 @@ class VllmCounters:
             for position, count in enumerate(drafts.num_accepted_tokens_per_pos):
                 counts[str(position)] = counts.get(str(position), 0) + count
         if self._max_loras:
-            waiting, running = scheduler.waiting_lora_adapters, scheduler.running_lora_adapters
+            waiting = scheduler.waiting_lora_adapters
+            running = scheduler.running_lora_adapters
             stats.lora = LoraState(tuple(waiting), tuple(running), self._max_loras)
 
 
@@ -146,7 +149,8 @@ class VllmProcess:
     """
 
     def __init__(self, arguments: Mapping[str, Any], adapters: AdapterTable) -> None:
-        self._arguments, self._adapters = arguments, adapters
+        self._arguments = arguments
+        self._adapters = adapters
         self.counters = VllmCounters()
         self._llm: AsyncLLM | None = None
         self._failure: str | None = None
@@ -179,7 +183,8 @@ class VllmProcess:
 
     async def stop(self) -> None:
         # Cleared first, so that new requests are rejected while vLLM shuts down.
-        llm, self._llm = self._llm, None
+        llm = self._llm
+        self._llm = None
         if llm is not None:
             await asyncio.to_thread(llm.shutdown)
 

@@ -26,7 +26,9 @@ class VllmControl:
     def __init__(
         self, get_engine: Callable[[], AsyncLLM], abort_running: Callable[[], list[str]], *, can_sleep: bool
     ) -> None:
-        self._get_engine, self._abort_running, self._can_sleep = get_engine, abort_running, can_sleep
+        self._get_engine = get_engine
+        self._abort_running = abort_running
+        self._can_sleep = can_sleep
         self._paused = False
         self._sleep_level = 0
         self.update_lock = asyncio.Lock()
@@ -34,7 +36,8 @@ class VllmControl:
 
     def reset(self) -> None:
         """Reset the state after a restart of the engine."""
-        self._paused, self._sleep_level = False, 0
+        self._paused = False
+        self._sleep_level = 0
 
     @property
     def is_paused(self) -> bool:
@@ -67,7 +70,8 @@ class VllmControl:
     async def wake_up(self) -> None:
         # A sleep of level 0 only stops the scheduler, so there are no weights or blocks to restore.
         await (await self._find_engine()).wake_up(None if self._sleep_level else ["scheduling"])
-        self._paused, self._sleep_level = False, 0
+        self._paused = False
+        self._sleep_level = 0
 
     async def _find_engine(self) -> AsyncLLM:
         """Return the running engine when no update of its weights is in progress. Raises EngineError."""
@@ -77,7 +81,8 @@ class VllmControl:
             return self._get_engine()
 
     async def abort_all(self) -> int:
-        llm, ids = self._get_engine(), self._abort_running()
+        llm = self._get_engine()
+        ids = self._abort_running()
         await llm.abort(ids)
         return len(ids)
 
@@ -95,7 +100,9 @@ class VllmTrainable:
     """
 
     def __init__(self, process: VllmProcess, control: VllmControl, directory: Path) -> None:
-        self._process, self._control, self._directory = process, control, directory
+        self._process = process
+        self._control = control
+        self._directory = directory
         self._version = INITIAL_WEIGHT_VERSION
         self._num_updates = 0
         self._has_new_weights = False
@@ -117,7 +124,9 @@ class VllmTrainable:
 
     async def succeed(self, history: WeightHistory) -> None:
         # The count continues, so that a generated version never denotes two sets of weights.
-        self._num_updates, self.lost_version, self._has_new_weights = history.updates, history.run_time_version, False
+        self._num_updates = history.updates
+        self.lost_version = history.run_time_version
+        self._has_new_weights = False
         self._version = INITIAL_WEIGHT_VERSION
         if self.lost_version is not None:
             log.error(
@@ -142,7 +151,8 @@ class VllmTrainable:
             return new_version
 
     async def _replace(self, directory: Path, version: str) -> None:
-        llm, was_paused = self._process.get_engine(), self._control.is_paused
+        llm = self._process.get_engine()
+        was_paused = self._control.is_paused
         try:
             if not was_paused:
                 await llm.pause_generation(mode="keep", clear_cache=False)
@@ -157,7 +167,9 @@ class VllmTrainable:
             if not isinstance(error, Exception):
                 raise
             raise EngineError(f"vLLM failed while it replaced the weights, and is restarted: {error}") from error
-        self._version, self._has_new_weights, self.lost_version = version, True, None
+        self._version = version
+        self._has_new_weights = True
+        self.lost_version = None
         # A pause by an operator outlasts the update.
         if not was_paused:
             await llm.resume_generation()
@@ -165,7 +177,8 @@ class VllmTrainable:
     async def set_weight_version(self, version: str) -> None:
         async with self._control.update_lock:
             await self._process.get_engine().update_weight_version(version)
-            self._version, self.lost_version = version, None
+            self._version = version
+            self.lost_version = None
 
 
 def _stage(weights: Weights, checkpoint: Path, folder: Path) -> Path:

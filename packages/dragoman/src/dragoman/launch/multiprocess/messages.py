@@ -128,7 +128,8 @@ class WorkerChannel:
     def __init__(self, end: socket.socket) -> None:
         end.setblocking(False)
         self.socket = end
-        self._buffer, self._unsent = FrameBuffer(), bytearray()
+        self._buffer = FrameBuffer()
+        self._unsent = bytearray()
 
     @property
     def has_unsent(self) -> bool:

@@ -41,7 +41,8 @@ from .worker import EngineLink, WorkerPlan, serve_as_worker
 
 log = logging.getLogger(__name__)
 
-FIRST_DELAY, MAX_DELAY = 0.5, 30.0
+FIRST_DELAY = 0.5
+MAX_DELAY = 30.0
 """Backoff in seconds before a worker that died during its start is replaced; the delay doubles each time."""
 MAX_FIRST_FAILURES = 3
 """Deaths of the first worker during its start after which the server gives up."""
@@ -68,7 +69,8 @@ def run_workers(
     Raises: SettingsError for a configuration that cannot be served.
     """
     check_workers(settings)
-    configured, option = settings, describe_workers(settings)
+    configured = settings
+    option = describe_workers(settings)
 
     def read_checked() -> Settings:
         """Read the settings for a reload, which may add models."""
@@ -256,12 +258,16 @@ class Supervisor:
         read_settings: Callable[[], Settings] | None = None,
         engine_socket: socket.socket | None = None,
     ) -> None:
-        self._configured, self._settings, self._secret = configured, settings, secret
+        self._configured = configured
+        self._settings = settings
+        self._secret = secret
         self._engine_socket = engine_socket
         self._hosted_model: HostedModel | None = None
         self._engine_changes: EngineChanges | None = None
         self._count = count_workers(settings)
-        self._listeners, self._print_line, self._notifier = listeners, print_line, notifier
+        self._listeners = listeners
+        self._print_line = print_line
+        self._notifier = notifier
         self._read_settings = read_settings
         self._workers: dict[int, WorkerProcess] = {}
         self._starts: dict[int, float] = {0 if engine_socket is None else ENGINE_NUMBER: 0.0}
@@ -269,7 +275,8 @@ class Supervisor:
         the model for the others; the engine process starts before it."""
         self._delays = RestartDelays()
         self._metrics = MetricsHub(self._collect_metrics, engine_restarts=None if engine_socket is None else 0)
-        self._waits_for_first, self._has_started = True, False
+        self._waits_for_first = True
+        self._has_started = False
         self._failure: str | None = None
         self._stop_requests = self._stops_sent = 0
         self._is_engine_stopped = False
@@ -316,7 +323,8 @@ class Supervisor:
 
     def _step(self) -> None:
         """Wait for the next message, signal or timer, and handle it."""
-        now, interval = time.monotonic(), self._notifier.watchdog_interval
+        now = time.monotonic()
+        interval = self._notifier.watchdog_interval
         times = [
             *(self._starts.values() if not self._stop_requests else ()),
             self._metrics.next_deadline,
@@ -405,7 +413,8 @@ class Supervisor:
         end: its end of the socket pair to the supervisor.
         mask: the signal mask to restore.
         """
-        code, name = 1, ENGINE if number == ENGINE_NUMBER else number
+        code = 1
+        name = ENGINE if number == ENGINE_NUMBER else number
         try:
             # The wakeup descriptor is shared with the supervisor: signals of this process would wake the supervisor.
             signal.set_wakeup_fd(-1)
@@ -421,7 +430,8 @@ class Supervisor:
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
             name_worker(name)
-            interval, engine = self._notifier.watchdog_interval, None
+            interval = self._notifier.watchdog_interval
+            engine = None
             if self._engine_socket is not None and number == ENGINE_NUMBER:
                 # Otherwise the port would stay bound after the supervisor and all workers have died.
                 for listener in self._listeners:
@@ -525,7 +535,8 @@ class Supervisor:
             with suppress(KeyError):
                 self._selector.unregister(worker.channel.socket)
             worker.channel.close()
-            number, code = worker.number, os.waitstatus_to_exitcode(status)
+            number = worker.number
+            code = os.waitstatus_to_exitcode(status)
             del self._workers[number]
             self._metrics.end_worker(number)
             self._reloading = None if self._reloading == number else self._reloading

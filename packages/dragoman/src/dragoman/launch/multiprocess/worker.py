@@ -97,7 +97,8 @@ class SupervisorLink(Notifier):
     async def merge(self) -> Sequence[MetricFamily]:
         if self._is_lost:
             raise ConnectionError("the supervisor has died")
-        id, waiting = next(self._ids), asyncio.get_running_loop().create_future()
+        id = next(self._ids)
+        waiting = asyncio.get_running_loop().create_future()
         self._merges[id] = waiting
         try:
             self.report(MergeRequest(id, tuple(self._read_metrics())))
@@ -131,7 +132,9 @@ class WorkerServer(Server):
 
         config.http = cast("type[asyncio.Protocol]", accept)
         super().__init__(config, models, shutdown_config=shutdown_config, notifier=link)
-        self._link, self._worker_reloader, self._greet = link, reloader, greet
+        self._link = link
+        self._worker_reloader = reloader
+        self._greet = greet
         self._tasks: set[asyncio.Task[None]] = set()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:

@@ -144,7 +144,8 @@ class _PatternParser:
     def _parse_concatenation(self) -> Node:
         items: list[Node] = []
         while self._peek() not in ("", "|", ")"):
-            item, bounds = self._parse_atom(), self._parse_bounds()
+            item = self._parse_atom()
+            bounds = self._parse_bounds()
             if bounds is None:
                 items.append(item)
                 continue
@@ -186,7 +187,8 @@ class _PatternParser:
                 return self._parse_group()
             case "[":
                 # A class is left to `re`: it matches one character, so it cannot backtrack.
-                begin, self.pos = self.pos, self.pos + 1
+                begin = self.pos
+                self.pos = self.pos + 1
                 self.pos += self._peek() == "^"
                 # A leading `]` is a member of the class, not its end.
                 self.pos += self._peek() == "]"
@@ -313,7 +315,8 @@ def find_literals(node: Node) -> list[str]:
         case CharClass(_, text):
             return [] if text is None else [text]
         case ConcatenationNode(items):
-            runs, run = list[str](), ""
+            runs = list[str]()
+            run = ""
             for item in items:
                 if isinstance(item, CharClass) and item.text is not None:
                     run += item.text

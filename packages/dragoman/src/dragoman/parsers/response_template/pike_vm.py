@@ -142,7 +142,8 @@ class Program:
         for _ in range(min_count):
             self._compile(item)
         if max_count is None:
-            loop, split = len(self.code), SplitOp([])
+            loop = len(self.code)
+            split = SplitOp([])
             self.code.append(split)
             self._compile(item)
             self.code.append(SplitOp([loop]))
@@ -192,7 +193,9 @@ class Program:
         positions = tuple(thread.instruction for thread in threads)
         if positions in self._stable_patterns:
             return self._stable_patterns[positions]
-        is_stable, next_positions, sources = True, list[int](), list[str]()
+        is_stable = True
+        next_positions = list[int]()
+        sources = list[str]()
         for index in positions:
             op = self.code[index]
             if isinstance(op, CharOp) and op.is_any:
@@ -294,7 +297,8 @@ class PatternSearch:
         visited: set[int] = set()
         while self._threads:
             # End assertions may follow each other, so threads are advanced until none waits at an end assertion.
-            threads, self._threads = self._threads, []
+            threads = self._threads
+            self._threads = []
             for thread in threads:
                 if isinstance(self._program.code[thread.instruction], AssertOp) and not self._is_beaten(thread):
                     self._add_threads(
@@ -309,7 +313,8 @@ class PatternSearch:
         self._position += 1
         next_threads: list[MatchThread] = []
         visited: set[int] = set()
-        char_matchers, paths = self._program.char_matchers, self._program.epsilon_paths
+        char_matchers = self._program.char_matchers
+        paths = self._program.epsilon_paths
         for thread in self._threads:
             char_matcher = char_matchers[thread.instruction]
             if (
@@ -346,7 +351,8 @@ class PatternSearch:
             if not isinstance(op, MatchOp):
                 threads.append(MatchThread(target, thread.start, slot_positions))
                 continue
-            best, pattern = self._best, op.pattern
+            best = self._best
+            pattern = op.pattern
             # A match beats the current one if it is earlier, on a preferred path of the same pattern, or longer.
             if best is None or thread.start < best.start or best.pattern == pattern:
                 is_better = True

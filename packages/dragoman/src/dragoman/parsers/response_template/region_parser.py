@@ -80,7 +80,8 @@ def parse_calls(
         value = [fill_transform(field.transform, {**scope, **_require_object(item)}) for item in value]
     elif field.transform is not None:
         value = fill_transform(field.transform, {**scope, "content": value})
-    items, has_types = value if isinstance(value, list) else [value], isinstance(field.content, JsonContent)
+    items = value if isinstance(value, list) else [value]
+    has_types = isinstance(field.content, JsonContent)
     parsed = [_parse_call(item, tools, has_types=has_types) for item in items]
     calls = [call for call in parsed if call is not None]
     # The caller emits such text unchanged, so it is shown to the user instead of lost.
@@ -244,7 +245,8 @@ class TextSink(DiscardSink):
         self._has_begun = self._has_begun or bool(text.strip() if self._strip else text)
 
     def feed(self, text: str, tokens: Tokens) -> None:
-        stripped, whitespace = text, ""
+        stripped = text
+        whitespace = ""
         if self._strip:
             text = text if self._has_begun else text.lstrip()
             # Trailing white space is held back until more text follows, as it is stripped at the region's end.
@@ -254,7 +256,8 @@ class TextSink(DiscardSink):
             self._emit(self._event_factory, "", tokens)
         else:
             self._emit(self._event_factory, "".join([self._separator, *self._pending_whitespace, stripped]), tokens)
-            self._has_begun, self._separator = True, ""
+            self._has_begun = True
+            self._separator = ""
             self._pending_whitespace.clear()
         if whitespace:
             self._pending_whitespace.append(whitespace)
@@ -394,7 +397,8 @@ class RegionParser(CallParser):
         self._feed_text(TextDelta(0, prompt_tail[start:]))
 
     def _fast_path(self, event: TextDelta) -> Event | None:
-        text, sink = event.text, self._sink
+        text = event.text
+        sink = self._sink
         if self._in_call:
             return self._call_fast_path(event)
         # Trailing white space may belong to a delimiter or be stripped, so it cannot be passed on yet.

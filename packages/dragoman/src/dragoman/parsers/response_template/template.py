@@ -164,7 +164,9 @@ def _quote_keys(text: str) -> str:
     parts: list[str] = []
     pos = 0
     while (match := _KEY_OR_STRING.search(text, pos)) is not None:
-        before, word, end = text[pos : match.start()], match.group(), match.end()
+        before = text[pos : match.start()]
+        word = match.group()
+        end = match.end()
         # Only after `{` or `,`: a word before a colon elsewhere belongs to a value.
         is_key = word[0] != '"' and text[end : end + 1] == ":" and before.rstrip()[-1:] in ("{", ",")
         parts.append(before + (f'"{word}"' if is_key else word))
@@ -177,7 +179,8 @@ def _parse_xml(content: XmlContent, text: str) -> Json:
     merged: set[str] = set()
     for match in find_matches(content.tag, text):
         spans = {name: text[start:end] for name, start, end in match.captures}
-        key, raw = spans.get("key"), spans.get("value", "")
+        key = spans.get("key")
+        raw = spans.get("value", "")
         if key is None:
             raise ValueError("a tag without a key")
         value = raw if content.value is None else parse_content(content.value, raw)

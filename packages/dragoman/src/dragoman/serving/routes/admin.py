@@ -150,7 +150,8 @@ class SleepResult(Struct, frozen=True):
 
 async def sleep(http: HttpRequest) -> JsonResponse | Responder:
     """Put the engines to sleep. Level 0 only pauses."""
-    level, mode = http.query.get("level", "1"), _parse_mode(http)
+    level = http.query.get("level", "1")
+    mode = _parse_mode(http)
     if level not in ("0", "1", "2"):
         raise RequestError("`level` is 0, 1 or 2.", param="level")
     for control in find_controls(http):
@@ -187,7 +188,8 @@ async def is_sleeping(http: HttpRequest) -> JsonResponse | Responder:
 
 
 async def pause(http: HttpRequest) -> JsonResponse | Responder:
-    mode, clear_cache = _parse_mode(http), http.query.get("clear_cache", "true").lower() != "false"
+    mode = _parse_mode(http)
+    clear_cache = http.query.get("clear_cache", "true").lower() != "false"
     for control in find_controls(http):
         await control.pause(mode, clear_cache=clear_cache)
     return JsonResponse(b'{"status":"paused"}')

@@ -26,7 +26,8 @@ CHAT_KIND = "chat_completion"
 
 
 def build_routes() -> Sequence[Route]:
-    completion, user = "/v1/chat/completions/{id}", Access.USER
+    completion = "/v1/chat/completions/{id}"
+    user = Access.USER
     return (
         Route("/v1/chat/completions", user, OPENAI, {"POST": create, "GET": list_all}),
         Route(completion, user, OPENAI, {"GET": show, "POST": update, "DELETE": delete}),
@@ -36,13 +37,16 @@ def build_routes() -> Sequence[Route]:
 
 async def create(http: HttpRequest) -> JsonResponse | Responder:
     """Create a completion. With `store: true` it is stored before the end of its response is sent."""
-    chat_call, store = await read_call(http, read_chat_call), http.service.store
-    call, to_store = chat_call.call, chat_call.stored_fields
+    chat_call = await read_call(http, read_chat_call)
+    store = http.service.store
+    call = chat_call.call
+    to_store = chat_call.stored_fields
     if to_store is not None and store is None:
         # Without a store the completion can still be created, so this is only a warning.
         call = msgspec.structs.replace(call, warnings=(*call.warnings, "store: the completion is not stored"))
     admitted = await admit_call(http, call, build_header(http, call))
-    writer, batches = call.writer(admitted.header), admitted.run.batches
+    writer = call.writer(admitted.header)
+    batches = admitted.run.batches
     if to_store is not None and store is not None:
         batches = persist_before_finish(
             admitted.run, partial(_store_chat, http, store, to_store, writer, admitted.header)
@@ -58,11 +62,13 @@ async def _store_chat(
 
 
 async def list_all(http: HttpRequest) -> JsonResponse | Responder:
-    paging, store = read_page_query(http.query, descending=False), http.service.store
+    paging = read_page_query(http.query, descending=False)
+    store = http.service.store
     metadata = {name[9:-1]: value for name, value in http.query.select(_is_metadata)}
     if store is None:
         return JsonResponse(render_page((), has_more=False))
-    owner, model = http.caller.owner, http.query.get("model")
+    owner = http.caller.owner
+    model = http.query.get("model")
     position: int | None = None
     if paging.after is not None:
         cursor = await store.get(Key(owner, CHAT_KIND, paging.after))

@@ -27,7 +27,8 @@ from .responses.history import CONVERSATION_KIND, ITEMS_SERIES, build_no_such_co
 
 
 def build_routes() -> Sequence[Route]:
-    conversation, user = "/v1/conversations/{id}", Access.USER
+    conversation = "/v1/conversations/{id}"
+    user = Access.USER
     return (
         Route("/v1/conversations", user, OPENAI, {"POST": create}),
         Route(conversation, user, OPENAI, {"GET": show, "POST": update, "DELETE": delete}),
@@ -86,7 +87,8 @@ async def add_items(http: HttpRequest) -> JsonResponse | Responder:
 
 async def list_items(http: HttpRequest) -> JsonResponse | Responder:
     paging = read_page_query(http.query, descending=True)
-    key, store = (await _load_record(http)).key, _require_store(http)
+    key = (await _load_record(http)).key
+    store = _require_store(http)
     position: int | None = None
     if paging.after is not None:
         cursor = await store.load_entry(key, ITEMS_SERIES, paging.after)
@@ -102,7 +104,8 @@ async def list_items(http: HttpRequest) -> JsonResponse | Responder:
 
 
 async def show_item(http: HttpRequest) -> JsonResponse | Responder:
-    key, id = (await _load_record(http)).key, http.path_params["item"]
+    key = (await _load_record(http)).key
+    id = http.path_params["item"]
     entry = await _require_store(http).load_entry(key, ITEMS_SERIES, id)
     if entry is None:
         raise _build_no_such_item_error(id, key)
@@ -111,7 +114,8 @@ async def show_item(http: HttpRequest) -> JsonResponse | Responder:
 
 async def delete_item(http: HttpRequest) -> JsonResponse | Responder:
     """Delete an item and return the conversation."""
-    record, id = await _load_record(http), http.path_params["item"]
+    record = await _load_record(http)
+    id = http.path_params["item"]
     try:
         await _require_store(http).commit(Remove(record.key, ITEMS_SERIES, id))
     except CommitConflict:

@@ -38,7 +38,8 @@ T = TypeVar("T", bound=ComputedResult)
 
 
 def build_routes() -> Sequence[Route]:
-    rerank_paths, score_paths = ("/rerank", "/v1/rerank", "/v2/rerank"), ("/score", "/v1/score")
+    rerank_paths = ("/rerank", "/v1/rerank", "/v2/rerank")
+    score_paths = ("/score", "/v1/score")
     return (
         Route("/v1/embeddings", Access.USER, OPENAI, {"POST": create_embeddings}),
         *(
@@ -66,7 +67,8 @@ async def create_embeddings(http: HttpRequest) -> JsonResponse | Responder:
         result = await run_computation(
             http, model, embed(model, call.texts, call.dimensions, call.normalize, queue_share=share)
         )
-    header, profile = build_header(http, "embd-", model), http.service.options.profile
+    header = build_header(http, "embd-", model)
+    profile = http.service.options.profile
 
     def write() -> bytes:
         return render_embeddings(result, header, profile, as_base64=call.base64)

@@ -65,7 +65,8 @@ def build_explain_handler(read: HttpCallReader, recent_prompts: RecentPrompts | 
         _, admitted, model, (job, *other_jobs) = await _prepare(http, read)
         if other_jobs:
             raise Unsupported("One prompt can be explained at a time.", param="prompt")
-        request, backend = job.requests[0], model.backend
+        request = job.requests[0]
+        backend = model.backend
         cache = backend.cache if isinstance(backend, TokenBackend) else None
         explanation = PromptExplanation(
             model.name,
@@ -88,7 +89,8 @@ def build_routes(recent_prompts: RecentPrompts | None) -> Sequence[Route]:
 
     recent_prompts: None unless `explain` is enabled.
     """
-    chat, completions = _build_reader(read_chat), _build_reader(read_completions)
+    chat = _build_reader(read_chat)
+    completions = _build_reader(read_completions)
     explained: tuple[tuple[str, ErrorEnvelope, HttpCallReader], ...] = (
         ("/v1/chat/completions", OPENAI, chat),
         ("/v1/completions", OPENAI, completions),
@@ -97,7 +99,8 @@ def build_routes(recent_prompts: RecentPrompts | None) -> Sequence[Route]:
         ("/inference/v1/generate", OPENAI, _build_reader(read_generate)),
         ("/generate", OPENAI, read_generate_call),
     )
-    user, render_all = Access.USER, build_render_handler(completions, as_list=True)
+    user = Access.USER
+    render_all = build_render_handler(completions, as_list=True)
     return (
         *(
             Route(f"{path}/explain", user, envelope, {"POST": build_explain_handler(read, recent_prompts)})

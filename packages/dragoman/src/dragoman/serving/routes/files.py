@@ -65,9 +65,11 @@ async def upload(http: HttpRequest) -> JsonResponse | Responder:
 
 
 def _read_upload(form: FormData) -> UploadDescription:
-    file, fields = find_file_part(form), read_fields(form)
+    file = find_file_part(form)
+    fields = read_fields(form)
     purpose = read_purpose(fields.get("purpose"))
-    anchor, seconds = fields.get("expires_after[anchor]"), fields.get("expires_after[seconds]")
+    anchor = fields.get("expires_after[anchor]")
+    seconds = fields.get("expires_after[seconds]")
     if seconds is None:
         # OpenAI's defaults: 30 days for the input files of batches, no expiry for others.
         ttl_seconds = _BATCH_TTL if purpose == "batch" else None
@@ -141,7 +143,8 @@ async def delete_anthropic(http: HttpRequest) -> JsonResponse | Responder:
 
 
 async def list_anthropic_files(http: HttpRequest) -> JsonResponse | Responder:
-    store, owner = require_store(http), http.caller.owner
+    store = require_store(http)
+    owner = http.caller.owner
     if ids := select_ids([*http.query.getlist("ids[]"), *http.query.getlist("ids")], http.query):
         files = [file for id in ids if (file := await find_file(store, owner, id)) is not None]
         return JsonResponse(render_file_list([_build_metadata(file) for file in files], has_more=False))

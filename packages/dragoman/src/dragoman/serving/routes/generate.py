@@ -38,7 +38,8 @@ def build_routes(*, redirects_browsers: bool) -> Sequence[Route]:
 
     redirects_browsers: redirect browsers from `/` to the page at /ui.
     """
-    user, browser_handler = Access.USER, redirect_to_page if redirects_browsers else None
+    user = Access.USER
+    browser_handler = redirect_to_page if redirects_browsers else None
     post_root = build_generation_handler(partial(read_tgi, as_list=True))
     post_stream = build_generation_handler(partial(read_tgi, always_stream=True))
     return (

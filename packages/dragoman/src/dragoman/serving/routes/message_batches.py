@@ -36,7 +36,8 @@ from ..store_access import list_newest_first, require_store
 from ..streaming import RawFraming, ReplayResponder, Responder
 
 MESSAGE_BATCH_KIND = "message_batch"
-REQUESTS, RESULTS = "requests", "results"
+REQUESTS = "requests"
+RESULTS = "results"
 # Anthropic's limits: 24 hours to process a batch, and 29 days for its results.
 _COMPLETION_WINDOW = 24 * 3600
 _RETENTION = 29 * 86400
@@ -85,7 +86,8 @@ async def create(new_batches: asyncio.Event, http: HttpRequest) -> JsonResponse 
         created_at=format_timestamp(now),
         expires_at=format_timestamp(now + _COMPLETION_WINDOW),
     )
-    key, body = Key(http.caller.owner, MESSAGE_BATCH_KIND, batch.id), msgspec.json.encode(batch)
+    key = Key(http.caller.owner, MESSAGE_BATCH_KIND, batch.id)
+    body = msgspec.json.encode(batch)
     items = tuple(Item(request.params, request.custom_id) for request in requests)
     # Unclaimed: any process with this store may run the batch, and another one takes over if that process dies.
     put = Put(key, now, body, "in_progress", run=UNCLAIMED_RUN, expires=now + _RETENTION)
@@ -192,7 +194,8 @@ class _MessageBatchJob:
     """A message batch in progress."""
 
     def __init__(self, service: Service, store: Store, record: Record) -> None:
-        self._service, self._store = service, store
+        self._service = service
+        self._store = store
         self._lease = RecordLease(store, record)
         self._write_lock = asyncio.Lock()
 
@@ -219,7 +222,8 @@ class _MessageBatchJob:
             await self._append_result(task.id, encode_result(task.id, response.status, response.body))
 
     async def can_continue(self) -> bool:
-        record, end = await self._store.get(self._lease.key), self._lease.record.created + _COMPLETION_WINDOW
+        record = await self._store.get(self._lease.key)
+        end = self._lease.record.created + _COMPLETION_WINDOW
         return record is not None and record.state == "in_progress" and self._service.clock.now() < end
 
     async def finish(self) -> None:

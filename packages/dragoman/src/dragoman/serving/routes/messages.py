@@ -65,7 +65,9 @@ async def create(http: HttpRequest) -> JsonResponse | Responder:
     admitted = await admit_call(http, call, build_header(http, call))
     batches = admitted.run.batches
     if thread_request is not None:
-        store, owner, previous_id = _require_store(http), http.caller.owner, thread_request.previous_id
+        store = _require_store(http)
+        owner = http.caller.owner
+        previous_id = thread_request.previous_id
         # A separate writer: the streaming writer's state must not affect the stored turn.
         stored_writer = call.writer(admitted.header)
 

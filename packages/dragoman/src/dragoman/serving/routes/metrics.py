@@ -187,7 +187,8 @@ class EngineCollector(Collector):
         meters: Iterable[tuple[ServedModel, Sequence[EngineStats]]],
         now: Callable[[], float] = time.time,
     ) -> None:
-        self._meters, self._now = meters, now
+        self._meters = meters
+        self._now = now
 
     def collect(self) -> Iterator[Metric]:
         cores: CoreStats = [
@@ -269,7 +270,8 @@ def _build_histogram(
     family = HistogramMetricFamily(name, text, labels=names)
     for labels, histogram in observed:
         # Prometheus' buckets are cumulative.
-        total, buckets = 0, list[tuple[str, float]]()
+        total = 0
+        buckets = list[tuple[str, float]]()
         for bound, count in zip((*histogram.bounds, float("inf")), histogram.counts, strict=True):
             total += count
             buckets.append(("+Inf" if bound == float("inf") else str(float(bound)), total))

@@ -155,7 +155,8 @@ async def load(http: HttpRequest) -> JsonResponse | Responder:
     """
     request = await decode_body(http, ModelRequest)
     models = http.service.models
-    slot, task = models.find_slot(request.model), None
+    slot = models.find_slot(request.model)
+    task = None
     # A model that is being unloaded is loaded again after that.
     if slot.state in (ModelState.UNLOADED, ModelState.DRAINING):
         task = models.begin_load(slot)

@@ -39,7 +39,8 @@ async def show_model(http: HttpRequest) -> JsonResponse | Responder:
 
 def _build_card(slot: ModelSlot, name: str) -> ModelCard:
     """Build the card of a model; fields that are unknown until the model has been loaded are None."""
-    model, summary = slot.model, slot.summary
+    model = slot.model
+    summary = slot.summary
     root = slot.name
     if model is not None:
         adapter_path = next((adapter.path for adapter in model.adapters or () if adapter.name == name), None)

@@ -92,7 +92,9 @@ class AnswerTimer:
     """
 
     def __init__(self, monotonic: Callable[[], float], arrived_at: float) -> None:
-        self._monotonic, self._arrived_at, self._load_seconds = monotonic, arrived_at, 0.0
+        self._monotonic = monotonic
+        self._arrived_at = arrived_at
+        self._load_seconds = 0.0
         self._metrics: RequestMetrics | None = None
 
     async def load_model(self, models: Models, name: str) -> ServedModel:
@@ -163,12 +165,16 @@ def _adapt_call(
     Raises:
         RequestError: the model does not support the call.
     """
-    call, warnings = ollama_call.call, list(ollama_call.call.warnings)
+    call = ollama_call.call
+    warnings = list(ollama_call.call.warnings)
     if ollama_call.num_ctx is not None and ollama_call.num_ctx > model.max_model_len:
         warnings.append(f"options.num_ctx: the context of this model is {model.max_model_len} tokens")
     warnings += explain_keep_alive(http, slot, ollama_call.keep_alive)
-    request, backend, suffix = call.requests[0], model.backend, ollama_call.suffix
-    prompt, renders_tokens = request.prompt, isinstance(backend, TokenBackend)
+    request = call.requests[0]
+    backend = model.backend
+    suffix = ollama_call.suffix
+    prompt = request.prompt
+    renders_tokens = isinstance(backend, TokenBackend)
     if isinstance(prompt, Conversation):
         can_think = model.reasoning is not None or model.capabilities.native_reasoning
         if prompt.reasoning.enabled and not can_think:
@@ -352,13 +358,15 @@ async def _report_served(card: OllamaModelCard) -> AsyncGenerator[PullProgress]:
 
 
 def _build_card(slot: ModelSlot, name: str) -> OllamaModelCard:
-    model, summary = slot.model, slot.summary
+    model = slot.model
+    summary = slot.summary
     capabilities = None
     if summary is not None:
         has_native_reasoning = model is not None and model.capabilities.native_reasoning
         supported = {*summary.capabilities, *(("reasoning",) if has_native_reasoning else ())}
         capabilities = tuple(ollama_name for ours, ollama_name in _CAPABILITIES if ours in supported)
-    embedding_length, template = None, ""
+    embedding_length = None
+    template = ""
     if model is not None:
         backend = model.backend
         if isinstance(backend, EmbedderBackend) or (isinstance(backend, TokenBackend) and backend.embedder is not None):

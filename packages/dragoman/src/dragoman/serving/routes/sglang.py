@@ -33,7 +33,8 @@ TRANSFER_PATHS = (
 
 
 def build_routes() -> Sequence[Route]:
-    user, admin = Access.USER, Access.ADMIN
+    user = Access.USER
+    admin = Access.ADMIN
     return (
         Route("/get_model_info", user, OPENAI, {"GET": show_model_info}),
         Route("/model_info", user, OPENAI, {"GET": show_model_info}),

@@ -92,7 +92,8 @@ async def detokenize(http: HttpRequest) -> JsonResponse | Responder:
     call = read_detokenize(await http.read_json(), http.service.generation.reader_options)
     warnings = collect_warnings(call, strict=http.service.options.strict)
     model = await http.service.models.load_and_find(call.model)
-    tokenizer, max_ids = model.tokenizer, max(MAX_DETOKENIZED, model.max_model_len)
+    tokenizer = model.tokenizer
+    max_ids = max(MAX_DETOKENIZED, model.max_model_len)
     remote = _find_remote_tokenizer(model)
     if tokenizer is None and remote is None:
         raise _build_no_tokenizer_error()

@@ -57,7 +57,8 @@ def build_routes(*, is_enabled: bool) -> Sequence[Route]:
     If the page is disabled, the routes behave like unknown paths, which require a key and reveal nothing without one.
     """
     page_files: Mapping[str, PageFile] = load_page_files() if is_enabled else {}
-    access, show_file = Access.PUBLIC if is_enabled else Access.USER, partial(send_file, page_files)
+    access = Access.PUBLIC if is_enabled else Access.USER
+    show_file = partial(send_file, page_files)
     return (
         Route("/ui", access, OPENAI, {"GET": show_file}),
         Route("/ui/{file}", access, OPENAI, {"GET": show_file}),

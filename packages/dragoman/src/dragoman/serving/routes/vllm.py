@@ -19,7 +19,8 @@ from ..streaming import Responder
 
 def build_routes() -> Sequence[Route]:
     """Build the routes; those that describe or change the whole server require an administrator's key."""
-    user, admin = Access.USER, Access.ADMIN
+    user = Access.USER
+    admin = Access.ADMIN
     return (
         Route("/inference/v1/generate", user, OPENAI, {"POST": build_generation_handler(read_generate)}),
         Route("/load", user, OPENAI, {"GET": show_load}),

@@ -28,7 +28,8 @@ SUPPORTED_TRANSFERS_HINT = (
 
 
 def build_routes() -> Sequence[Route]:
-    admin, uploads = Access.ADMIN, WeightUploads()
+    admin = Access.ADMIN
+    uploads = WeightUploads()
     return (
         Route("/init_weight_transfer_engine", admin, OPENAI, {"POST": initialize}),
         Route("/shutdown_weight_transfer_engine", admin, OPENAI, {"POST": partial(shut_down, uploads)}),
@@ -163,7 +164,8 @@ async def update(uploads: WeightUploads, http: HttpRequest) -> JsonResponse | Re
     if http.headers.get("content-type", "").partition(";")[0].strip().lower() in BINARY_TYPES:
         # Not `read_json`: weights have their own limit.
         data = await read_body(http.receive, http.headers, http.service.options.max_weights_bytes, http.body_memory)
-        weights, version = WeightsInMemory((data,)), check_version(http.query.get("weight_version"))
+        weights = WeightsInMemory((data,))
+        version = check_version(http.query.get("weight_version"))
     else:
         request = await decode_body(http, WeightUpdate)
         try:

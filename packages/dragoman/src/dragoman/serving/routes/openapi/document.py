@@ -218,7 +218,8 @@ class _DocumentBuilder:
     """Builds the OpenAPI operations of routes, and collects the envelopes of their errors for `describe_errors`."""
 
     def __init__(self, schemas: Schemas, requires_key: bool) -> None:
-        self._schemas, self._requires_key = schemas, requires_key
+        self._schemas = schemas
+        self._requires_key = requires_key
         self._errors: dict[str, tuple[ErrorEnvelope, ...]] = {}
 
     def describe(self, route: Route, method: str, operation: Operation) -> Json:

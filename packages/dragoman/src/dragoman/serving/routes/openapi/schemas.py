@@ -20,15 +20,13 @@ from ...endpoint import ErrorEnvelope
 
 # The types of the catalog of operations, which describes what routes do not declare.
 
-JSON, EVENTS, LINES, STORED_LINES, TEXT, BINARY, FORM = (
-    "application/json",
-    "text/event-stream",
-    "application/x-ndjson",
-    "application/x-jsonl",
-    "text/plain",
-    "application/octet-stream",
-    "multipart/form-data",
-)
+JSON = "application/json"
+EVENTS = "text/event-stream"
+LINES = "application/x-ndjson"
+STORED_LINES = "application/x-jsonl"
+TEXT = "text/plain"
+BINARY = "application/octet-stream"
+FORM = "multipart/form-data"
 
 
 @dataclass(frozen=True, slots=True)

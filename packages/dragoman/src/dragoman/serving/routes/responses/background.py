@@ -34,7 +34,8 @@ TICK_INTERVAL = 1.0
 """Seconds between two checks for cancellation or deletion by other processes."""
 LAPSE_TICKS = 2
 """Ticks between two searches for runs of processes that have died."""
-POLL_INTERVAL, LOCAL_POLL_INTERVAL = 0.25, 5.0
+POLL_INTERVAL = 0.25
+LOCAL_POLL_INTERVAL = 5.0
 """Seconds between two reads of a streaming client's events: for runs of other processes, and for runs of this process,
 which notify the reader anyway."""
 
@@ -46,7 +47,8 @@ class BackgroundRuns:
     """
 
     def __init__(self, store: Store, limit: int) -> None:
-        self._store, self._limit = store, limit
+        self._store = store
+        self._limit = limit
         self._runs: dict[Key, asyncio.Task[None]] = {}
         self._new_events: dict[Key, asyncio.Event] = {}
         self._unfinalized: dict[Key, EngineError] = {}
@@ -248,11 +250,13 @@ async def start_run(background: BackgroundRuns, turn: ResponseTurn) -> bytes:
     Raises:
         RateLimited: the limit is reached.
     """
-    response_store, writer = turn.response_store, turn.writer
+    response_store = turn.response_store
+    writer = turn.writer
     assert response_store is not None, "the reader refuses a background response that is not to be stored"
     key = response_store.build_key(turn)
     stored = turn.build_stored(writer.render_queued())
-    parent, run = response_store.find_parent(turn), response_store.store.run
+    parent = response_store.find_parent(turn)
+    run = response_store.store.run
     put = Put(key, turn.header.created, stored.encode(), state="queued", parent=parent, run=run)
     writer.start_recording()
     writer.render_queued_events()
@@ -264,7 +268,10 @@ class _BackgroundRun:
     """A running background response. Events that arrive during a write to the store are stored by the next write."""
 
     def __init__(self, background: BackgroundRuns, key: Key, turn: ResponseTurn, response_store: ResponseStore) -> None:
-        self._background, self._key, self._turn, self._response_store = background, key, turn, response_store
+        self._background = background
+        self._key = key
+        self._turn = turn
+        self._response_store = response_store
         self._pending: list[StoredEvent] = []
         self._is_start_pending = False
         self._store_task: asyncio.Task[None] | None = None
@@ -287,7 +294,8 @@ class _BackgroundRun:
                 await asyncio.gather(self._store_task, return_exceptions=True)
 
     async def _generate(self) -> None:
-        writer, builder = self._turn.writer, ReplyBuilder()
+        writer = self._turn.writer
+        builder = ReplyBuilder()
         # Closing the batches cancels the generation, also if an event cannot be stored.
         async with aclosing(self._turn.admitted.run.batches) as batches:
             async for batch in batches:
@@ -329,7 +337,8 @@ class _BackgroundRun:
 
     async def _store(self) -> None:
         while self._pending:
-            events, self._pending = self._pending, []
+            events = self._pending
+            self._pending = []
             changes: list[Change] = [build_event_append(self._key, events)]
             if self._is_start_pending:
                 self._is_start_pending = False

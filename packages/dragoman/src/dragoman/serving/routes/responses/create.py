@@ -94,7 +94,8 @@ class _ReplayFraming:
     def __init__(self, starting_after: int) -> None:
         self._last_number = starting_after
 
-    end, keepalive = DONE, KEEPALIVE_COMMENT
+    end = DONE
+    keepalive = KEEPALIVE_COMMENT
 
     def render_error(self, error: DragomanError) -> bytes:
         return build_event(self._last_number + 1, b"error", render_error_fields(error)).render() + DONE

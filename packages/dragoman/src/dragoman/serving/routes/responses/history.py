@@ -14,7 +14,8 @@ from ....dialects.responses.input_items import find_response_id, read_item_id, r
 from ....dialects.responses.stored import CONTINUABLE_STATUSES, StoredResponse, read_stored_response
 from ....store import Key, SeriesEntry, Store
 
-RESPONSE_KIND, CONVERSATION_KIND = "response", "conversation"
+RESPONSE_KIND = "response"
+CONVERSATION_KIND = "conversation"
 """Kinds of records."""
 ITEMS_SERIES = "items"
 """The series of a conversation's items."""

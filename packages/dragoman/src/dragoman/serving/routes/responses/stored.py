@@ -23,7 +23,8 @@ from .history import RESPONSE_KIND, build_no_such_response_error
 
 
 def build_routes(background: BackgroundRuns | None) -> Sequence[Route]:
-    response, user = "/v1/responses/{id}", Access.USER
+    response = "/v1/responses/{id}"
+    user = Access.USER
     return (
         Route(response, user, RESPONSES, {"GET": partial(show, background), "DELETE": partial(delete, background)}),
         Route(f"{response}/cancel", user, RESPONSES, {"POST": partial(cancel, background)}),
@@ -75,7 +76,8 @@ async def cancel(background: BackgroundRuns | None, http: HttpRequest) -> JsonRe
 
 async def delete(background: BackgroundRuns | None, http: HttpRequest) -> JsonResponse | Responder:
     """Delete the response and stop its run. Of concurrent deletions one succeeds."""
-    key, store = _build_key(http), http.service.store
+    key = _build_key(http)
+    store = http.service.store
     try:
         if store is None:
             raise build_no_such_response_error(key.id)
@@ -92,7 +94,8 @@ def _build_key(http: HttpRequest) -> Key:
 
 
 async def _load_record(http: HttpRequest) -> Record:
-    key, store = _build_key(http), http.service.store
+    key = _build_key(http)
+    store = http.service.store
     record = None if store is None else await store.get(key)
     if record is None:
         raise build_no_such_response_error(key.id)

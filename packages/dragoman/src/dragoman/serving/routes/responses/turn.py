@@ -41,7 +41,8 @@ class ConversationLock:
     """The lock of a conversation, held until it is released or garbage-collected."""
 
     def __init__(self, locks: ConversationLocks, owner: str, id: str) -> None:
-        self._locks, self._key = locks, (owner, id)
+        self._locks = locks
+        self._key = (owner, id)
 
     def release(self) -> None:
         self._locks.discard(self._key)
@@ -99,9 +100,12 @@ class ResponseTurn:
         *,
         keeps_history: bool = False,
     ) -> None:
-        self.responses_call, self.history, self.admitted = responses_call, history, admitted
+        self.responses_call = responses_call
+        self.history = history
+        self.admitted = admitted
         self.response_store = response_store
-        self._conversation_lock, self._keeps_history = conversation_lock, keeps_history
+        self._conversation_lock = conversation_lock
+        self._keeps_history = keeps_history
         self.writer: ResponsesWriter = responses_call.create_writer(admitted.header)
         self._completed: StoredResponse | None = None
         self._sampled_ids: tuple[int, ...] = ()
@@ -179,7 +183,8 @@ class ResponseTurn:
 
     def record_sampled_ids(self, reply: Reply) -> None:
         """Record the sampled token ids if the engine reports them."""
-        prompt_ids, tokens = self.admitted.run.find_resume_ids(), reply.choices[0].tokens
+        prompt_ids = self.admitted.run.find_resume_ids()
+        tokens = reply.choices[0].tokens
         self._sampled_ids = () if prompt_ids is None else (*prompt_ids, *(token.id for token in tokens))
 
     async def _store_failure(self, error: DragomanError) -> None:
@@ -197,7 +202,8 @@ class ResponseStore:
     """Stores one owner's responses."""
 
     def __init__(self, store: Store, owner: str) -> None:
-        self.store, self._owner = store, owner
+        self.store = store
+        self._owner = owner
 
     def build_key(self, turn: ResponseTurn) -> Key:
         return Key(self._owner, RESPONSE_KIND, turn.header.id)
@@ -255,7 +261,8 @@ async def open_turn(
     Raises:
         RequestError: the request is invalid.
     """
-    service, owner = context.service, context.caller.owner
+    service = context.service
+    owner = context.caller.owner
     response_store = (
         None if service.store is None or responses_call.store is False else ResponseStore(service.store, owner)
     )
@@ -293,7 +300,8 @@ async def prepend_history(
     context: RequestContext, responses_call: ResponsesCall, *, local_history: ResponseHistory | None = None
 ) -> tuple[ResponsesCall, ResponseHistory]:
     """Return the call with its history prepended, and the history."""
-    store, owner = context.service.store, context.caller.owner
+    store = context.service.store
+    owner = context.caller.owner
     history = await load_history(store, owner, responses_call, local_history)
     input = await resolve_references(store, owner, responses_call.input, history)
 

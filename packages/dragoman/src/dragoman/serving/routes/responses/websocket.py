@@ -45,10 +45,14 @@ RESTART_CLOSE_CODE = 1012
 class ResponsesWebSocket:
     """The WebSocket endpoint: checks, authentication, and the limit on connections."""
 
-    path, access, envelope = "/v1/responses", Access.USER, RESPONSES
+    path = "/v1/responses"
+    access = Access.USER
+    envelope = RESPONSES
 
     def __init__(self, service: Service, policy: AccessPolicy, conversation_locks: ConversationLocks) -> None:
-        self._service, self._policy, self._conversation_locks = service, policy, conversation_locks
+        self._service = service
+        self._policy = policy
+        self._conversation_locks = conversation_locks
         self._open_count = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -97,7 +101,10 @@ class WebSocketSession:
     """
 
     def __init__(self, http: HttpRequest, conversation_locks: ConversationLocks, receive: Receive, send: Send) -> None:
-        self._http, self._conversation_locks, self._receive, self._send = http, conversation_locks, receive, send
+        self._http = http
+        self._conversation_locks = conversation_locks
+        self._receive = receive
+        self._send = send
         self._service = http.service
         self._incoming: asyncio.Queue[bytes | None] = asyncio.Queue()
         self._is_disconnected = False
@@ -263,7 +270,8 @@ class WebSocketSession:
             asyncio.get_running_loop().call_soon(self._notify_disconnect)
 
     def _notify_disconnect(self) -> None:
-        callback, self._disconnect_callback = self._disconnect_callback, None
+        callback = self._disconnect_callback
+        self._disconnect_callback = None
         if callback is not None:
             callback()
 
@@ -294,8 +302,11 @@ class _FrameSender:
     """Translates a responder's ASGI messages to WebSocket frames. The first event carries the call's warnings."""
 
     def __init__(self, send_frame: Callable[[bytes], Awaitable[None]], admitted: AdmittedCall) -> None:
-        self._send_frame, self._admitted, self._warnings = send_frame, admitted, admitted.warnings
-        self._status, self._headers = 200, RawHeaders()
+        self._send_frame = send_frame
+        self._admitted = admitted
+        self._warnings = admitted.warnings
+        self._status = 200
+        self._headers = RawHeaders()
 
     def add_warnings(self, later: tuple[str, ...], _has_headers: bool, /) -> tuple[RawHeaders, bytes]:
         """Add warnings of the engine's start to the first event. Implements `WarningAdder`."""
@@ -304,7 +315,8 @@ class _FrameSender:
 
     async def __call__(self, message: Message) -> None:
         if message["type"] == "http.response.start":
-            self._status, self._headers = message["status"], message["headers"]
+            self._status = message["status"]
+            self._headers = message["headers"]
         elif self._status != 200:
             await self._send_frame(render_error_frame(self._status, message["body"], _find_retry_after(self._headers)))
         else:
